@@ -1,23 +1,23 @@
 """Measure what tokens, limits and budgets cost a call, as a share of the same call without them: `make bench`.
 
-Prints a table and writes results/access_cost.json beside this file. A unary Reason over gRPC, and `reasoning.execute`
-over JSON-RPC, on a model that answers at once in the server's process; what counts is the processor time of the server
-per call.
+Prints a table and writes results/access_cost.json beside this file. The calls are a unary Reason over gRPC and
+`reasoning.execute` over JSON-RPC, on a model that answers at once in the server's process. The figure is the server's
+processor time per call.
 
-    open       the token is not looked at, everybody may everything, no audit log, no limits
-    tokens     the token is verified (and remembered for a minute), permissions are asked, decisions are audited
-    limits     besides: requests per minute and hour, executions at once
-    budgets    besides: tokens per minute and per day, reserved and settled
+  open     the token is not checked, every caller has every permission, no audit log, no limits
+  tokens   the token is verified (and cached for a minute), permissions are checked, decisions are audited
+  limits   in addition: requests per minute and hour, concurrent executions
+  budgets  in addition: tokens per minute and per day, reserved and settled
 
-limits and budgets in memory and in a real Redis beside the load client. What Redis is asked is counted by MONITOR.
+Limits and budgets are kept in memory, and in a real Redis that runs beside the load client. MONITOR counts the commands
+that Redis receives.
 
-What makes the figures worth something: every round begins with servers that are new processes, because two processes of
-the same program differ by some per cent for as long as they live. They are asked until they get no faster, then in
-turns of a fraction of a second, every other turn in reverse; a turn is compared with the same turn of `open`, so that
-what else the machine does falls on both, and the median of the turns is the round's. What is told is the median of the
-rounds, with the least and the most of them. `open` is the same program with the same settings and sends the same
-answers; what is woven into each call (who calls is passed on, a decision is begun) stays, about 20 function calls.
-`--profile` prints the function calls of a call instead, which are the same on every machine, busy or not.
+Every round starts new server processes, because two processes of the same program differ by some per cent for as long
+as they live. After warming up, the servers take turns of a fraction of a second, every other turn in reverse order.
+Each turn is divided by the same turn of `open`, so that other load on the machine affects both; the median of the turns
+is the figure of the round. The report has the median, the least and the greatest of the rounds. `open` is the same
+program with the same settings and the same answers; the code that passes the caller on and starts a decision stays in,
+about 20 function calls. `--profile` prints the function calls per call instead, which do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CALLS: Final = 160
 CALLERS: Final = 16
 WATCHED_CALLS: Final = 50
 PROFILED_CALLS: Final = 1000
-# Warm is who got less than so much faster in some turns.
+# A server is warm when its best new turn takes more than this share of its best turn before.
 STEADY: Final = 0.97
 WARMING_TURNS, MOST_WARMINGS = 3, 10
 QUESTION_BYTES, ANSWER_BYTES = 2048, 1024
@@ -96,7 +96,7 @@ TOKEN_LIMITS: Final = {
 
 
 class Everybody:
-    """Takes anybody for one principal who may everything, without a look at the token."""
+    """Accepts every token, unchecked, as one principal with all permissions."""
 
     def __init__(self) -> None:
         self._principal = Principal(subject="developer", tenant="sub:developer", permissions=frozenset({"admin"}))
@@ -108,14 +108,14 @@ class Everybody:
 
 
 async def serve(name: str, settings: str, dump: str) -> None:
-    """Be the server called `name`, with settings as JSON, profiled where `dump` names a file."""
+    """Run the server called `name`, with settings as JSON; write a profile to `dump` if it names a file."""
     values = {**PLAIN, **json.loads(settings)}
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:  # noqa: ASYNC230 - nothing else runs yet
         configure(nowhere, is_human=False)
         server = Server(load_settings(None, values), environ=values, dev=True, model=InstantModel())
         if name == OPEN:
             verifier = cast("TokenVerifier", Everybody())
-            server._verification = replace(server._verification, verifier=verifier)  # noqa: SLF001 - nobody else has a server without access
+            server._verification = replace(server._verification, verifier=verifier)  # noqa: SLF001 - no public setting turns access control off
             logging.getLogger("reasond.audit").disabled = True
         listening = await server.start()
         profile = cProfile.Profile(time.process_time) if dump else None
@@ -131,7 +131,7 @@ async def serve(name: str, settings: str, dump: str) -> None:
 
 
 def call_of(server: ServerProcess, wire: str) -> tuple[str, GrpcCall | HttpCall]:
-    """Return where to call and what."""
+    """Return the target and the call."""
     if wire == WIRES[0]:
         request = reasoning_service_pb2.ReasonRequest()
         request.task.query, request.task.strategy = text_of(QUESTION_BYTES), "chain_of_thought"
@@ -153,7 +153,7 @@ async def measure_one(server: ServerProcess, wire: str, calls: int) -> float:
 
 
 async def warm_up(server: ServerProcess, wire: str, calls: int) -> None:
-    """Ask a server until it gets no faster."""
+    """Call a server until it gets no faster."""
     best = await measure_one(server, wire, calls)
     for _ in range(MOST_WARMINGS):
         found = min([await measure_one(server, wire, calls) for _ in range(WARMING_TURNS)])
@@ -163,7 +163,7 @@ async def warm_up(server: ServerProcess, wire: str, calls: int) -> None:
 
 
 async def round_trips(server: ServerProcess, url: str) -> float:
-    """Return what Redis is asked for one call, which makes one model call; what scripts do is no round trip."""
+    """Return the round trips to Redis of one call, which makes one model call; commands inside scripts do not count."""
     target, call = call_of(server, WIRES[0])
     await load(target, call, callers=1, total=1)
     async with Redis.from_url(url) as client, Redis.from_url(url) as marker, client.monitor() as monitor:
@@ -182,7 +182,7 @@ async def _until_the_end(monitor: Any) -> AsyncGenerator[str]:  # noqa: ANN401 -
 
 
 def settings_of(redis_url: str) -> dict[str, Mapping[str, str]]:
-    """Return what each server is told."""
+    """Return the settings of each server."""
     shared = {"REASOND__LIMITS__STORAGE": "redis", "REASOND__LIMITS__REDIS_URL": redis_url}
     return {
         OPEN: {},
@@ -196,7 +196,7 @@ def settings_of(redis_url: str) -> dict[str, Mapping[str, str]]:
 
 
 def servers_of(stack: ExitStack, redis_url: str, core: int, *, has_redis: bool) -> dict[str, ServerProcess]:
-    """Start them all, or those without Redis."""
+    """Start all servers, or only those without Redis."""
     return {
         name: stack.enter_context(running(MODULE, name, json.dumps(values), "", core=core))
         for name, values in settings_of(redis_url).items()
@@ -226,7 +226,7 @@ def ratio_of(one: Round, name: str, wire: str) -> float:
 
 
 def report_of(rows: Sequence[Mapping[str, Any]], trips: Mapping[str, float], rounds: int) -> dict[str, Any]:
-    """Return what is written down."""
+    """Return the report that is written to the results file."""
     goals = [
         {"what": f"{row['server']}, {row['wire']}", "goal": GOAL, "measured": row["ratio"]}
         for row in rows
@@ -248,7 +248,7 @@ def report_of(rows: Sequence[Mapping[str, Any]], trips: Mapping[str, float], rou
 
 
 async def round_of(servers: Mapping[str, ServerProcess], calls: int) -> Round:
-    """Return what the calls of every turn cost."""
+    """Return the processor time of a call in every turn."""
     found: dict[tuple[str, str], list[float]] = {}
     for wire in WIRES:
         for server in servers.values():
@@ -260,7 +260,7 @@ async def round_of(servers: Mapping[str, ServerProcess], calls: int) -> Round:
 
 
 async def main_async(options: argparse.Namespace) -> dict[str, Any]:
-    """Start what is measured, and measure it."""
+    """Start the servers and measure them."""
     core, other = two_processors()
     pin(other)
     rounds: list[Round] = []
@@ -285,11 +285,11 @@ async def calls_of(name: str, values: Mapping[str, str], wire: str) -> float:
             target, call = call_of(server, wire)
             await load(target, call, callers=CALLERS, total=PROFILED_CALLS)
         stats = pstats.Stats(dump)
-        return float(stats.total_calls) / PROFILED_CALLS  # type: ignore[attr-defined]  # it is there
+        return float(stats.total_calls) / PROFILED_CALLS  # type: ignore[attr-defined]  # pstats has this attribute
 
 
 async def profile_all() -> None:
-    """Print the function calls of a call, of the servers that need no Redis."""
+    """Print the function calls per call of the servers that need no Redis."""
     settings = {name: values for name, values in settings_of("").items() if "Redis" not in name}
     for wire in WIRES:
         plain = await calls_of(OPEN, settings[OPEN], wire)
@@ -299,7 +299,7 @@ async def profile_all() -> None:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds, each with new servers (%(default)s)")
     parser.add_argument("--calls", type=int, default=CALLS, help="calls of a turn; another number writes nothing")

@@ -1,8 +1,8 @@
 """Measure what a call to a model costs in processor time, side by side with the openai package's `create()`.
 
-Prints a table and writes results/adapter.json beside this file. Every round makes every kind of call with every
-client, so that whatever disturbs the machine disturbs all; what counts is the median over the rounds of the ratio
-within a round. The upstream is another process, on another processor where there are two.
+Prints a table and writes results/adapter.json beside this file. Every round makes every kind of call with every client,
+so that other load on the machine affects all of them. The figure is the median over the rounds of the ratio within a
+round. The upstream is another process, on a second processor if there is one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ REFERENCE, OURS = "openai create()", "reasond"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One kind of call: how much is sent, how the answer comes, how often a round makes it.
+    """One kind of call: the size of the request, the form of the answer, and the number of calls in a round.
 
-    Of `messages` all but the last two were sent with the call before, if `goes_on`; else none was ever sent.
+    If `goes_on`, the previous call already sent all of `messages` but the last two; else the call sent none of them.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one client took in one thing: medians over the rounds; `ratio` is to `create()` in the same round."""
+    """The processor time of one client for one kind of call: medians over the rounds; `ratio` is to `create()`."""
 
     what: str
     client: str
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A ratio that ours must not exceed."""
+    """A limit of the ratio of our client."""
 
     what: str
     ratio: float
@@ -87,7 +87,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it does not."""
+        """Whether the ratio is within the limit."""
         return self.ratio <= self.goal
 
 
@@ -121,7 +121,7 @@ Round = dict[tuple[str, str], float]
 
 
 def conversations_of(case: Case) -> list[Conversation]:
-    """Return what each call sends, one more than are measured: the first sends what the others go on from."""
+    """Return the conversation of each call, and one more for the warm-up call at the front."""
     before = history(case.messages - 2, size=64)
     return [went_on(before) if case.goes_on else history(case.messages) for _ in range(case.calls + 1)]
 
@@ -138,7 +138,7 @@ async def microseconds_of(client: Client, case: Case, conversations: Sequence[Co
 
 
 async def one_round(clients: Mapping[str, Client], order: Sequence[str]) -> Round:
-    """Make every kind of call with every client, in that order of clients."""
+    """Make every kind of call with every client, with the clients in the given order."""
     figures: Round = {}
     for case in CASES:
         conversations = conversations_of(case)
@@ -152,7 +152,7 @@ async def one_round(clients: Mapping[str, Client], order: Sequence[str]) -> Roun
 
 
 async def rounds_of(base_url: str, rounds: int) -> list[Round]:
-    """Return the figures of `rounds` rounds after one that does not count, every other one in reverse order."""
+    """Return the figures of `rounds` rounds after a warm-up round; every other round is in reverse order."""
     async with AsyncExitStack() as stack:
         clients = {name: await stack.enter_async_context(opened(base_url)) for name, opened in CLIENTS.items()}
         names = list(clients)
@@ -180,13 +180,13 @@ def rows_of(rounds: Sequence[Round]) -> list[Row]:
 
 
 def goals_of(rows: Sequence[Row]) -> list[Goal]:
-    """Return how ours stands to its goals."""
+    """Return the goals of our client and whether they are met."""
     ours = {row.what: row.ratio for row in rows if row.client == OURS}
     return [Goal(what=what, ratio=ours[what], goal=goal) for what, goal in GOALS.items()]
 
 
 def histories_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return what 100 messages cost over 2, for each client: the median of the ratios within a round."""
+    """Return for each client the cost of 100 messages over that of 2: the median of the ratios within a round."""
     return [
         {"client": name, "ratio": over_short(rounds, LONG, name), "unsent_ratio": over_short(rounds, UNSENT, name)}
         for name in CLIENTS
@@ -194,18 +194,18 @@ def histories_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def over_short(rounds: Sequence[Round], what: str, client: str) -> float:
-    """Return how many times the processor time of a call with 2 messages something takes."""
+    """Return the processor time of a call as a multiple of that of a call with 2 messages."""
     return round(statistics.median(one[what, client] / one[SHORT, client] for one in rounds), 3)
 
 
 def history_goal_of(histories: Sequence[Mapping[str, Any]]) -> Goal:
-    """Return how ours stands to its goal for a conversation that goes on."""
+    """Return the goal of our client for a conversation that continues."""
     ours: float = next(one["ratio"] for one in histories if one["client"] == OURS)
     return Goal(what="100 messages over 2", ratio=ours, goal=HISTORY_GOAL)
 
 
 def print_tables(rows: Sequence[Row], goals: Sequence[Goal]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as tables."""
     for what, meaning in MEANINGS.items():
         print(f"{what}: {meaning}")
         for row in rows:
@@ -217,7 +217,7 @@ def print_tables(rows: Sequence[Row], goals: Sequence[Goal]) -> None:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     options = parser.parse_args()

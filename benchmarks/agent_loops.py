@@ -1,11 +1,11 @@
 """Measure a ReAct run of reasond beside the same run of LangGraph, LangChain and pydantic-ai: processor time per run.
 
 Prints a table and writes results/agent_loops.json beside this file. A run is two model calls and one tool call, against
-one upstream process that answers at once (`benchmarks/loop_sides.py` has the loops). The peers run in a process of
-their own in their own environments; reasond both so, its core without any listener, and as `reasond serve` that is
-called over gRPC, tokens verified and access log on. The two model calls alone, by the client that reasond uses and by
-aiohttp, tell how much of a run is theirs. What is measured has one processor; upstream and client have the
-other. Rounds alternate between the sides; ratios are medians over the rounds of the ratio within a round.
+one upstream process that answers at once (`benchmarks/loop_sides.py` has the loops). Each peer runs in its own process
+and environment. reasond runs in two ways: its core without a listener, and `reasond serve` called over gRPC with tokens
+verified and the access log on. The two model calls alone, made by reasond's client and by aiohttp, show their share of
+a run. The measured process has one processor; upstream and client have the other. Rounds alternate between the sides;
+ratios are medians over the rounds of the ratio within a round.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PATH: Final = "/reasond.v1.ReasoningService/Reason"
 ROUNDS: Final = 5
 OVER_GRPC: Final = "reasond, gRPC"
 GRAPH, CHAIN, PYDANTIC = "LangGraph create_react_agent", "LangChain create_agent", "pydantic-ai"
-# Enough runs for a second of processor time or so: the peers' runs take longer.
+# Enough runs for about a second of processor time: the peers' runs take longer.
 RUNS: Final = {OVER_GRPC: 400, OURS: 400, GRAPH: 120, CHAIN: 120, PYDANTIC: 120, OVER_POST: 400, OVER_AIOHTTP: 1600}
 AT_ONCE: Final = (1, 16)
 GOALS: Final = {GRAPH: 5.0, PYDANTIC: 6.0}
@@ -51,7 +51,7 @@ STOP_LIMIT_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A peer's processor time per run over ours through gRPC, which must reach the goal."""
+    """A peer's processor time per run, divided by ours over gRPC; it must reach the goal."""
 
     what: str
     ratio: float
@@ -59,7 +59,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it does."""
+        """Whether the ratio reaches the goal."""
         return self.ratio >= self.goal
 
 
@@ -96,7 +96,7 @@ def looping(made: Installed, side: str, *, base_url: str, core: int) -> Iterator
 
 
 def call_server(serving: Reasond) -> Callable[[int, int], float]:
-    """Return the side that calls a server over gRPC, and takes the processor time of the server."""
+    """Return the side that calls a server over gRPC and measures the server's processor time."""
     request = reasoning_service_pb2.ReasonRequest()
     request.task.query, request.task.strategy = QUESTION, "react"
     request.task.react.allow_tool_use = True
@@ -112,7 +112,7 @@ def call_server(serving: Reasond) -> Callable[[int, int], float]:
 
 
 def rounds_of(sides: Mapping[str, Callable[[int, int], float]], rounds: int) -> list[dict[tuple[str, int], float]]:
-    """Return the milliseconds of processor time per run by side and runs at once, after warming every side."""
+    """Return the milliseconds of processor time per run, by side and number of concurrent runs, after a warm-up."""
     for name, took in sides.items():
         took(RUNS[name] // 2, AT_ONCE[-1])
     names = list(sides)
@@ -127,7 +127,7 @@ def rounds_of(sides: Mapping[str, Callable[[int, int], float]], rounds: int) -> 
 
 
 def rows_of(rounds: Sequence[Mapping[tuple[str, int], float]]) -> list[dict[str, Any]]:
-    """Return the medians of each side at each number of runs at once."""
+    """Return the medians of each side at each number of concurrent runs."""
     rows = []
     for name, at_once in rounds[0]:
         cpu_ms = statistics.median(one[name, at_once] for one in rounds)
@@ -150,7 +150,7 @@ def ratio(rounds: Sequence[Mapping[tuple[str, int], float]], name: str, other: s
 
 
 def goals_of(rounds: Sequence[Mapping[tuple[str, int], float]]) -> list[Goal]:
-    """Return how reasond through gRPC stands to its goals at each number of runs at once."""
+    """Return reasond's goals over gRPC at each number of concurrent runs."""
     return [
         Goal(what=f"{name}, {at_once} at once", ratio=round(ratio(rounds, name, OVER_GRPC, at_once), 3), goal=goal)
         for name, goal in GOALS.items()
@@ -184,7 +184,7 @@ def report_of(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Measure how a well-behaved client fares, and what memory the server takes, while others attack: `make bench`.
+"""Measure a well-behaved client's latency and the server's memory during attacks by others: `make bench`.
 
-Prints a table and writes results/attacks.json beside this file. A real `reasond serve --dev` runs on loopback, attacks
-come from a process of their own (see `benchmarks.hostile`), each for `--seconds`; meanwhile one client asks over gRPC
-and one over HTTP, both with a token and on connections that they keep, 20 times a second each. `--only WORD` runs the
-attacks whose name holds the word. It ends by itself.
+Prints a table and writes results/attacks.json beside this file. A real `reasond serve --dev` runs on loopback. Each
+attack comes from its own process (see `benchmarks.hostile`) and lasts `--seconds`. Meanwhile one client calls over gRPC
+and one over HTTP, 20 times a second each, both with a token and on persistent connections. `--only WORD` runs the
+attacks whose name contains the word.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ QUERY = "What is six times seven?"
 MILLI, KIBI, MEGA = 1000, 1024, 1_000_000
 NONE = "none"
 MOST_CHARACTERS = 200
-# What the server must stay below whatever is done to it; docs/operations/hardening.md says what it is made of.
+# The server's memory must stay below this during every attack; docs/operations/hardening.md lists its parts.
 MEMORY_BOUND_MB = 1024.0
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the well-behaved clients saw."""
+    """The results of the well-behaved clients' calls."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"grpc": [], "http": []})
     failures: list[str] = field(default_factory=list)
@@ -57,9 +57,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One attack: latency in milliseconds of calls over either wire, what the server took of processor and memory.
+    """One attack: latency of calls over both wires in milliseconds, processor time and memory of the server.
 
-    `server_cpu_s` holds what the well-behaved calls cost as well: compare it with that of no attack.
+    `server_cpu_s` includes the cost of the well-behaved calls: compare it with the row without an attack.
     """
 
     attack: str
@@ -78,13 +78,13 @@ class Measure:
 
     @property
     def is_met(self) -> bool:
-        """Whether every call of the well-behaved was answered, and memory stayed within its bound."""
+        """Whether every well-behaved call was answered and memory stayed within its bound."""
         return not self.failed and self.peak_mb < MEMORY_BOUND_MB
 
 
 @contextmanager
 def server(**more: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Run a development server, with `more` in its environment; yields its process and its addresses."""
+    """Run a development server with `more` in its environment; yield its process id and its addresses."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("REASOND", "OPENAI_"))}
@@ -131,7 +131,7 @@ def processor_s(process_id: int) -> float:
 
 
 async def behave(addresses: Mapping[str, str], seen: Seen, until: float) -> None:
-    """Ask over both wires at a steady pace, one call after the other on each."""
+    """Call over both wires at a steady pace, one call after the other on each."""
     request = reasoning_service_pb2.ReasonRequest(task=execution_pb2.ReasoningTask(query=QUERY))
     metadata = [("authorization", f"Bearer {addresses['token']}")]
     http = addresses["http"].removeprefix("http://")
@@ -169,7 +169,7 @@ async def _repeat(wire: str, call: Callable[[], Awaitable[None]], seen: Seen, un
 
 
 async def _watch(process_id: int, until: float) -> float:
-    """Return the most memory that the server took."""
+    """Return the greatest resident memory of the server until that time."""
     peak = 0.0
     while time.monotonic() < until:
         peak = max(peak, resident_mb(process_id))
@@ -177,7 +177,7 @@ async def _watch(process_id: int, until: float) -> float:
     return peak
 
 
-def _attack(name: str, target: hostile.Target, seconds: float, tries: Any, begun: Any) -> None:  # noqa: ANN401 - shared
+def _attack(name: str, target: hostile.Target, seconds: float, tries: Any, begun: Any) -> None:  # noqa: ANN401 - a shared value of multiprocessing
     begun.set()
     tries.value = hostile.run(name, target, seconds)
 
@@ -198,7 +198,7 @@ async def measure(name: str, *, process_id: int, addresses: Mapping[str, str], s
         await asyncio.to_thread(begun.wait, LIMIT_S)
     seen, used = Seen(), processor_s(process_id)
     try:
-        # One more second, so that what an attack leaves behind is in the figures too.
+        # One more second, so that the figures include the after-effects of an attack.
         until = time.monotonic() + seconds + 1.0
         _, peak = await asyncio.gather(behave(addresses, seen, until), _watch(process_id, until))
     finally:
@@ -243,7 +243,7 @@ def line_of(one: Measure) -> str:
 
 
 def main() -> None:
-    """Attack, print and write."""
+    """Attack, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="run the attacks whose name holds this word; writes no results")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each attack lasts")
@@ -253,7 +253,7 @@ def main() -> None:
     print("{:<42} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>6} {:>7} {:>6}".format(*heads), flush=True)
     measures = []
     for name in names:
-        # A server for each: what one attack leaves behind must not stand in the figures of the next.
+        # A new server for each attack, so that the after-effects of one are not in the figures of the next.
         with server() as (process_id, addresses), asyncio.Runner(loop_factory=new_event_loop) as runner:
             found = measure(name, process_id=process_id, addresses=addresses, seconds=chosen.seconds)
             measures.append(runner.run(found))

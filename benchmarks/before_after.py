@@ -1,10 +1,10 @@
 """Measure the processor time of the hot paths beside that of an earlier state of the server, in the same run.
 
 Prints a table and writes results/before_after.json beside this file. Function calls (`benchmarks.call_profile`) are the
-same on every machine but say nothing of what a call costs, and the profiler misses some; processor time says it. The
-earlier server is checked out into a temporary worktree and serves in a process of its own, by today's programs; both
-are under load in turn, every other round in reverse order. What counts is the median of the ratios within a round.
-It needs the history of the repository.
+same on every machine, but they do not show what a call costs, and the profiler misses some; so this benchmark measures
+processor time. It checks the earlier server out into a temporary worktree and runs it in its own process with today's
+benchmark programs. Both servers are loaded in turn, every other round in reverse order. The figure is the median of the
+ratios within a round. It needs the history of the repository.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
 MODULE: Final = "benchmarks.before_after"
 BEFORE: Final = "23eb5ce"
-"""The last state before the hot paths were looked at; it has neither metrics nor traces."""
+"""The last commit before the hot paths were optimised; it has neither metrics nor traces."""
 ROUNDS: Final = 5
 MICRO: Final = 1_000_000
 
 
 async def serve(name: str, base_url: str) -> None:
-    """Serve until told, with the collector of cycles as `reasond serve` of that state has it."""
+    """Serve until told to stop, with the garbage collector set as `reasond serve` of that commit sets it."""
     async with serve_path(name, base_url) as server:
         getattr(app, "spare_collector", gc.freeze)()
         await serve_until_told(**addresses_of(server))
 
 
 async def cpu_us_of(server: ServerProcess, name: str, calls: int) -> float:
-    """Return the microseconds of processor time that a part of a call takes under the path's load."""
+    """Return the processor time of one part of a call under the path's load, in microseconds."""
     path = PATHS[name]
     begun = server.cpu_s()
     await load(target_of(server, name), path.call_of(server), callers=path.callers, total=calls)
@@ -53,7 +53,7 @@ async def cpu_us_of(server: ServerProcess, name: str, calls: int) -> float:
 
 
 def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one path on both servers; `before` are the sources of the earlier one."""
+    """Measure one path on both servers; `before` is the PYTHONPATH of the earlier one."""
     path = PATHS[name]
     calls = max(path.callers, int(path.calls * options.scale) // path.callers * path.callers)
     core, other = two_processors()
@@ -79,7 +79,7 @@ def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")

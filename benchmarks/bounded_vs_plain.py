@@ -1,13 +1,13 @@
-"""Measure bounded context against a single pass that writes as much: tokens and CPU by a real engine, and seconds.
+"""Measure bounded context against a single pass of the same length: tokens and CPU on a real engine, and seconds.
 
 Prints a table, writes results/bounded_vs_plain.json beside this file, docs/strategies/bounded_savings.svg and the
-tables of bounded_savings.md. Both run on a real llama.cpp (`benchmarks.counting_engine`) up to --engine-most tokens.
-One pass of n tokens is the beginning of one of more, and a run of k windows that of one of more windows but for the
-words "this is the last window", so in each of --rounds rounds one pass and one run of each configuration are made, in
-turn, and clocks are read on the way: seconds, and CPU seconds of the engine, which a busy machine stretches less.
-Lengths beyond --engine-most are counted on a scripted model whose exact counter counts the same calls, without clocks.
-Savings are worked out from the usage of both. --times repeats only the seconds, on a quiet machine, with one pass right
-before each run, and leaves the rest.
+tables of bounded_savings.md. Up to --engine-most tokens, both run on a real llama.cpp (`benchmarks.counting_engine`). A
+pass of n tokens is the beginning of a longer pass, and a run of k windows is the beginning of a longer run, except for
+the words "this is the last window". So each of --rounds rounds makes one pass and one run of each configuration, in
+turn, and reads the clocks on the way: seconds, and CPU seconds of the engine, which depend less on other load. Lengths
+beyond --engine-most are counted on a scripted model whose exact counter counts the same calls, without clocks. Savings
+are computed from the usage of both. --times repeats only the measurement of seconds, on a quiet machine, with one pass
+right before each run, and keeps the other results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FIGURES = (
 TIMES = ("C / m", "mode", "written", "one pass, s", "windows, s", "added", "least to most")
 PACKAGES = ("reasond-server", "xllamacpp")
 LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
-# These are also measured with a summary call for each window, which a random walk never answers with fields.
+# Also measured with a summary call for each window; a random walk never answers such a call with fields.
 HYBRID = ((8192, 4096), (8192, 1024), (4096, 1024))
 CONFIGS = ((8192, 4096), (8192, 1024), (4096, 1024), (2048, 512), (1152, 512))
 ENGINE_MOST = 128_000
@@ -71,7 +71,7 @@ QUESTION = "What is six times seven?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One length under one configuration; CPU seconds of the engine, of the first round, are None where none ran."""
+    """One length under one configuration; the engine's CPU seconds are those of the first round, None without one."""
 
     chunk_size: int
     carryover_size: int
@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The seconds of one length under one configuration: medians over the rounds, and what was added in each."""
+    """The seconds of one length under one configuration: medians over the rounds, and the addition in each round."""
 
     chunk_size: int
     carryover_size: int
@@ -106,7 +106,7 @@ class Times:
 
 
 class Counting(WrappedModel["ChatModel"]):
-    """Passes calls of the scripted model on and notes them."""
+    """Passes calls on to the scripted model and records them."""
 
     def __init__(self, *, model: ChatModel) -> None:
         super().__init__(model=model)
@@ -124,8 +124,8 @@ class Counting(WrappedModel["ChatModel"]):
 
 
 def scripted_model() -> ChatModel:
-    """A model of the same kind without an engine: its limit cuts it off."""
-    draw = random.Random(7)  # noqa: S311 - a load, no secret
+    """Return a model of the same kind without an engine: only its limit ends a reply."""
+    draw = random.Random(7)  # noqa: S311 - test data, no secret
     return FunctionModel(lambda request: "".join(draw.choices(WORDS, k=request.max_tokens + 1)))
 
 
@@ -153,18 +153,18 @@ def saving_pct(spent: float, baseline: float) -> float:
 
 
 def first_windows(calls: Sequence[Call], windows: int) -> Sequence[Call]:
-    """Return the calls of a run of so many windows: the summary that the last one's cut would have cost is left out."""
+    """Return the calls of a run of so many windows, without the summary call after the last window."""
     places = [place for place, call in enumerate(calls) if not call.is_summary]
     return calls[: places[windows - 1] + 1]
 
 
 def written_by(calls: Sequence[Call]) -> int:
-    """Return the tokens that windows wrote."""
+    """Return the tokens written in windows."""
     return sum(call.usage.output_tokens for call in calls if not call.is_summary)
 
 
 def windows_for(calls: Sequence[Call], length: int) -> int | None:
-    """Return how many windows wrote about `length` tokens; None where no number of at least two did."""
+    """Return the number of windows that wrote about `length` tokens; None if no number from two on did."""
     most = sum(not call.is_summary for call in calls)
     sizes = {count: written_by(first_windows(calls, count)) for count in range(2, most + 1)}
     best = min(sizes, key=lambda count: abs(sizes[count] - length), default=None)
@@ -172,7 +172,7 @@ def windows_for(calls: Sequence[Call], length: int) -> int | None:
 
 
 def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one: Pass) -> Row:
-    """Compare the calls with a pass that writes as much."""
+    """Compare the calls with a pass of the same length."""
     meter = SavingsMeter()
     for call in calls:
         (meter.add_carryover if call.is_summary else meter.add)(call.usage)
@@ -205,7 +205,7 @@ def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one
 
 
 def times_of(row: Row, runs: Sequence[tuple[Sequence[Call], Pass]]) -> Times:
-    """Return the times of all rounds for what `row` counts."""
+    """Return the times of all rounds for the length of `row`."""
     cut = [(first_windows(calls, row.windows), one) for calls, one in runs]
     mine = [calls[-1].at.wall_s for calls, _ in cut]
     theirs = [one.after(written_by(calls)).wall_s for calls, one in cut]
@@ -222,12 +222,12 @@ def times_of(row: Row, runs: Sequence[tuple[Sequence[Call], Pass]]) -> Times:
 
 
 def addition_pct(spent: float, baseline: float) -> float:
-    """Return what was added in per cent, negative where it is less."""
+    """Return the addition in per cent, negative if `spent` is less."""
     return round(100 * (spent / baseline - 1), 1)
 
 
 def configs(most: int, modes: Sequence[CarryoverMode]) -> Iterator[tuple[BoundedContextConfig, int]]:
-    """Yield each configuration, and how far it is to be run."""
+    """Yield each configuration and the length up to which it runs."""
     for chunk_size, carryover_size in CONFIGS:
         room = chunk_size - PROMPT_TOKENS
         reach = room + (MOST_ITERATIONS - 1) * (room - carryover_size)
@@ -248,9 +248,10 @@ def configs(most: int, modes: Sequence[CarryoverMode]) -> Iterator[tuple[Bounded
 async def on_engine(
     model: Completing, most: int, rounds: int, *, is_paired: bool
 ) -> AsyncGenerator[tuple[list[Row], list[Times], list[float]], None]:
-    """Yield after each run the rows and times so far, and the load of the machine (of one minute) after each.
+    """After each run, yield the rows and times so far, and the machine's load average (one minute) after each run.
 
-    A round has one pass for all its runs, or where it `is_paired` one before each, somewhat longer than the run.
+    A round has one pass for all its runs, or, if it `is_paired`, one pass before each run, somewhat longer than the
+    run.
     """
     one: Pass | None = None
     runs: dict[BoundedContextConfig, list[tuple[Sequence[Call], Pass]]] = {}
@@ -261,7 +262,7 @@ async def on_engine(
         one = None
         for config, reach in configs(most, (CarryoverMode.TAIL, CarryoverMode.HYBRID)):
             if one is None or is_paired:
-                # A run ends with a whole window and may write more than it must; the engine's window is 5/4 of `most`.
+                # A run ends with a whole window and may write more than required; the engine's window is 5/4 of `most`.
                 one = await plain(model, QUESTION, reach * 6 // 5 if is_paired else most + most // 10)
                 print(f"one pass: {one.words[-1]} tokens, {one.at[-1]}", flush=True)
             calls = await run_bounded(Recording(model=model), config, reach)
@@ -277,7 +278,7 @@ async def on_engine(
 
 
 async def count_rows(model: ChatModel, lengths: Sequence[int], prompt_tokens: int) -> list[Row]:
-    """Return the rows without an engine."""
+    """Return the rows that are counted without an engine."""
     rows = []
     one = Pass(prompt_tokens=prompt_tokens, words=(0,), at=(Clock(wall_s=0.0, cpu_s=0.0),))
     for config, reach in configs(max(lengths, default=0), (CarryoverMode.TAIL,)):
@@ -290,13 +291,13 @@ async def count_rows(model: ChatModel, lengths: Sequence[int], prompt_tokens: in
 def chosen_rows(
     config: BoundedContextConfig, engine: str, calls: Sequence[Call], one: Pass, lengths: Sequence[int]
 ) -> list[Row]:
-    """Return a row for each of `lengths` that some number of windows comes near."""
+    """Return a row for each of `lengths` that some number of windows comes close to."""
     counts = dict.fromkeys(windows_for(calls, length) for length in lengths)
     return [row_of(config, engine, first_windows(calls, count), one) for count in counts if count]
 
 
 def print_row(row: Row) -> None:
-    """Print one line for a person."""
+    """Print one line of the table."""
     cpu = "" if row.plain_cpu_s is None else f"engine {row.plain_cpu_s:7.2f} -> {row.bounded_cpu_s:7.2f} CPU s"
     print(
         f"{row.chunk_size:>6}/{row.carryover_size:<5}{row.mode:<8}{row.engine:<10}{row.windows:>3} windows "
@@ -308,7 +309,7 @@ def print_row(row: Row) -> None:
 
 
 def draw(rows: Sequence[Row]) -> str:
-    """Return the picture: attention saved and tokens added, by the length of the reasoning."""
+    """Return the chart as SVG: attention saved and tokens added, by the length of the reasoning."""
     series = {}
     for chunk_size, carryover_size in CONFIGS:
         chosen = [
@@ -327,7 +328,7 @@ def draw(rows: Sequence[Row]) -> str:
 
 
 def page_lines(report: Mapping[str, Any]) -> list[str]:
-    """Return what docs/strategies/bounded_savings.md says of the run, between its markers."""
+    """Return the lines between the markers of docs/strategies/bounded_savings.md."""
     rows = [Row(**row) for row in report["rows"]]
     times = [Times(**one) for one in report["times"]["rows"]]
     load, rounds = report["times"]["load"], max(len(one.added_pct) for one in times)
@@ -358,7 +359,7 @@ def head(titles: Sequence[str]) -> list[str]:
 
 
 def goal_lines(found: Sequence[tuple[Row | Times, float]], what: str) -> list[str]:
-    """Return for each mode in how many of the rows less than the goal was added, and where not."""
+    """Return for each mode the number of rows whose addition was below the goal, and the rows above it."""
     lines = []
     for mode in CarryoverMode:
         mine = [(row, pct) for row, pct in found if row.mode == mode.value]
@@ -393,19 +394,19 @@ def times_row(one: Times) -> str:
 
 
 def order(row: Row | Times) -> tuple[int, str, int]:
-    """Return where a row stands in the tables."""
+    """Return the sort key of a row in the tables."""
     return CONFIGS.index((row.chunk_size, row.carryover_size)), row.mode, row.written
 
 
 def write_down(report: Mapping[str, Any]) -> None:
-    """Write results, picture and the page's tables."""
+    """Write the results, the chart and the page's tables."""
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     PICTURE.write_text(draw([Row(**row) for row in report["rows"]]), encoding="utf-8")
     put_between(PAGE, BEGIN, END, "\n".join(["", *page_lines(report), ""]))
 
 
 async def measure(engine_most: int, rounds: int, *, only_times: bool) -> None:
-    """Measure both ways; results are written after each run, so that a long benchmark that is ended leaves some."""
+    """Measure both ways; write the results after each run, so that a benchmark that is stopped early leaves some."""
     async with engine_model(engine_most * 5 // 4) as model:
         prompt_tokens = (await plain(model, QUESTION, 1)).prompt_tokens
         beyond = [length for length in LENGTHS if length > engine_most]
@@ -434,7 +435,7 @@ async def measure(engine_most: int, rounds: int, *, only_times: bool) -> None:
 
 
 def main() -> None:
-    """Measure, print, write down and draw."""
+    """Measure, print, write the results and draw the chart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine-most", type=int, default=ENGINE_MOST, help="most tokens on the engine (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds on the engine (%(default)s)")

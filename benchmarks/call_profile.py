@@ -1,7 +1,7 @@
 """Profile the server on its hot paths: function calls and processor time of a call, an event or a token, by layer.
 
 Prints a table for each path and writes results/call_profile.json beside this file. The function calls of a request are
-the same on every machine, so they tell what a change gave where processor time is too unsteady to. Every path has the
+the same on every machine, so they show the effect of a change where processor time is too unsteady. Every path has the
 middleware of `benchmarks.unary` and the load of the benchmark that measures its time:
 
     unary      Reason, 16 callers, a model in the process (`benchmarks.unary`)
@@ -10,8 +10,8 @@ middleware of `benchmarks.unary` and the load of the benchmark that measures its
     token      a piece of text of ReasonIterations, 64 streams, one every 10 ms (`benchmarks.deltas`)
     upstream   Reason, 100 callers, a model in another process that takes 200 ms (`benchmarks.upstream_wait`)
 
-`--save before` keeps what is found beside what later runs find. With PYTHONPATH=TREE/src:TREE/clients/python/src the
-server of another checkout is profiled, as far as it knows the settings.
+`--save before` keeps these results beside those of later runs. With PYTHONPATH=TREE/src:TREE/clients/python/src the
+program profiles the server of another checkout, if that server knows the settings.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPath:
-    """One way through the server and its load; a call is worth `parts` of `what` is counted."""
+    """One path through the server and its load; a call counts as `parts` of the unit in `what`."""
 
     what: str
     call_of: Callable[[ServerProcess], GrpcCall | HttpCall]
@@ -98,7 +98,7 @@ def execute(server: ServerProcess) -> HttpCall:
 
 
 def steps(server: ServerProcess) -> GrpcCall:
-    """Return a stream of steps as fast as they come."""
+    """Return a stream of steps without pauses."""
     return stream_call(server, query=json.dumps([FLOOD_STEPS, 0]), strategy=Steps.name, has_deltas=False)
 
 
@@ -146,7 +146,7 @@ PATHS: Final[Mapping[str, HotPath]] = {
 
 @asynccontextmanager
 async def serve_path(name: str, base_url: str) -> AsyncIterator[Listening]:
-    """Serve what the path of that name asks."""
+    """Serve with the settings of the path of that name."""
     path = PATHS[name]
     environ = {**SETTINGS, "REASOND__STORE__URL": "memory:", **path.settings}
     if not any(
@@ -160,12 +160,12 @@ async def serve_path(name: str, base_url: str) -> AsyncIterator[Listening]:
 
 
 def addresses_of(server: Listening) -> dict[str, str]:
-    """Return what a server of these paths tells."""
+    """Return the addresses of a server of these paths."""
     return {"target": server.grpc, "http": server.http.removeprefix("http://"), "token": server.token}
 
 
 async def serve(name: str, dump: str, base_url: str) -> None:
-    """Serve; what is profiled from the moment at which it listens on."""
+    """Serve; profile from the moment at which the server listens."""
     async with serve_path(name, base_url) as server:
         profile = cProfile.Profile(time.process_time)
         # As `reasond serve` does.
@@ -177,7 +177,7 @@ async def serve(name: str, dump: str, base_url: str) -> None:
 
 
 def target_of(server: ServerProcess, name: str) -> str:
-    """Return where the path of that name is."""
+    """Return the address of the path of that name."""
     return str(server.told["http"]) if name == "jsonrpc" else server.target
 
 
@@ -189,9 +189,9 @@ def layer_of(file: str) -> str:
 
 
 def layers_of(stats: Any, parts: int) -> list[dict[str, Any]]:  # noqa: ANN401 - pstats has no types
-    """Return calls of each layer in one of `parts`, and its share of the time.
+    """Return the calls of each layer in one of `parts`, and the layer's share of the time.
 
-    What is written in C counts for whoever calls it; layers with less than half a call and half a percent are left out.
+    A function written in C counts for its caller; layers with less than half a call and half a per cent are left out.
     """
     counts: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -212,7 +212,7 @@ def layers_of(stats: Any, parts: int) -> list[dict[str, Any]]:  # noqa: ANN401 -
 
 
 def profile_path(name: str, scale: float) -> list[dict[str, Any]]:
-    """Put the load of the path on a profiled server; return the layers."""
+    """Put the path's load on a profiled server; return the layers."""
     path = PATHS[name]
     calls = max(path.callers, int(path.calls * scale) // path.callers * path.callers)
     core, other = two_processors()
@@ -224,7 +224,7 @@ def profile_path(name: str, scale: float) -> list[dict[str, Any]]:
             target = target_of(server, name)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(load(target, path.call_of(server), callers=path.callers, total=calls))
-        return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # it is there
+        return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # pstats has this attribute
 
 
 def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:
@@ -234,12 +234,12 @@ def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:
 
 
 def read_known() -> dict[str, Any]:
-    """Return what earlier runs found."""
+    """Return the results of earlier runs."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"paths": {}}
 
 
 def main() -> None:
-    """Profile, print and write down."""
+    """Profile, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--path", nargs="+", choices=list(PATHS), default=list(PATHS), help="fewer keep the others")
     parser.add_argument("--save", choices=("before", "after", "nothing"), default="after", help="as (%(default)s)")

@@ -1,9 +1,9 @@
-"""Measure how soon a model engine is free again when nobody waits for its answer any more: `make bench`.
+"""Measure how soon a model engine is free again after its caller has gone away: `make bench`.
 
-Prints a table and writes results/cancel.json beside this file. A real llama.cpp server runs a model that never stops
-by itself and may write 32,000 tokens; calls are given up after their first token, once by closing the adapter's stream
-and once by a gRPC client that goes away. The time runs from there until `/slots` shows no slot at work; asking it takes
-about a millisecond, which is included.
+Prints a table and writes results/cancel.json beside this file. A real llama.cpp server runs a model that never stops by
+itself and may write 32,000 tokens. Calls are abandoned after their first token, once by closing the adapter's stream
+and once by a gRPC client that disconnects. The time ends when `/slots` shows no busy slot; one query takes about a
+millisecond, which is included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MILLI = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How long the slot was still at work, in milliseconds, over `cancels` calls."""
+    """How long the slot stayed busy, in milliseconds, over `cancels` calls."""
 
     name: str
     cancels: int
@@ -73,7 +73,7 @@ def measure_of(name: str, seconds: list[float], *, tokens_written: int) -> Measu
 
 
 def await_slots(engine: Engine, busy: int) -> None:
-    """Return when as many slots as that are at work."""
+    """Wait until `busy` slots are busy."""
     limit = time.monotonic() + LIMIT_S
     while engine.busy_slots() != busy:
         if time.monotonic() > limit:
@@ -95,7 +95,7 @@ async def streams(engine: Engine, model: ChatModel) -> list[float]:
 
 
 async def clients(engine: Engine, model: ChatModel) -> list[float]:
-    """Let a gRPC client go away in the middle of a run, many times."""
+    """Disconnect a gRPC client in the middle of a run, many times."""
     seconds = []
     async with running_server(model=model) as server, AsyncClient(server.grpc, token=server.token) as client:
         for _ in range(CANCELS):
@@ -112,7 +112,7 @@ async def clients(engine: Engine, model: ChatModel) -> list[float]:
 
 
 async def measure(engine: Engine) -> list[Measure]:
-    """Measure both ways of giving up."""
+    """Measure both ways of abandoning a call."""
     profile = find_profile(engine.chain, engine.base_url, "llamacpp")
     model = build_model(BackendOptions(name="engine", model=engine.chain, base_url=engine.base_url, profile=profile))
     measures, written = [], engine.tokens_written()
@@ -128,7 +128,7 @@ async def measure(engine: Engine) -> list[Measure]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write the results."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_engine("endless", folder=Path(folder), slots=1, window=WINDOW) as engine,

@@ -1,4 +1,4 @@
-"""The clients that benchmarks/adapter.py compares: each makes one call, and reads what it must of the answer."""
+"""The clients that benchmarks/adapter.py compares: each makes one call and reads the answer."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DATA = b"data: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What is sent, as `messages` for reasond and as `dicts` for all others; both are there before a call is made."""
+    """The messages to send, as `messages` for reasond and as `dicts` for all others; both exist before the call."""
 
     messages: Sequence[Message]
     dicts: Sequence[dict[str, str]]
 
 
 class Client(Protocol):
-    """Makes calls to one upstream, whose manner the model name tells."""
+    """Makes calls to one upstream; the model name selects the upstream's behaviour."""
 
     async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """Return the characters of the answer."""
@@ -54,7 +54,7 @@ def body_of(model: str, said: Conversation, *, is_streamed: bool) -> dict[str, A
 
 
 class Created:
-    """`create()` of the openai package, as its documentation shows it."""
+    """`create()` of the openai package, used as its documentation shows."""
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._client = client
@@ -74,7 +74,7 @@ class Created:
 
 
 class Posted:
-    """`post()` of the openai package with the least reader: what lies under create()."""
+    """`post()` of the openai package with a minimal reader: the layer below create()."""
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._client = client
@@ -100,7 +100,7 @@ class Posted:
 
 
 class Bare:
-    """aiohttp and nothing else: no retries, no deadlines, no limits, no errors told apart."""
+    """aiohttp and nothing else: no retries, no deadlines, no limits, no error types."""
 
     def __init__(self, session: aiohttp.ClientSession, base_url: str) -> None:
         self._session = session
@@ -123,7 +123,7 @@ class Adapter:
         self._models: dict[str, OpenAIModel] = {}
 
     async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
-        """See Client; `is_streamed` changes nothing, because only a stream that is closed frees the engine."""
+        """See Client; `is_streamed` is ignored: the adapter always streams, because closing it frees the engine."""
         del is_streamed
         backend = self._models.get(model)
         if backend is None:
@@ -140,18 +140,18 @@ class Adapter:
         return characters if has_ended else 0
 
     async def aclose(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         for model in self._models.values():
             await model.aclose()
 
 
 def characters_of(body: bytes) -> int:
-    """Return the length of the answer in a whole response."""
+    """Return the length of the answer in a whole response, in characters."""
     return len(json.loads(body)["choices"][0]["message"]["content"])
 
 
 async def streamed_characters(parts: AsyncIterable[bytes]) -> int:
-    """Return the length of the answer in a stream, reading no more than that."""
+    """Return the length of the answer in a stream, in characters, reading nothing else."""
     characters, rest = 0, b""
     async for part in parts:
         *lines, rest = (rest + part).split(b"\n")
@@ -164,7 +164,7 @@ async def streamed_characters(parts: AsyncIterable[bytes]) -> int:
 
 @asynccontextmanager
 async def created_by_default(base_url: str) -> AsyncGenerator[Client, None]:
-    """Open `create()` on the transport that the package takes by itself."""
+    """Open `create()` on the package's default transport."""
     async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY, max_retries=0) as client:
         yield Created(client)
 
@@ -205,13 +205,13 @@ async def our_adapter(base_url: str) -> AsyncGenerator[Client, None]:
 
 
 def history(messages: int, size: int = 2048) -> Conversation:
-    """Return a conversation of `messages` messages that ends with the user's; `size` bytes in the longest."""
+    """Return a conversation of `messages` messages that ends with the user's; the longest has `size` bytes."""
     first = Message(role=Role.SYSTEM, content="Reason step by step.")
     return of_messages([first, *turns(messages - 2), Message(role=Role.USER, content="q" * size)])
 
 
 def went_on(before: Conversation, size: int = 2048) -> Conversation:
-    """Return a conversation after two more messages, the second one the user's of `size` bytes."""
+    """Return the conversation with two more messages; the second is the user's and has `size` bytes."""
     new = of_messages([*turns(1), Message(role=Role.USER, content="q" * size)])
     return Conversation(messages=[*before.messages, *new.messages], dicts=[*before.dicts, *new.dicts])
 

@@ -1,9 +1,9 @@
-"""A llama.cpp that writes for ever, called without its chat parser: tokens, seconds and CPU seconds of every call.
+"""A llama.cpp whose model writes without end, called without its chat parser: tokens, seconds and CPU seconds per call.
 
-The model walks at random over nine words; words of our prompts are tokens, as they are of real models. Its server's
-chat endpoint parses the whole reply again with every token, which takes longer than attention where replies are long
-and would make one long pass look worse than it is. So both sides are sent to `/completion`, which parses nothing, with
-the prompt that the server itself makes of the messages (`/apply-template`).
+The model walks at random over nine words; the words of our prompts are single tokens, as in real models. The server's
+chat endpoint parses the whole reply again at every token, which takes longer than attention for long replies and would
+make one long pass look slower than it is. So both sides call `/completion`, which parses nothing, with the prompt that
+the server itself builds from the messages (`/apply-template`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, ModelEvent
     from tests.engines.serving import Engine
 
-# Four characters each: our estimate of their tokens is their number, so that notes of m tokens have m.
+# Four characters each: our estimate of one token per word is then exact, so that notes of m tokens have m words.
 WORDS = (" far", " low", " old", " new", " red", " dry", " big", " few", " odd")
 MOST_WORDS = 120
 CLOCK_EVERY = 100
@@ -46,7 +46,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Seconds, and CPU seconds of the engine."""
+    """Seconds of wall time, and CPU seconds of the engine."""
 
     wall_s: float
     cpu_s: float
@@ -57,7 +57,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a run: what it used, whether it made a summary, and the clock since the run began."""
+    """One call of a run: its usage, whether it made a summary, and the clock since the start of the run."""
 
     usage: Usage
     is_summary: bool
@@ -66,14 +66,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A single pass: the tokens of its prompt, and the clock after which it had written how many words."""
+    """A single pass: the tokens of its prompt, and the clock by the number of words written."""
 
     prompt_tokens: int
     words: Sequence[int]
     at: Sequence[Clock]
 
     def after(self, written: int) -> Clock:
-        """Return the clock when it had written so many tokens, to 100 tokens."""
+        """Return the clock at the moment when the pass had written so many tokens, to 100 tokens."""
         return self.at[min(bisect_left(self.words, written), len(self.at) - 1)]
 
 
@@ -94,7 +94,7 @@ class Completing(WrappedModel["ChatModel"]):
         """Call the engine.
 
         Raises:
-            SystemExit: it counts other tokens than the chat endpoint would.
+          SystemExit: the token count differs from that of the chat endpoint.
         """
         messages = [{"role": message.role.value, "content": message.content} for message in request.messages]
         async with self._session.post("/apply-template", json={"messages": messages}) as response:
@@ -135,7 +135,7 @@ class Completing(WrappedModel["ChatModel"]):
 
 
 class Recording(WrappedModel[Completing]):
-    """Passes calls on and notes them."""
+    """Passes calls on and records them."""
 
     def __init__(self, *, model: Completing) -> None:
         super().__init__(model=model)
@@ -159,7 +159,7 @@ class Recording(WrappedModel[Completing]):
 
 
 def prompt_words() -> tuple[str, ...]:
-    """Return the words of what every prompt says, the longest first, as many as the vocabulary has room for."""
+    """Return the words that occur in every prompt, longest first, as many as fit into the vocabulary."""
     said = f"{SUMMARY_REQUEST} " + " ".join(
         WindowLimits(chunk_size=1, carryover_size=1, max_segments=1, max_iterations=1, carryover_mode=mode).rules
         for mode in CarryoverMode
@@ -170,7 +170,7 @@ def prompt_words() -> tuple[str, ...]:
 
 @asynccontextmanager
 async def engine_model(window: int) -> AsyncIterator[Completing]:
-    """A llama.cpp server whose model never ends and never repeats itself for long."""
+    """Run a llama.cpp server whose model never ends its reply and does not repeat itself for long."""
     walk = tuple(markov.Saying(words=(one,), back_to=other) for one in WORDS for other in WORDS)
     markov.CHAINS = {"wander": walk}
     markov.TRAINED_WINDOW = window  # the engine caps its window at this
@@ -184,7 +184,7 @@ async def engine_model(window: int) -> AsyncIterator[Completing]:
             name="engine", model="wander", base_url=engine.base_url, profile=profile, timeouts=Timeouts(total_s=3600.0)
         )
         timeout = aiohttp.ClientTimeout(total=None)
-        connector = aiohttp.TCPConnector(force_close=True)  # the engine closes connections that rest
+        connector = aiohttp.TCPConnector(force_close=True)  # the engine closes idle connections
         async with (
             aiohttp.ClientSession(engine.address, timeout=timeout, connector=connector) as session,
             aclosing(build_model(options)) as model,
@@ -196,7 +196,7 @@ async def plain(model: Completing, question: str, tokens: int) -> Pass:
     """Write `tokens` in one pass.
 
     Raises:
-        SystemExit: the engine counts other tokens than we do, so that the clock would be read at wrong places.
+      SystemExit: the engine's token count differs from ours, so that the clock readings would be at wrong places.
     """
     messages = (Message(role=Role.SYSTEM, content="Think step by step."), Message(role=Role.USER, content=question))
     words, at, begun, heard = [0], [Clock(wall_s=0.0, cpu_s=0.0)], model.clock(), 0

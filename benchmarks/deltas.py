@@ -1,9 +1,9 @@
 """Measure what streaming text to clients costs, with and without the flush window of `[server] delta_flush_ms`.
 
-Prints a table and writes results/deltas.json beside this file. A server in a process of its own runs `chain_of_thought`
-over a model that writes one token every 10 ms; 64 clients of this process follow it over gRPC and ask for deltas. What
-counts is the processor time of the server per token and the messages that it sends per second. A grpc.aio server that
-does nothing but pass on what the same model writes says how much of that is the model's and grpc's.
+Prints a table and writes results/deltas.json beside this file. A server in its own process runs `chain_of_thought` over
+a model that writes one token every 10 ms; 64 clients of this process follow it over gRPC and ask for deltas. The
+figures are the server's processor time per token and the messages per second that it sends. A grpc.aio server that only
+passes on the text of the same model shows the share of the model and of grpc.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MICRO = 1_000_000
 
 
 class PacedModel:
-    """Writes one token every `GAP_S` seconds, whatever it is asked, and keeps to that schedule."""
+    """Writes one token every `GAP_S` seconds on a fixed schedule, whatever the request."""
 
     name = "paced"
     warnings: Sequence[str] = ()
@@ -65,15 +65,15 @@ class PacedModel:
 
     @property
     def has_native_tools(self) -> bool:
-        """Whether it takes tools: no."""
+        """Whether it supports tools: no."""
         return False
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the counter counts."""
+        """Return the counter's count."""
         return self.counter.count_prompt(messages)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
     async def stream(self, request: ChatRequest | None) -> AsyncGenerator[ModelEvent, None]:
         """Write the tokens."""
@@ -89,7 +89,7 @@ class PacedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one round of one way took: of the server and of the streams."""
+    """The figures of one round of one way: processor time of the server, and messages of the streams."""
 
     cpu_us_per_token: float
     messages_per_s: float
@@ -98,7 +98,7 @@ class Figures:
 
 
 class Bare(reasoning_service_pb2_grpc.ReasoningServiceServicer):
-    """Writes what the model writes, joined for 30 ms where deltas are asked for, and one message at the end."""
+    """Passes the model's text on, joined for 30 ms if deltas are requested, and one message at the end."""
 
     async def ReasonIterations(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that write
         self,
@@ -124,7 +124,7 @@ class Bare(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         request: reasoning_service_pb2.ListStrategiesRequest,
         context: Any,  # noqa: ANN401 - no type
     ) -> reasoning_service_pb2.ListStrategiesResponse:
-        """Answer, so that the client is connected."""
+        """Answer, so that the client knows that it is connected."""
         del request, context
         return reasoning_service_pb2.ListStrategiesResponse()
 
@@ -137,9 +137,9 @@ def message_of(text: str) -> reasoning_service_pb2.ReasonIterationsResponse:
 
 
 async def serve_bare() -> None:
-    """Serve the least that passes the text on, and tell the processor time so far."""
+    """Serve only the text of the model, and report the processor time so far."""
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # two of its methods are asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # only two of its methods are called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}", token="")
@@ -147,7 +147,7 @@ async def serve_bare() -> None:
 
 
 async def serve(window_ms: str) -> None:
-    """Serve with that window, and tell the processor time so far."""
+    """Serve with that window, and report the processor time so far."""
     environ = {"REASOND__SERVER__DELTA_FLUSH_MS": window_ms, "REASOND__SERVER__HTTP_ADDRESS": ""}
     async with running_server(model=PacedModel(), environ=environ) as listening:
         # As `reasond serve` does.
@@ -169,7 +169,7 @@ async def follow(client: reasond.AsyncClient, *, include_deltas: bool) -> tuple[
 
 
 async def one_round(server: ServerProcess, *, include_deltas: bool, streams: int = STREAMS) -> Figures:
-    """Follow `streams` executions at once."""
+    """Follow `streams` executions at the same time."""
     async with reasond.AsyncClient(server.target, token=server.told["token"]) as client:
         await client.list_strategies()
         cpu_s, begun = server.cpu_s(), time.perf_counter()
@@ -185,7 +185,7 @@ async def one_round(server: ServerProcess, *, include_deltas: bool, streams: int
 
 
 async def measure(servers: Mapping[str, ServerProcess], rounds: int) -> dict[str, list[Figures]]:
-    """Return the figures of every way, alternating, after a round that does not count."""
+    """Return the figures of every way, alternating, after a warm-up round."""
     bare, plain = servers[BARE], servers[str(WINDOWS_MS[0])]
     windows = {name_of(window_ms): (servers[str(window_ms)], True) for window_ms in WINDOWS_MS}
     ways = {BARE_SILENT: (bare, False), BARE_JOINED: (bare, True), NO_DELTAS: (plain, False), **windows}
@@ -199,12 +199,12 @@ async def measure(servers: Mapping[str, ServerProcess], rounds: int) -> dict[str
 
 
 def name_of(window_ms: int) -> str:
-    """Return how the table names a window."""
+    """Return the name of a window in the table."""
     return f"delta_flush_ms = {window_ms}"
 
 
 def rows_of(found: dict[str, list[Figures]]) -> list[dict[str, Any]]:
-    """Return the medians; `ratio` is the processor time to that without a window, in the same round."""
+    """Return the medians; `ratio` is the processor time divided by that without a window, in the same round."""
     plain = [one.cpu_us_per_token for one in found[name_of(0)]]
     rows = []
     for name, rounds in found.items():
@@ -217,7 +217,7 @@ def rows_of(found: dict[str, list[Figures]]) -> list[dict[str, Any]]:
 
 
 def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how the server as it is set up by default stands to the goal."""
+    """Return the goals of the server with default settings, and whether they are met."""
     default = next(row for row in rows if row["name"] == name_of(WINDOWS_MS[-1]))
     taken = default["cpu_us_per_token"]
     what = "microseconds of CPU per token, delta_flush_ms = 30"
@@ -225,7 +225,7 @@ def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as a table."""
     print(f"{STREAMS} streams, {TOKENS} tokens each, one every {1000 * GAP_S:.0f} ms")
     for row in rows:
         print(
@@ -236,7 +236,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure, print and write down; with --serve be the server."""
+    """Measure, print and write the results; with --serve run the server."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--serve", metavar="MS", help=argparse.SUPPRESS)

@@ -1,13 +1,13 @@
-"""Measure what the depth of a run takes of a server's memory: 5, 50 and 500 windows, in memory and in SQLite.
+"""Measure how a run's depth affects the server's memory: 5, 50 and 500 windows, in memory and in SQLite.
 
 Prints a table, writes results/depth_memory.json beside this file and a table of docs/strategies/bounded_context.md. For
-each store and depth a `reasond serve --dev` process of its own answers once, and then --runs times the same question
-about a text that is read in so many windows; its resident memory is read after each run. As a text that is read in more
-windows is also longer, the longest one is read again in a few large windows by another process: what the two have in
-common is the text and not the depth.
+each store and depth, a `reasond serve --dev` process answers once, and then answers --runs times the same question
+about a text that it reads in so many windows; its resident memory is read after each run. A text of more windows is
+also longer, so another process reads the longest one again in a few large windows: both have the text in common, but
+not the depth.
 
-The resident memory of a process is more than what it holds: what Python and the C library gave back is kept for the
-next run, in several pools. So the first runs take more than later ones, and only what still grows after them is a leak.
+The resident memory of a process is more than the memory in use: Python and the C library keep freed memory in several
+pools for the next run. So the first runs take more than later ones, and only growth after them is a leak.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEPTHS = (5, 50, 500)
 RUNS = 10
 SMALL, LARGE = 1280, 16_384
 CARRYOVER = 512
-# In windows of SMALL so many paragraphs are read at once.
+# Number of paragraphs that fit into one window of SMALL.
 PARAGRAPHS_PER_WINDOW = 6
 START_LIMIT_S = 60.0
 CALL_LIMIT_S = 600.0
@@ -48,7 +48,7 @@ CALL_LIMIT_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Resident KiB of one server: after its first answer, after each run, and at its highest."""
+    """Resident memory of one server in KiB: after its first answer, after each run, and at its peak."""
 
     store: str
     chunk_size: int
@@ -60,21 +60,21 @@ class Row:
 
     @property
     def second_half_kb(self) -> float:
-        """How much the median of the last third of the runs is above that of the third before."""
+        """The median of the last third of the runs minus the median of the third before, in KiB."""
         third = max(1, len(self.after_kb) // 3)
         last, earlier = self.after_kb[-third:], self.after_kb[-2 * third : -third] or self.after_kb
         return statistics.median(last) - statistics.median(earlier)
 
 
 def resident_kb(pid: int, what: str = "VmRSS") -> int:
-    """Return the resident memory of a process in KiB, or with VmHWM the most it ever was."""
+    """Return the resident memory of a process in KiB, or with VmHWM its peak."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{what}:"))
 
 
 @contextmanager
 def server(store: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """A server process with the demo model: its id, and what its ready file says."""
+    """Run a server process with the demo model; yield its id and the content of its ready file."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
         url = "memory:" if store == "memory" else f"sqlite:///{folder}/reasond.db"
@@ -98,7 +98,7 @@ def server(store: str) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def measure_depth(store: str, depth: int, chunk_size: int, runs: int) -> Row:
-    """Let a server read a text `runs` times that takes about `depth` windows of SMALL."""
+    """Let a server read a text of about `depth` windows of SMALL, `runs` times."""
     import reasond  # noqa: PLC0415 - the client, which only this part needs
 
     config = reasond.BoundedContextConfig(chunk_size=chunk_size, carryover_size=CARRYOVER, max_segments=4096)
@@ -124,7 +124,7 @@ def measure_depth(store: str, depth: int, chunk_size: int, runs: int) -> Row:
 
 
 def page_lines(rows: Sequence[Row]) -> list[str]:
-    """Return the table of the page."""
+    """Return the lines of the page's table."""
     return [
         "| store | C | windows | text, KiB | before, MiB | first run | last run | highest | last third, KiB |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -138,7 +138,7 @@ def page_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help="runs of each row (%(default)s)")
     chosen = parser.parse_args()

@@ -25,7 +25,7 @@ def line_chart(
     x_title: str,
     dashed: Callable[[str], bool],
 ) -> str:
-    """Return a chart of `series` with a logarithmic x axis and per cent upwards; dashed lines take the same colours."""
+    """Return a chart of `series`: logarithmic x axis, per cent on the y axis; dashed lines reuse the colours."""
     shown = {name: points for name, points in series.items() if points}
     xs = [x for points in shown.values() for x, _ in points]
     ys = [y for points in shown.values() for _, y in points]

@@ -1,9 +1,9 @@
 """The game of 24 as a task for search: a model of controlled accuracy that plays by the rules, and a referee.
 
-Four numbers are to be combined by + - * / to 24. The model is a pure function of the request, of a seed and of how
-often the same request came before: it answers the prompts of chain_of_thought, self_consistency and tree_of_thought.
-Each move that it proposes keeps 24 within reach with the probability `skill`, where such a move exists; else it is
-drawn from all moves. Its judgement of a thought is right with the probability `insight`.
+The task is to combine four numbers by + - * / to 24. The model is a pure function of the request, a seed and the number
+of earlier identical requests; it answers the prompts of chain_of_thought, self_consistency and tree_of_thought. Each
+proposed move keeps 24 reachable with probability `skill`, if such a move exists; else it is drawn from all moves. Its
+judgement of a thought is right with probability `insight`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_right(answer: str, numbers: Sequence[int]) -> bool:
 
 
 def puzzles(count: int, *, seed: int) -> list[tuple[int, ...]]:
-    """Return different puzzles with a solution."""
+    """Return different solvable puzzles."""
     source, found = random.Random(seed), dict[tuple[int, ...], None]()  # noqa: S311 - a game, no secret
     while len(found) < count:
         numbers = tuple(sorted(source.randint(1, 13) for _ in range(_NUMBERS)))
@@ -68,7 +68,7 @@ def puzzles(count: int, *, seed: int) -> list[tuple[int, ...]]:
 
 
 class Player:
-    """Plays; `model` is what strategies call."""
+    """Plays the game; strategies call `model`."""
 
     def __init__(self, *, seed: int, skill: float, insight: float, context_window: int | None = None) -> None:
         self._seed = seed
@@ -118,13 +118,13 @@ class Player:
 
 
 def _line(state: State) -> str:
-    """Return a move as text, with the answer where one number is left."""
+    """Return a move as text, with the answer if only one number is left."""
     done = f" <answer>{state[0]}</answer>" if len(state) == 1 else ""
     return f"Go on with left: {' | '.join(state)}{done}"
 
 
 def _state(content: str) -> State:
-    """Return what is left: of the last thought, or of the question."""
+    """Return the remaining numbers: those of the last thought, or those of the question."""
     lines = _LEFT.findall(content)
     if lines:
         return tuple(part.strip() for part in lines[-1].split("|"))
@@ -154,7 +154,7 @@ def _evaluate(text: str) -> Fraction:
 
 @cache
 def _is_solvable(values: tuple[Fraction, ...]) -> bool:
-    """Return whether 24 can still be made."""
+    """Return whether the remaining numbers can make 24."""
     if len(values) == 1:
         return values[0] == TARGET
     for one, other in permutations(range(len(values)), 2):
@@ -171,8 +171,8 @@ def _value(tree: ast.expr) -> Fraction:
     """Return the value of an expression of whole numbers.
 
     Raises:
-        ValueError: it is made of anything else.
-        ZeroDivisionError: it divides by zero.
+      ValueError: it contains anything else.
+      ZeroDivisionError: it divides by zero.
     """
     if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
         return Fraction(tree.value)

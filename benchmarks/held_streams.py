@@ -1,17 +1,17 @@
 """Hold thousands of streams open on one server: memory per stream, nothing lost, memory when they have ended.
 
-Prints a table and writes results/held_streams.json beside this file. Each row has a server process of its own, which
-keeps executions in memory, with tokens, limits, metrics and logs as an operator has them; the client (loading.py)
-opens 100 streams on each connection and reads every event. Resident memory is read twice: when 200 streams have been
-served and are over, and when all streams are open and silent, or in the middle of their text.
+Prints a table and writes results/held_streams.json beside this file. Each row has its own server process, which keeps
+executions in memory and has tokens, limits, metrics and logs as in production. The client (loading.py) opens 100
+streams on each connection and reads every event. Resident memory is read twice: after 200 streams have ended, and when
+all streams are open and silent, or in the middle of their text.
 
     idle         `ReasonIterations` with chain_of_thought, each its own run, whose model in the server's process waits
     over HTTP    the same with the model in another process: each run holds a connection to it
     followers    streams that resume one run, which waits
     active       streams with deltas, whose model writes a piece of text every 100 ms
 
-Nothing is lost where every stream ends with its result and its sequence numbers have no gap; of active ones, where
-all text was received. What is written down is the median of the rounds, and what all of them lost.
+Nothing is lost if every stream ends with its result and its sequence numbers have no gap; for active streams, if in
+addition all text arrived. The report has the medians of the rounds and the total of the losses.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one kind of stream took; memory in KiB of 1,024 bytes, per stream, beyond the server without streams."""
+    """The memory of one kind of stream, in KiB (1,024 bytes) per stream, beyond that of the server without streams."""
 
     kind: str
     streams: int
@@ -89,7 +89,7 @@ class Row:
 
 
 def request_of(kind: str, execution_id: str = "") -> reasoning_service_pb2.ReasonIterationsRequest:
-    """Return what every stream of this kind asks."""
+    """Return the request of every stream of this kind."""
     request = reasoning_service_pb2.ReasonIterationsRequest(include_deltas=kind == ACTIVE)
     if execution_id:
         request.resume.execution_id = execution_id
@@ -113,7 +113,7 @@ def messages_of(received: bytearray) -> Iterator[reasoning_service_pb2.ReasonIte
 
 
 def is_whole(received: bytearray, kind: str) -> bool:
-    """Return whether a stream brought its whole log, in order, and all text where it asked for it."""
+    """Return whether a stream received its whole log in order, and all text if it requested deltas."""
     sequence, text, last = 0, "", ""
     for message in messages_of(received):
         last = message.WhichOneof("event") or ""
@@ -127,14 +127,14 @@ def is_whole(received: bytearray, kind: str) -> bool:
 
 
 async def until_open(kept: Kept, streams: int) -> None:
-    """Wait until every stream has brought something."""
+    """Wait until every stream has received something."""
     async with asyncio.timeout(OPEN_LIMIT_S):
-        while sum(map(len, kept)) < streams:  # noqa: ASYNC110 - the protocol sets no event
+        while sum(map(len, kept)) < streams:  # noqa: ASYNC110 - the protocol class has no event
             await asyncio.sleep(POLL_S)
 
 
 async def wait_for_rest(server: ServerProcess) -> int:
-    """Return the server's resident bytes when they do not grow any more."""
+    """Return the server's resident bytes once they no longer grow."""
     before = 0
     while (now := server.resident_bytes()) > before:
         before = now
@@ -143,7 +143,7 @@ async def wait_for_rest(server: ServerProcess) -> int:
 
 
 async def warm(server: ServerProcess, kind: str, gate: Path) -> None:
-    """Serve some streams to their end: what the first ones load and what they leave behind is no stream's."""
+    """Serve some streams to their end, so that the cost of the first ones is not counted for any stream."""
     call = call_of(server, request_of(kind))
     if kind in {OVER_HTTP, ACTIVE}:
         await load(server.target, call, callers=WARM, total=WARM, on_each=ON_EACH)
@@ -154,7 +154,7 @@ async def warm(server: ServerProcess, kind: str, gate: Path) -> None:
 
 
 async def begin_runs(server: ServerProcess, kind: str) -> reasoning_service_pb2.ReasonIterationsRequest:
-    """Return what is asked by every stream; followers have a run to follow, that goes on without them."""
+    """Return the request of every stream; for followers, first start the run, which continues without them."""
     request = request_of(kind)
     if kind != FOLLOWERS:
         return request
@@ -172,7 +172,7 @@ async def begin_runs(server: ServerProcess, kind: str) -> reasoning_service_pb2.
 
 
 async def measure_one(server: ServerProcess, kind: str, gate: Path, streams: int) -> Row:
-    """Open the streams, hold them, let them end."""
+    """Open the streams, hold them open, and let them end."""
     await warm(server, kind, gate)
     await asyncio.sleep(SETTLE_S)
     before = await wait_for_rest(server)
@@ -209,7 +209,7 @@ async def serve(kind: str, gate: str, base_url: str) -> None:
     """Serve with the model of this kind of stream."""
     environ, model = dict(SETTINGS), None
     if kind == OVER_HTTP:
-        # What waits is the model, not the connection to it.
+        # Streams must wait for the model, not for a connection to it.
         environ |= {
             "REASOND__LLM__PROVIDER": "openai",
             "REASOND__LLM__MAX_CONCURRENCY": "10000",
@@ -236,7 +236,7 @@ def row_of(kind: str, streams: int, base_url: str) -> Row:
 
 
 def median_of(rounds: Sequence[Row]) -> Row:
-    """Return the medians of what was measured of one kind of stream, and how many streams lost anything in all."""
+    """Return the medians of one kind of stream, and the total number of streams that lost anything."""
     return Row(
         kind=rounds[0].kind,
         streams=rounds[0].streams,
@@ -248,7 +248,7 @@ def median_of(rounds: Sequence[Row]) -> Row:
 
 
 def rows_of(rounds: int, kinds: Sequence[str], scale: float, base_url: str) -> list[Row]:
-    """Return a row for each kind of stream, after all rounds; every measurement has a server of its own."""
+    """Return a row for each kind of stream after all rounds; every measurement starts a new server."""
     found: dict[str, list[Row]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for kind in kinds:
@@ -264,7 +264,7 @@ def rows_of(rounds: int, kinds: Sequence[str], scale: float, base_url: str) -> l
 
 
 def goals_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return how the rows stand to the goals."""
+    """Return the goals and whether the rows meet them."""
     goals = [
         {
             "what": f"KiB per stream, {row.kind}",
@@ -280,7 +280,7 @@ def goals_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--kinds", nargs="+", default=list(STREAMS), choices=list(STREAMS), help="fewer write nothing")

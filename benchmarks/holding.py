@@ -1,4 +1,4 @@
-"""Models that make streams wait or write at a pace, in the process of the server that is measured."""
+"""Models that hold a stream or write at a fixed pace, in the process of the measured server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECE: Final = "a few words "
 
 
 class HeldModel(InstantModel):
-    """Answers nobody while the file `gate` is not there, and everybody who waits once it is."""
+    """Answers no call until the file `gate` exists; then answers all waiting calls."""
 
     name = "held"
 
@@ -31,7 +31,7 @@ class HeldModel(InstantModel):
         self._looking: asyncio.Task[None] | None = None
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Wait, and answer."""
+        """Wait for the file, then answer."""
         if self._open is None:
             self._open = asyncio.Event()
             self._looking = asyncio.create_task(self._look(self._open))
@@ -48,7 +48,7 @@ class HeldModel(InstantModel):
 
 
 class PacedModel(InstantModel):
-    """Writes so many pieces of text, one every `gap_s` seconds."""
+    """Writes a number of pieces of text, one every `gap_s` seconds."""
 
     name = "paced"
 
@@ -58,7 +58,7 @@ class PacedModel(InstantModel):
         self._gap_s = gap_s
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Write."""
+        """Write the pieces."""
         del request
         for _ in range(self._pieces):
             await asyncio.sleep(self._gap_s)

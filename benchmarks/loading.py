@@ -1,7 +1,7 @@
-"""Load clients that cost less than what they measure: gRPC and HTTP/1.1 by hand, over plain TCP on loopback.
+"""Load clients that cost less than the measured server: gRPC and HTTP/1.1 by hand, over plain TCP on loopback.
 
-A gRPC client in Python costs as much per call as the server behind it. These send bytes that were made once and count
-frames. That an answer is a good one is judged by its size: a call that failed has no message, or another one.
+A gRPC client in Python costs as much per call as the server. These clients send bytes that were made once, and count
+frames. They judge an answer by its size: a failed call has no message, or a different one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FRAME_HEAD = 9
 _FIRST_WINDOW = 65_535
 _LARGEST_WINDOW = 2**31 - 1
 _STREAMS_PER_CONNECTION = 16
-# Names and values of HPACK's static table that every request has: POST and http.
+# Entries of HPACK's static table that every request has: POST and http.
 _POST, _HTTP = b"\x83", b"\x86"
 _FIRST_DYNAMIC = 62
 
@@ -33,7 +33,7 @@ Kept = list[dict[int, bytearray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a load took: the wall time of all calls, and of each of them in milliseconds, in ascending order."""
+    """The result of a load: wall time of all calls in seconds, and the milliseconds of each call in ascending order."""
 
     calls: int
     seconds: float
@@ -45,12 +45,12 @@ class Load:
         return self.calls / self.seconds
 
     def percentile_ms(self, percent: int) -> float:
-        """Return the latency that `percent` of the calls did not exceed."""
+        """Return the latency in milliseconds that `percent` of the calls did not exceed."""
         return statistics.quantiles(self.latencies_ms, n=100, method="inclusive")[percent - 1]
 
 
 class _Calls:
-    """Calls that are still to be made, and when each of those that were made ended."""
+    """Counts the calls that are still to be made, and records when each call ended."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -64,21 +64,21 @@ class _Calls:
         return self._left >= 0
 
     def note_end(self, begun: float) -> None:
-        """Note the end of a call that was begun at that time."""
+        """Record the end of a call that began at that time."""
         self.latencies_ms.append(1000 * (time.perf_counter() - begun))
         self._open -= 1
         if not self._open and not self.done.done():
             self.done.set_result(None)
 
     def fail(self, why: str) -> None:
-        """End the measurement: what it would say is not worth anything."""
+        """End the measurement, because its result would be useless."""
         if not self.done.done():
             self.done.set_exception(SystemExit(why))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcCall:
-    """One call, always the same: path, metadata and request message; `least` bytes must come back in messages."""
+    """One call, repeated: path, metadata and request message; an answer has at least `least` bytes of messages."""
 
     path: str
     metadata: Sequence[tuple[str, str]]
@@ -91,14 +91,14 @@ class GrpcCall:
         return b"\x00" + len(self.message).to_bytes(4, "big") + self.message
 
     def headers(self, authority: str) -> Sequence[tuple[str, str]]:
-        """Return what stands in the request beside method and scheme."""
+        """Return the headers of the request apart from method and scheme."""
         common = (("content-type", "application/grpc"), ("te", "trailers"))
         return ((":path", self.path), (":authority", authority), *common, *self.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """One HTTP/1.1 request, always the same, whole; a good answer has at least `least` bytes."""
+    """One whole HTTP/1.1 request, repeated; a good answer has at least `least` bytes."""
 
     request: bytes
     least: int = 1
@@ -112,13 +112,13 @@ def http_post(path: str, body: bytes, *, headers: Sequence[tuple[str, str]] = ()
 
 
 class _GrpcConnection(asyncio.Protocol):
-    """One HTTP/2 connection that keeps `width` calls open until none are left to be made."""
+    """One HTTP/2 connection that keeps `width` calls open until all calls are made."""
 
     def __init__(self, *, call: GrpcCall, authority: str, calls: _Calls, width: int, kept: Kept | None) -> None:
         self._body = call.body
         self._least = call.least + 5
         headers = call.headers(authority)
-        # The first request puts its headers into the table of the connection, the others point at them.
+        # The first request puts its headers into the connection's dynamic table; later requests refer to them.
         self._first = _POST + _HTTP + b"".join(_literal(name, value) for name, value in headers)
         self._next = _POST + _HTTP + bytes(0x80 | (_FIRST_DYNAMIC + place) for place in reversed(range(len(headers))))
         self._calls = calls
@@ -146,7 +146,7 @@ class _GrpcConnection(asyncio.Protocol):
             self._open()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail if anything was still to come."""
+        """Fail if an answer is still missing."""
         self._calls.fail(f"the connection was lost: {exc}")
 
     def data_received(self, data: bytes) -> None:
@@ -164,7 +164,7 @@ class _GrpcConnection(asyncio.Protocol):
         self._buffer = buffer[at:]
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -200,7 +200,7 @@ class _GrpcConnection(asyncio.Protocol):
             self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send what fits the window of the connection."""
+        """Send as much as the connection's flow control window allows."""
         while self._waiting and self._window >= len(self._body):
             stream = self._waiting.popleft()
             self._window -= len(self._body)
@@ -214,7 +214,7 @@ class _GrpcConnection(asyncio.Protocol):
 
 
 class _HttpConnection(asyncio.Protocol):
-    """One HTTP/1.1 connection that makes one call after the other until none are left to be made."""
+    """One HTTP/1.1 connection that makes one call after the other until all calls are made."""
 
     def __init__(self, *, call: HttpCall, calls: _Calls) -> None:
         self._call = call
@@ -229,11 +229,11 @@ class _HttpConnection(asyncio.Protocol):
         self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail if anything was still to come."""
+        """Fail if an answer is still missing."""
         self._calls.fail(f"the connection was lost: {exc}")
 
     def data_received(self, data: bytes) -> None:
-        """Read an answer; its length is told."""
+        """Read an answer, whose length is in its headers."""
         self._buffer += data
         head, found, body = self._buffer.partition(b"\r\n\r\n")
         if not found:
@@ -248,7 +248,7 @@ class _HttpConnection(asyncio.Protocol):
         self._send()
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -267,13 +267,13 @@ async def load(
     on_each: int = _STREAMS_PER_CONNECTION,
     kept: Kept | None = None,
 ) -> Load:
-    """Let `callers` make `total` calls, each its next one when it has the answer of the one before.
+    """Let `callers` make `total` calls; each makes its next call when it has the answer to the one before.
 
-    gRPC callers share connections, `on_each` on each; HTTP/1.1 callers have one each. What gRPC callers receive is
-    added to `kept` as it comes.
+    gRPC callers share connections, `on_each` on each; each HTTP/1.1 caller has its own. The messages that gRPC callers
+    receive are appended to `kept`.
 
     Raises:
-        SystemExit: a call was not answered as it should be.
+      SystemExit: an answer was wrong or missing.
     """
     host, _, port = target.rpartition(":")
     calls = _Calls(total)
@@ -306,7 +306,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """Return a header as HPACK's literal that enters the dynamic table (RFC 7541, 6.2.1), without Huffman's code."""
+    """Return a header as HPACK literal with incremental indexing (RFC 7541, 6.2.1), without Huffman coding."""
     return b"\x40" + _string(name) + _string(value)
 
 

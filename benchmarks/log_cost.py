@@ -1,8 +1,8 @@
-"""Measure what keeping an event costs in each store: memory, SQLite and PostgreSQL, one at a time and in batches.
+"""Measure what storing an event costs in each store: memory, SQLite and PostgreSQL, one at a time and in batches.
 
 Prints a table and writes results/log_cost.json beside this file. One process appends steps of 2,000 characters to many
-logs, as the writer of the runner does; what counts is its processor time per event, threads included, and how long an
-append takes. PostgreSQL runs beside it, on the same machine. Then two writers race for the same place of a log.
+logs, as the runner's writer does. The figures are its processor time per event, threads included, and the time of an
+append. PostgreSQL runs on the same machine. Then two writers race for the same sequence number of a log.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TEXT = "step by step " * 154
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one round took, per event and per append."""
+    """The figures of one round, per event and per append."""
 
     cpu_us_per_event: float
     append_ms: float
 
 
 async def one_round(store: ExecutionStore, batch: int) -> Figures:
-    """Append EVENTS steps, `batch` of them at a time, each to a log of its own."""
+    """Append EVENTS steps, in batches of `batch`, each step to its own log."""
     logs = [HandWrittenLog.new(store, tenant="bench") for _ in range(batch)]
     for log in logs:
         await log.create()
@@ -70,7 +70,7 @@ async def one_round(store: ExecutionStore, batch: int) -> Figures:
 
 
 async def races(store: ExecutionStore) -> dict[str, int]:
-    """Let two writers append to the same place RACES times; return how often none, one or both won."""
+    """Let two writers append at the same sequence number RACES times; return how often none, one or both succeeded."""
     log = HandWrittenLog.new(store, tenant="bench")
     await log.create()
     wins = [0, 0, 0]
@@ -104,7 +104,7 @@ async def open_store(url: str, folder: Path, *, synchronous: str = "normal") -> 
 
 
 async def measure(urls: Mapping[str, str], folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Return the medians of every store and batch, the stores alternating; a first round does not count."""
+    """Return the medians of every store and batch; the stores alternate, and a first round is a warm-up."""
     async with AsyncExitStack() as stack:
         stores = {
             name: await stack.enter_async_context(
@@ -135,7 +135,7 @@ async def row_of(name: str, store: ExecutionStore, found: Mapping[tuple[str, int
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as a table."""
     for row in rows:
         cells = [
             f"{batch:>2}: {one['cpu_us_per_event']:>6.1f} us/event, {one['append_ms']:.2f} ms"
@@ -145,7 +145,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     options = parser.parse_args()

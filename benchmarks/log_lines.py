@@ -1,8 +1,8 @@
 """Measure what a line of the access log costs: ours, structlog's own formatter, and the standard library's with JSON.
 
-Prints a table and writes results/log_lines.json beside this file. All forms write the same fields to a stream that
-keeps nothing; what counts is processor time per line, the making of the record included. Forms take turns, the medians
-of the rounds are shown.
+Prints a table and writes results/log_lines.json beside this file. All formatters write the same fields to a stream that
+discards them. The figure is the processor time per line, including the creation of the record. The formatters take
+turns; the table shows the medians of the rounds.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _OWN = frozenset(vars(logging.makeLogRecord({})))
 
 
 class _Nowhere(io.StringIO):
-    """Takes everything and keeps nothing."""
+    """A stream that discards everything."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 class Plain(logging.Formatter):
-    """The standard library and `json`, without redaction: what most would write in ten lines."""
+    """The standard library and `json`, without redaction: a typical short formatter."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return `record` as JSON."""
@@ -60,7 +60,7 @@ class Plain(logging.Formatter):
 
 
 def forms() -> Mapping[str, logging.Formatter]:
-    """Return what is compared."""
+    """Return the formatters to compare, by name."""
     before: list[Processor] = [
         add_log_level,
         add_logger_name,
@@ -90,7 +90,7 @@ def cost_us(formatter: logging.Formatter) -> float:
 
 
 def import_ms(name: str) -> float:
-    """Return the processor time that importing `name` adds to a server that is imported, in milliseconds."""
+    """Return the processor time that importing `name` adds to the import of the server, in milliseconds."""
     code = f"import time, reasond_server.app; t = time.process_time(); import {name}; print(time.process_time() - t)"
     found = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT) for _ in range(3)]
     return statistics.median(float(one.stdout) for one in found) * 1000

@@ -1,9 +1,9 @@
-"""Measure how bounded context reads texts far larger than its window, and what memory its depth takes.
+"""Measure how bounded context reads texts far larger than its window, and how much memory its depth needs.
 
 Prints tables and writes results/long_input.json beside this file. Reading: texts of 8K to 512K tokens in windows of
-8,192, with the demo model and with a scripted one; both must join the evidence of two far segments. Memory: 5, 50 and
-500 reasoning windows that are written full, traced allocations that the run holds, without the model's own. What
-depth takes of a whole server, benchmarks/depth_memory.py measures.
+8,192, with the demo model and with a scripted one; both must combine the evidence of two distant segments. Memory: 5,
+50 and 500 full reasoning windows; the figure is the traced allocations that the run holds, without those of the model.
+benchmarks/depth_memory.py measures the memory of a whole server.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ RESULTS = Path(__file__).resolve().parent / "results" / "long_input.json"
 LENGTHS = (8_000, 32_000, 128_000, 512_000)
 DEPTHS = (5, 50, 500)
 PARAGRAPH = "Day {} of the journey was dry, and nothing of note was seen by those who went along the river that day."
-# Each half speaks of what is asked in the words of the question, because the demo model knows no other relation.
+# Each half uses the words of the question, because the demo model relates texts by common words only.
 EVIDENCE = ("The mason Orlo built the bridge of Kel.", "The builder of the bridge of Kel was born in the town of Vash.")
 QUESTION = "Which mason built the bridge of Kel, and in which town was the builder of the bridge of Kel born?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One text, read."""
+    """The reading of one text."""
 
     model: str
     tokens: int
@@ -59,7 +59,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """One depth of reasoning under one mode."""
+    """The memory of one depth of reasoning in one mode."""
 
     mode: str
     windows: int
@@ -68,7 +68,7 @@ class Depth:
 
 
 def text_of(tokens: int) -> str:
-    """Return a text of at least so many tokens with its evidence near both ends."""
+    """Return a text of at least `tokens` tokens with its evidence near both ends."""
     counter = WordPieceCounter()
     each = counter.count_text(PARAGRAPH.format(5000)) + 1
     lines = [PARAGRAPH.format(day) for day in range(tokens // each + 40)]
@@ -78,7 +78,7 @@ def text_of(tokens: int) -> str:
 
 
 def follow_script(request: ChatRequest) -> str:
-    """Keep evidence as findings, and answer when nothing is left to read."""
+    """Write evidence as findings while there is text to read, then answer."""
     content = request.messages[1].content
     found = [one for one in EVIDENCE if one in content]
     if "<passage" in content:
@@ -87,7 +87,7 @@ def follow_script(request: ChatRequest) -> str:
 
 
 async def read(model: ChatModel, tokens: int) -> Reading:
-    """Read a text of so many tokens in windows of 8,192."""
+    """Read a text of `tokens` tokens in windows of 8,192."""
     text = text_of(tokens)
     size = WordPieceCounter().count_text(text)
     config = BoundedContextConfig(carryover_size=1024)
@@ -115,7 +115,7 @@ async def read(model: ChatModel, tokens: int) -> Reading:
 
 
 async def run_to_end(model: ChatModel, config: BoundedContextConfig, material: str = "") -> tuple[Outcome, str]:
-    """Return the outcome of a run and the last notes that it carried over."""
+    """Return the outcome of a run and its last carried-over notes."""
     notes = ""
     events = BoundedContext().run(Task(query=QUESTION, material=material), RunContext(config=config, model=model))
     async with aclosing(events):
@@ -128,9 +128,9 @@ async def run_to_end(model: ChatModel, config: BoundedContextConfig, material: s
 
 
 async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
-    """Return the traced bytes that a run of so many windows, each full of words of its own, holds near its end.
+    """Return the traced bytes that a run of so many full windows holds near its end; each window has its own words.
 
-    That is at a call, with the lists of free objects emptied that Python keeps and that grow to a size of their own.
+    They are read at a model call, after clearing Python's free lists, which grow to a size of their own.
     """
     numbers = count()
     held = 0
@@ -147,7 +147,7 @@ async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
 
     model = FunctionModel(reply)
     sizes = {"chunk_size": 1280, "carryover_size": 512, "max_segments": 512, "temperature": 0.0}
-    # Beyond the range of max_iterations, so that depth is measured and not the length of a text.
+    # More windows than the range of max_iterations allows, so that the figure shows depth and not the length of a text.
     config = BoundedContextConfig.model_construct(**sizes, max_iterations=windows, carryover_mode=mode)  # type: ignore[arg-type] # a literal dict
     tracemalloc.start()
     try:
@@ -159,7 +159,7 @@ async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
 
 
 async def depths() -> list[Depth]:
-    """Return what is held, and how much each window more than at the depth before takes of it."""
+    """Return the bytes held at each depth, and the bytes per window since the depth before."""
     rows = []
     for mode in (CarryoverMode.HYBRID, CarryoverMode.TAIL):
         await depth(mode, DEPTHS[0])
@@ -181,7 +181,7 @@ async def readings() -> Sequence[Reading]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         print("reading in windows of 8,192 tokens")

@@ -1,8 +1,8 @@
 """The sides that agent_loops.py compares, each run by the interpreter of its own environment.
 
-`python -m benchmarks.loop_sides SIDE BASE_URL CORE` prints its answer once, then reads lines of two numbers, how many
-runs and how many at once, and prints the processor time of the process for them. A run is the same everywhere: a ReAct
-loop in which the model calls the tool `calculator` once and then answers, so two model calls and one tool call.
+`python -m benchmarks.loop_sides SIDE BASE_URL CORE` prints its answer once. Then it reads lines of two numbers, the
+runs and the concurrent runs, and prints the processor time of the process for them. A run is the same on every side: a
+ReAct loop in which the model calls the tool `calculator` once and then answers, so two model calls and one tool call.
 Packages are imported by name, because each side has only its own.
 """
 
@@ -45,7 +45,7 @@ def chat_model(base_url: str) -> Any:  # noqa: ANN401 - a class of langchain-ope
 
 
 def ask_graph(graph: Any) -> Callable[[], Awaitable[str]]:  # noqa: ANN401 - a compiled graph
-    """Return a run of a graph that takes and gives messages."""
+    """Return a function that runs a graph whose input and output are messages."""
 
     async def run() -> str:
         said = await graph.ainvoke({"messages": [{"role": "user", "content": QUESTION}]})
@@ -63,7 +63,7 @@ async def langgraph_react(base_url: str) -> AsyncGenerator[Callable[[], Awaitabl
 
 @asynccontextmanager
 async def langchain_agent(base_url: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
-    """Open what LangChain recommends in its place."""
+    """Open the agent that LangChain recommends instead."""
     agents = import_module("langchain.agents")
     yield ask_graph(agents.create_agent(chat_model(base_url), [calculator], system_prompt=INSTRUCTIONS))
 
@@ -83,7 +83,7 @@ async def pydantic_ai(base_url: str) -> AsyncGenerator[Callable[[], Awaitable[st
 
 @asynccontextmanager
 async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
-    """Open reasond's core without any listener, as its own tests and embedded uses have it."""
+    """Open reasond's core without any listener, as embedded uses do."""
     from reasond_server.backends import model_of  # noqa: PLC0415 - only this side has it
     from reasond_server.config import load  # noqa: PLC0415 - likewise
     from reasond_server.core import assemble  # noqa: PLC0415 - likewise
@@ -109,7 +109,7 @@ async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Await
 
 @asynccontextmanager
 async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
-    """Open the two model calls of a run and nothing else, made by one of the clients of benchmarks/clients.py."""
+    """Open only the two model calls of a run, made by one of the clients of benchmarks/clients.py."""
     clients = import_module("benchmarks.clients")
     said = clients.history(2, size=len(QUESTION))
 
@@ -123,7 +123,7 @@ async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], A
 
 
 def model_settings(base_url: str) -> dict[str, str]:
-    """Return the settings by which reasond calls the upstream."""
+    """Return the settings with which reasond calls the upstream."""
     return {
         "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__MODEL": MODEL,
@@ -143,7 +143,7 @@ SIDES: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Callable[[
 
 
 async def many(run: Callable[[], Awaitable[str]], *, runs: int, at_once: int) -> None:
-    """Make `runs` runs, `at_once` of them side by side."""
+    """Make `runs` runs, `at_once` of them concurrently."""
     left = iter(range(runs))
 
     async def one_after_the_other() -> None:
@@ -155,7 +155,7 @@ async def many(run: Callable[[], Awaitable[str]], *, runs: int, at_once: int) ->
 
 
 async def obey(side: str, base_url: str) -> None:
-    """Open a side, and measure what standard input asks for, until it ends."""
+    """Open a side, and measure each line of standard input until its end."""
     async with SIDES[side](base_url) as run:
         print(json.dumps({"answer": (await run())[:40]}), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -167,7 +167,7 @@ async def obey(side: str, base_url: str) -> None:
 
 
 def main() -> None:
-    """Obey on the processor that was named."""
+    """Run on the processor given as argument."""
     side, base_url, core = sys.argv[1:]
     pin(int(core))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -1,4 +1,4 @@
-"""What figures depend on, and how a process keeps to one processor: shared by the benchmarks."""
+"""The circumstances of the figures, and pinning a process to one processor: shared by the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def circumstances(packages: Sequence[str]) -> dict[str, Any]:
-    """Return what the figures depend on, with the versions of `packages`; no name of the machine and no path."""
+    """Return machine, system and versions of `packages`; no name of the machine and no path."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -29,7 +29,7 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of the kind that the server runs on."""
+    """Return an event loop of the kind that the server uses."""
     if find_spec("uvloop"):
         loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
         return loop
@@ -37,7 +37,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def processors() -> list[int]:
-    """Return the processors that this process may use; empty where the system does not say."""
+    """Return the processors that this process may use; empty if the system does not say."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
@@ -48,6 +48,6 @@ def pin(core: int) -> None:
 
 
 def two_processors() -> tuple[int, int]:
-    """Return one processor to be measured on and another for the rest; the same twice, or -1, where there are fewer."""
+    """Return one processor to measure on and another for the rest; the same twice, or -1, if there are fewer."""
     found = processors() or [-1]
     return found[0], found[-1]

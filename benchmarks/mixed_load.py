@@ -1,13 +1,13 @@
 """Let 100 callers use all strategies at once for a minute, on a real server: errors, throughput, starvation.
 
-Prints a table and writes results/mixed_load.json beside this file. `reasond serve` runs on a processor of its own,
-tokens verified, executions in a SQLite file; the model is another process that takes 20 ms for each call. 20 callers
-use each of the five strategies, one run after the other. First every strategy has the server to itself for a while,
-with its own 20 callers, then all of them for a minute.
+Prints a table and writes results/mixed_load.json beside this file. `reasond serve` runs on its own processor, with
+tokens verified and executions in a SQLite file; the model is another process that takes 20 ms for each call. 20 callers
+use each of the five strategies, one run after the other. First each strategy has the server to itself for a while, with
+its 20 callers; then all run for a minute.
 
-No strategy starves while every caller gets its share of the runs of its strategy and no run takes many times the median
-of its kind. The slowdown beside that, the median among all over the median alone, is told and not judged: all share
-one processor, and a strategy that does little by itself has more to lose.
+No strategy starves if every caller gets its share of the runs of its strategy and no run takes many times the median of
+its kind. The slowdown, the median among all over the median alone, is reported but not judged: all share one processor,
+and a fast strategy slows down more.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ALONE_SECONDS: Final = 6.0
 MODEL: Final = "fake?bytes=200&latency_ms=20"
 QUESTION: Final = "Why does glass take light apart into its colours? " * 8
 MILLI: Final = 1000
-# What is judged: the slowest runs over the median, and the runs of a caller over the median of callers.
+# Bounds: the slowest runs over the median, and the runs of a caller over the median of callers.
 MOST_SPREAD: Final = 4.0
 LEAST_SHARE: Final = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What the callers of one strategy saw: milliseconds of each run, model calls, errors by code, runs by caller."""
+    """The results of one strategy's callers: milliseconds of each run, model calls, errors by code, runs by caller."""
 
     run_ms: list[float] = field(default_factory=list)
     model_calls: int = 0
@@ -85,7 +85,7 @@ async def call(
 
 
 async def seen_by(serving: Reasond, strategies: Sequence[str], seconds: float) -> dict[str, Seen]:
-    """Let 20 callers use each of `strategies` for so long."""
+    """Let 20 callers use each of `strategies` for `seconds`."""
     seen = {strategy: Seen() for strategy in strategies}
     until = time.monotonic() + seconds
     async with grpc.aio.insecure_channel(serving.grpc) as channel:
@@ -101,7 +101,7 @@ async def seen_by(serving: Reasond, strategies: Sequence[str], seconds: float) -
 
 
 def row_of(strategy: str, alone: Seen, mixed: Seen, seconds: float) -> dict[str, Any]:
-    """Return what one strategy got."""
+    """Return the row of one strategy."""
     cuts = statistics.quantiles(mixed.run_ms, n=100, method="inclusive")
     runs = [mixed.by_caller[number] for number in range(CALLERS_EACH)]
     return {
@@ -119,7 +119,7 @@ def row_of(strategy: str, alone: Seen, mixed: Seen, seconds: float) -> dict[str,
 
 
 def goals_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what must hold: no errors, no run that takes many times the median, no caller left behind."""
+    """Return the goals: no errors, no run many times slower than the median, no caller left behind."""
     errors = sum(row["errors"] for row in rows)
     spread = max(round(row["p99_ms"] / row["p50_ms"], 2) for row in rows)
     share = min(row["least_share"] for row in rows)
@@ -151,7 +151,7 @@ async def measure_one(serving: Reasond, seconds: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long all share the server (%(default)g)")
     options = parser.parse_args()

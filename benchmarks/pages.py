@@ -1,4 +1,4 @@
-"""Figures put into pages that are written by hand, between two markers."""
+"""Writes figures into hand-written pages, between two markers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def put_between(page: Path, begin: str, end: str, content: str) -> None:
-    """Write `content` into `page` between the lines `begin` and `end`, in place of what stood there."""
+    """Replace the text of `page` between the lines `begin` and `end` by `content`."""
     before, first, rest = page.read_text(encoding="utf-8").partition(begin)
     _, last, after = rest.partition(end)
     if not first or not last:

@@ -1,12 +1,12 @@
-"""Measure how long a health check waits beside one request of a text that is hard to read: `make bench`.
+"""Measure how long a health check waits during one request with a text that is hard to parse: `make bench`.
 
-Prints a table and writes results/pathological.json beside this file. A real `reasond serve --dev` runs on loopback. For
-each text one request is sent, once as material of 2 MB for bounded_context and once as a query of 100,000 characters
-for chain_of_thought. Meanwhile `/healthz` is asked ten times a second over a connection that is kept. No check should
-wait more than 200 ms: whatever holds the interpreter holds all callers. `--only WORD` runs the texts whose name holds
-the word and writes nothing. A request ends after 20 s at most, and so does the program after the last one.
+Prints a table and writes results/pathological.json beside this file. A real `reasond serve --dev` runs on loopback.
+Each text is sent once as material of 2 MB for bounded_context and once as a query of 100,000 characters for
+chain_of_thought. Meanwhile `/healthz` is called ten times a second over a persistent connection. No check should wait
+more than 200 ms: code that holds the interpreter blocks all callers. `--only WORD` runs the texts whose name contains
+the word and writes nothing. A request ends after 20 s at most.
 
-Run it on a machine that does nothing else: the line "none" says how long checks wait beside no request.
+Run it on an idle machine: the line "none" shows how long checks wait without a request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MATERIAL_BYTES: Final = 2_000_000
 QUERY_CHARACTERS: Final = 100_000
 NONE: Final = "none"
 
-# What is repeated until the text is full.
+# Each unit is repeated until the text has its full size.
 UNITS: Final[Mapping[str, str]] = {
     "less-than": "<",
     "less-than, space": "< ",
@@ -86,7 +86,7 @@ UNITS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One request: how it ended, its seconds, and the milliseconds of the checks beside it."""
+    """One request: its outcome, its seconds, and the milliseconds of the checks during it."""
 
     text: str
     sent_as: str
@@ -103,14 +103,14 @@ class Measure:
 
 
 def fill(unit: str, *, most_bytes: int, most_characters: int) -> str:
-    """Return as many of `unit` as fit into both."""
+    """Return as many of `unit` as fit into both limits."""
     return unit * max(1, min(most_bytes // len(unit.encode()), most_characters // len(unit)))
 
 
 def bodies_of(unit: str, token: str) -> dict[str, bytes]:
-    """Return the requests of one text."""
+    """Return the request bodies with one text."""
     material = fill(unit, most_bytes=MATERIAL_BYTES, most_characters=MATERIAL_BYTES)
-    # A query of blanks alone is refused.
+    # A query that is only blanks is refused.
     query = "?" + fill(unit, most_bytes=MATERIAL_BYTES, most_characters=QUERY_CHARACTERS - 1)
     common = {"auth_token": token}
     return {
@@ -132,7 +132,7 @@ async def check_until(is_over: asyncio.Event, client: httpx.AsyncClient) -> list
 
 
 async def send(client: httpx.AsyncClient, body: bytes) -> str:
-    """Send one request; return how it ended."""
+    """Send one request; return its outcome."""
     try:
         async with asyncio.timeout(REQUEST_S):
             answer = await client.post("/api/v1/jsonrpc", content=body, headers={"content-type": "application/json"})
@@ -143,7 +143,7 @@ async def send(client: httpx.AsyncClient, body: bytes) -> str:
 
 
 async def measure(address: str, text: str, sent_as: str, body: bytes | None) -> Measure:
-    """Send `body`, or nothing for a while, and check meanwhile."""
+    """Send `body`, or nothing for a while, and make health checks meanwhile."""
     async with (
         httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as health,
         httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as client,
@@ -180,7 +180,7 @@ def line_of(one: Measure) -> str:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="run the texts whose name holds this word; writes no results")
     chosen = parser.parse_args()

@@ -1,7 +1,7 @@
 """Environments for programs that are compared with reasond: made once, under .cache/peers, at pinned versions.
 
-Nothing but the benchmarks asks for them. The server itself gets one too, from wheels of the tree as it stands, because
-what users install is not the editable tree with all its tools.
+Only the benchmarks use them. The server has one too, with wheels built from the current tree, because users do not
+install the editable tree with all its tools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROJECTS = (ROOT / "clients" / "python", ROOT)
 LIMIT_S: Final = 1200.0
 MEGA: Final = 1_000_000
 OURS: Final = "reasond"
-# Sizes are those that every wheel lists of itself; pip is not part of any program.
+# Each wheel lists the sizes of its files; pip is not part of any program.
 _DESCRIBE: Final = """
 import importlib.metadata as metadata, json, sys
 found = [one for one in metadata.distributions() if one.name not in {"pip", "setuptools"}]
@@ -38,9 +38,9 @@ print(json.dumps({"bytes": sum(sizes), "distributions": len(found),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A program to be compared with: what pip installs for it, and the names whose versions are told.
+    """A program to compare with: the packages that pip installs for it, and the names whose versions are reported.
 
-    `constraints` keep what it pulls to versions that work together.
+    `constraints` keep its dependencies at versions that work together.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """An environment: its interpreter, the megabytes of its files (millions of bytes), versions by name."""
+    """An environment: its interpreter, the size of its files in megabytes (millions of bytes), versions by name."""
 
     python: Path
     megabytes: float
@@ -63,7 +63,7 @@ class Installed:
         return str(self.python.with_name(name))
 
 
-# The newest that pip installs: 1.108 and later ask for a certifi that is not there yet.
+# The newest version that pip can install: 1.108 and later need a certifi that is not released yet.
 LITELLM: Final = Peer(name="litellm", requirements=("litellm[proxy]==1.106.2",), told=("litellm",))
 OPTILLM: Final = Peer(name="optillm", requirements=("optillm==0.4.0",), told=("optillm",))
 LANGGRAPH: Final = Peer(
@@ -81,7 +81,7 @@ PYDANTIC_AI: Final = Peer(
 
 
 def install_peer(peer: Peer) -> Installed:
-    """Return the environment of `peer`, made first where it is not there yet."""
+    """Return the environment of `peer`; make it first if it does not exist."""
     folder = CACHE / peer.name
     wanted = json.dumps([sys.version, peer.requirements, peer.constraints])
     stamp = folder / "stamp"
@@ -96,7 +96,7 @@ def install_peer(peer: Peer) -> Installed:
 
 
 def installed_ours() -> Installed:
-    """Return an environment with wheels of both distributions as they stand, and the extra uvloop beside them.
+    """Return an environment with wheels of both distributions, built from the current tree, and the extra uvloop.
 
     It is made again whenever the tree has changed.
     """
@@ -118,7 +118,7 @@ def wheels_megabytes() -> tuple[float, int]:
 
 
 def _wheels_of_ours() -> Path:
-    """Build wheels of both distributions and gather those of the base install; return their folder."""
+    """Build wheels of both distributions and collect the wheels of the base install; return their folder."""
     folder = CACHE / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--wheel-dir", str(folder)]
@@ -127,7 +127,7 @@ def _wheels_of_ours() -> Path:
 
 
 def _tree_key() -> str:
-    """Return what tells one state of what is installed from another."""
+    """Return a key of the installed content of the tree."""
     files = [CONSTRAINTS, *(project / "pyproject.toml" for project in PROJECTS)]
     for project in PROJECTS:
         files += sorted(path for path in (project / "src").rglob("*") if path.suffix in {".py", ".txt"})
@@ -140,7 +140,7 @@ def _make(folder: Path) -> None:
 
 
 def _pip(folder: Path, command: str, *arguments: str) -> None:
-    """Run pip of this environment for another one."""
+    """Run this environment's pip for another environment."""
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), command, "--quiet"]
     subprocess.run([*pip, "--only-binary", ":all:", *arguments], check=True, timeout=LIMIT_S)
 

@@ -1,17 +1,17 @@
 """Measure what a call costs on its way to a model: through reasond, and through LiteLLM's proxy (and optillm).
 
-Prints a table and writes results/peers.json beside this file. All stand in front of one upstream process that answers
-at once, get the same question of 2 KB and return its answer of 2 KB; each is a process of its own that keeps to one
-processor, while the load client (loading.py) and the upstream have the other. Rounds alternate between the sides:
+Prints a table and writes results/peers.json beside this file. All sides use one upstream process that answers at once,
+receive the same question of 2 KB and return its answer of 2 KB. Each is its own process on one processor; the load
+client (loading.py) and the upstream have the other. Rounds alternate between the sides:
 
-    one caller     latencies; what is added is that of the side less that of the same call straight to the upstream
+    one caller     latencies; the added latency is that of the side minus that of the same call straight to the upstream
     16 callers     calls per second, and processor time per call
 
-reasond serves as an operator would run it: from wheels in an environment of its own with the extra uvloop, tokens
-verified, access log on, chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It
-always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random key
-of its own and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only;
-else its figures are those of an earlier measurement, and marked so.
+reasond runs as in production: from wheels in an environment with the extra uvloop, tokens verified, access log on,
+chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It always asks the upstream for a
+stream; the others ask for a whole answer. LiteLLM's proxy has one worker, a random key and no database. optillm
+(strategy `none`) takes several gigabytes, so it is measured only with --optillm; else its figures are those of an
+earlier measurement, and marked as such.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CALLERS: Final = 16
 MEGA: Final = 1_000_000
 DIRECT, OVER_GRPC, OVER_JSON = "direct", "reasond, gRPC", "reasond, JSON-RPC"
 PROXY, OPTIMIZER = "LiteLLM proxy", "optillm"
-# Taken on a machine of the same kind in November 2026 (version 0.4.0, strategy none), not by this program.
+# Measured on a machine of the same kind in November 2026 (version 0.4.0, strategy none), not by this program.
 QUOTED: Final = {OPTIMIZER: {"per_second": 50.0, "p50_ms": 19.6, "idle_mb": 1078.0, "installed_mb": 7600.0}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to the model: where it answers, the call, how many make a figure, its process (None: the upstream)."""
+    """One way to the model: address, call, calls per figure, and its process (None: the upstream)."""
 
     target: str
     call: GrpcCall | HttpCall
@@ -67,7 +67,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one side took in one round."""
+    """The figures of one side in one round."""
 
     p50_ms: float
     p99_ms: float
@@ -77,7 +77,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A ratio to a peer, beside its bound."""
+    """A ratio to a peer and its bound."""
 
     what: str
     ratio: float
@@ -92,7 +92,7 @@ class Goal:
 
 
 def chat_call(path: str, model: str, key: str) -> HttpCall:
-    """Return a call of Chat Completions with the question that all are asked."""
+    """Return a call of Chat Completions with the question of all sides."""
     messages = [
         {"role": "system", "content": text_of(200)},
         {"role": "user", "content": text_of(QUESTION_BYTES)},
@@ -119,7 +119,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def our_sides(made: Installed, *, core: int, folder: Path, base_url: str) -> Iterator[Mapping[str, Side]]:
-    """Serve reasond; yields it over both its wires."""
+    """Run reasond; yield one side for each wire."""
     settings = {
         "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__MODEL": MODEL,
@@ -143,7 +143,7 @@ def our_sides(made: Installed, *, core: int, folder: Path, base_url: str) -> Ite
 
 @contextmanager
 def litellm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> Iterator[Mapping[str, Side]]:
-    """Serve LiteLLM's proxy with one worker."""
+    """Run LiteLLM's proxy with one worker."""
     key, port = f"sk-{secrets.token_hex(16)}", free_port()
     known = {"model": f"openai/{MODEL}", "api_base": base_url, "api_key": "none"}
     config = folder / "litellm.json"  # JSON is YAML
@@ -163,7 +163,7 @@ def litellm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
 
 @contextmanager
 def optillm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> Iterator[Mapping[str, Side]]:
-    """Serve optillm, which passes calls of the model name on as they are."""
+    """Run optillm, which forwards calls of this model name unchanged."""
     key, port = secrets.token_hex(16), free_port()
     environ = environment(OPENAI_API_KEY="none", OPTILLM_API_KEY=key)
     command = [made.program("optillm"), "--approach", "none", "--base-url", base_url, "--port", str(port)]
@@ -179,7 +179,7 @@ def optillm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
 
 
 async def measure_one(side: Side) -> Figures:
-    """Measure one side: one caller, then several."""
+    """Measure one side: first with one caller, then with several."""
     alone = await load(side.target, side.call, callers=1, total=side.alone)
     before = side.running.cpu_s() if side.running else 0.0
     together = await load(side.target, side.call, callers=CALLERS, total=side.together)
@@ -193,7 +193,7 @@ async def measure_one(side: Side) -> Figures:
 
 
 async def rounds_of(sides: Mapping[str, Side], rounds: int) -> list[dict[str, Figures]]:
-    """Measure all sides in turn after warming each, every other round in reverse order."""
+    """Measure all sides in turn after a warm-up of each; every other round is in reverse order."""
     for name, side in sides.items():
         print(f"warming {name}", flush=True)
         await load(side.target, side.call, callers=CALLERS, total=side.alone // 2)
@@ -206,12 +206,12 @@ async def rounds_of(sides: Mapping[str, Side], rounds: int) -> list[dict[str, Fi
 
 
 def added_ms(one: Mapping[str, Figures], name: str) -> float:
-    """Return by how much a side makes the call slower."""
+    """Return the milliseconds that a side adds to the call."""
     return one[name].p50_ms - one[DIRECT].p50_ms
 
 
 def row_of(name: str, rounds: Sequence[Mapping[str, Figures]], memory: tuple[float, float]) -> dict[str, Any]:
-    """Return the medians of one side; `memory` is what it held before and after the load."""
+    """Return the medians of one side; `memory` is its resident memory before and after the load."""
 
     def median(key: str) -> float:
         return float(statistics.median(asdict(one[name])[key] for one in rounds))
@@ -230,7 +230,7 @@ def row_of(name: str, rounds: Sequence[Mapping[str, Figures]], memory: tuple[flo
 
 
 def goals_of(rounds: Sequence[Mapping[str, Figures]], rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
-    """Return how reasond stands to its goals over both its wires."""
+    """Return reasond's goals on both wires."""
     held = {row["side"]: row for row in rows}
     goals = []
     for ours in (OVER_GRPC, OVER_JSON):
@@ -250,12 +250,12 @@ def goals_of(rounds: Sequence[Mapping[str, Figures]], rows: Sequence[Mapping[str
 
 
 def per_second_of_optillm(one: Mapping[str, Figures]) -> float:
-    """Return what optillm did in this round, or else in the measurement that is quoted."""
+    """Return optillm's calls per second in this round, or else those of the quoted measurement."""
     return one[OPTIMIZER].per_second if OPTIMIZER in one else QUOTED[OPTIMIZER]["per_second"]
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], goals: Sequence[Goal]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as a table."""
     for row in rows:
         print(
             f"{row['side']:<18} p50 {row['p50_ms']:7.2f} ms (added {row['added_p50_ms']:6.2f}), "
@@ -305,7 +305,7 @@ def report_of(rounds: int, environments: Mapping[str, Installed]) -> dict[str, A
 
 
 def main() -> None:
-    """Make the environments, measure, print and write down."""
+    """Make the environments, measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--optillm", action="store_true", help="measure optillm too, which takes 7.6 GB of disk")

@@ -1,6 +1,6 @@
-"""Programs that are measured from outside: started on a processor of their own, asked what they took, ended.
+"""Programs that are measured from outside: started on their own processor, measured, ended.
 
-Linux only: processor time and memory are read from /proc, of the program and all that it has started.
+Linux only: processor time and memory of the program and its descendants are read from /proc.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ STOP_LIMIT_S: Final = 20.0
 POLL_S: Final = 0.005
 MEGA: Final = 1_000_000
 FOREIGN: Final = ("REASOND", "OPENAI_", "COVERAGE_", "PYTHON", "LITELLM_", "LANGCHAIN_", "LANGSMITH_")
-# Fields of /proc/PID/stat after the name in brackets.
+# Indexes of fields in /proc/PID/stat, counted after the name in brackets.
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A program that runs; `ready_s` is the time from its start until it was ready."""
+    """A running program; `ready_s` is the time from its start until it was ready, in seconds."""
 
     process_id: int
     ready_s: float
 
     def processes(self) -> list[int]:
-        """Return the ids of the program and all that it has started."""
+        """Return the ids of the program and its descendants."""
         return _tree(self.process_id)
 
     def cpu_s(self) -> float:
@@ -57,7 +57,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasond:
-    """`reasond serve` that runs: where it answers, and a token for it."""
+    """A running `reasond serve`: its addresses, and a token for it."""
 
     running: Running
     grpc: str
@@ -66,12 +66,12 @@ class Reasond:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a caller sends along."""
+        """The metadata that a caller sends."""
         return (("authorization", f"Bearer {self.token}"),)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment without settings of the user that would change what is measured, and `more`."""
+    """Return the environment without user settings that would change the measurement, and with `more`."""
     return {**{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}, **more}
 
 
@@ -87,10 +87,10 @@ def start_program(
     """Run `command` on processor `core` in `folder` while the context lasts; its output goes to a file there.
 
     Raises:
-        SystemExit: it does not get ready.
+      SystemExit: it does not become ready.
     """
     before = processors()
-    pin(core)  # what is started here keeps to it from its first instruction on
+    pin(core)  # the child inherits it from its first instruction on
     begun = time.perf_counter()
     log = folder / f"{Path(command[0]).name}.log"
     try:
@@ -120,7 +120,7 @@ def start_program(
 def reasond(
     program: str, *, core: int, folder: Path, store: str = "memory:", settings: Mapping[str, str] | None = None
 ) -> Iterator[Reasond]:
-    """Run `reasond serve` as an operator does: a signing key, tokens verified, JSON logs; free ports of loopback."""
+    """Run `reasond serve` as in production: a signing key, tokens verified, JSON logs; on free ports of loopback."""
     ready = folder / "ready.json"
     config = folder / "config.toml"
     config.write_text(
@@ -151,7 +151,7 @@ def reasond(
 
 
 def _tree(process_id: int) -> list[int]:
-    """Return the process and all its descendants; one that has just ended is left out."""
+    """Return the ids of the process and its descendants, without those that have just ended."""
     found, waiting = [], [process_id]
     while waiting:
         one = waiting.pop()
@@ -162,7 +162,7 @@ def _tree(process_id: int) -> list[int]:
 
 
 def end_children_on_sigterm() -> None:
-    """Let SIGTERM end this program as Ctrl-C does, through its contexts: what it has started ends with it."""
+    """Let SIGTERM end this program as Ctrl-C does, through its contexts, so that its children end too."""
 
     def end(number: int, frame: object) -> None:
         del number, frame

@@ -1,8 +1,8 @@
 """Count the function calls that each change to a hot path took away: the commit beside the one before it.
 
 Prints a table and writes results/removed.json beside this file. The server of each commit is checked out into a
-temporary worktree and profiled by today's benchmarks/call_profile.py, except for tokens; commits that the file knows
-are not profiled again. It needs the history of the repository.
+temporary worktree and profiled by today's benchmarks/call_profile.py, except for the path `token`. Commits that are
+already in the file are not profiled again. It needs the history of the repository.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ CHANGES: Final = (
         "The collector looks after 30,000 new objects instead of 10,000; usage that the upstream reports is right.",
     ),
 )
-"""Commit and what it changed, in the order in which they were made."""
+"""Commits and their changes, oldest first."""
 
 
 def git(*arguments: str) -> str:
-    """Return what git says."""
+    """Return the output of git."""
     told = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return told.stdout.strip()
 
 
 @contextmanager
 def worktree(commit: str = "HEAD") -> Iterator[Path]:
-    """Have a worktree of the repository at `commit` while the context lasts."""
+    """Make a worktree of the repository at `commit` that lasts as long as the context."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git("worktree", "add", "--detach", str(tree), commit)
@@ -101,7 +101,7 @@ def worktree(commit: str = "HEAD") -> Iterator[Path]:
 
 
 def sources_of(tree: Path) -> str:
-    """Return the PYTHONPATH of a server whose checkout is in `tree`."""
+    """Return the PYTHONPATH of the server checked out in `tree`."""
     return os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
 
 
@@ -118,7 +118,7 @@ def totals_of(tree: Path, commit: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Profile what is not known yet, print and write down."""
+    """Profile the commits that are not in the file yet, print and write the results."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     report: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"totals": {}}
     totals = report["totals"]

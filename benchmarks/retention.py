@@ -1,10 +1,10 @@
-"""Measure what carryovers keep: facts at random depths of long texts, and a ledger that every window must carry on.
+"""Measure what carryovers keep: facts at random depths of long texts, and a code that every window must repeat.
 
-Prints tables and writes results/retention.json beside this file; a run of some of the tasks only prints, so that the
-file is always one run. The models are scripted: they see nothing but their
-window, and keep each thing that they see in notes or passage with probability p, drawn anew in every window. So the
-figures tell what the carryover loses, given a model that loses so much by itself; they tell nothing of any language
-model. The demo model, which extracts sentences, is measured beside them on the facts.
+Prints tables and writes results/retention.json beside this file; a run of only some tasks does not write, so that the
+file always comes from one run. The models are scripted: they see only their window, and keep each item that they see in
+notes or passage with probability p, drawn anew in every window. So the figures show the loss of the carryover, given a
+model with this loss of its own; they say nothing about any language model. The demo model, which extracts sentences, is
+measured on the facts too.
 
 - facts: 12 facts "The code of X is N" in a text of 12K to 128K tokens, all asked for; recall = those in the answer.
   The model writes each as a line of its own under "Key Findings": that favours modes that keep such lines, hybrid
@@ -66,7 +66,7 @@ DEPTHS = (5, 15, 50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One task of one length: `score` is the mean over the rounds, `margin` 1.96 standard errors of it."""
+    """One task of one length: `score` is the mean over the rounds, `margin` is 1.96 times its standard error."""
 
     task: str
     model: str
@@ -88,7 +88,7 @@ def text_with_facts(tokens: int, draw: random.Random, names: Sequence[str]) -> t
 
 
 def finder(kept: float, draw: random.Random) -> Callable[[ChatRequest], str]:
-    """Return a model that keeps each fact of passage and notes with probability `kept`, as one finding each."""
+    """Return a model that keeps each fact of passage and notes with probability `kept`, one finding for each."""
 
     def reply(request: ChatRequest) -> str:
         content = request.messages[1].content
@@ -102,7 +102,7 @@ def finder(kept: float, draw: random.Random) -> Callable[[ChatRequest], str]:
 
 
 def teller(kept: float, draw: random.Random) -> Callable[[ChatRequest], str]:
-    """Return a model that does the same and writes what it keeps as sentences, without lists and labels."""
+    """Return a model that does the same but writes sentences without lists and labels."""
 
     def reply(request: ChatRequest) -> str:
         content = request.messages[1].content
@@ -114,7 +114,7 @@ def teller(kept: float, draw: random.Random) -> Callable[[ChatRequest], str]:
 
 
 def carrier(code: str, kept: float, draw: random.Random) -> Callable[[ChatRequest], str]:
-    """Return a model that fills every window, and works `code` out in the first of them only."""
+    """Return a model that fills every window and works `code` out in the first one only."""
 
     def reply(request: ChatRequest) -> str:
         prompt = request.messages[1].content
@@ -136,7 +136,7 @@ def carrier(code: str, kept: float, draw: random.Random) -> Callable[[ChatReques
 async def run_task(
     model: ChatModel, query: str, material: str, mode: CarryoverMode, **more: int
 ) -> tuple[Outcome, int]:
-    """Return the outcome of a run and how many windows it took."""
+    """Return the outcome of a run and its number of windows."""
     config = BoundedContextConfig.model_validate({**SIZES, "carryover_mode": mode, "max_segments": 4096, **more})
     events = BoundedContext().run(Task(query=query, material=material), RunContext(config=config, model=model))
     async with aclosing(events):
@@ -149,7 +149,7 @@ async def run_task(
 def row(
     task: str, *, model: str, mode: CarryoverMode, tokens: int, scores: Sequence[float], sizes: tuple[int, int]
 ) -> Row:
-    """Return the mean of `scores` with its margin, and print it."""
+    """Print and return the mean of `scores` with its margin."""
     mean = sum(scores) / len(scores)
     variance = sum((score - mean) ** 2 for score in scores) / max(1, len(scores) - 1)
     made = Row(
@@ -170,7 +170,7 @@ def row(
 
 
 async def measure(rounds: int, tasks: Collection[str]) -> list[Row]:
-    """Return all rows: the same texts and draws for every mode."""
+    """Return all rows; every mode gets the same texts and random draws."""
     rows = []
     for mode in CarryoverMode:
         for tokens in LENGTHS if "facts" in tasks else ():
@@ -189,7 +189,7 @@ async def facts_row(
     scores, sizes = [], (0, 0)
     names, script = (MANY_NAMES, teller) if is_prose else (NAMES, finder)
     for number in range(rounds):
-        draw = random.Random(1000 * tokens + number)  # noqa: S311 - a load, no secret
+        draw = random.Random(1000 * tokens + number)  # noqa: S311 - test data, no secret
         material, facts = text_with_facts(tokens, draw, names)
         model: ChatModel = DemoModel() if kept is None else FunctionModel(script(kept, draw))
         outcome, windows = await run_task(model, "What are the codes that the text names?", material, mode)
@@ -204,7 +204,7 @@ async def code_row(windows: int, mode: CarryoverMode, kept: float, rounds: int) 
     """Return the share of rounds in which the last window still has the code."""
     scores, sizes, tokens = [], (0, 0), 0
     for number in range(rounds):
-        draw = random.Random(1000 * windows + number)  # noqa: S311 - a load, no secret
+        draw = random.Random(1000 * windows + number)  # noqa: S311 - test data, no secret
         code = "".join(draw.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=24))
         sizes_of_run = {"chunk_size": 2048, "carryover_size": 512, "max_iterations": windows}
         outcome, done = await run_task(
@@ -218,7 +218,7 @@ async def code_row(windows: int, mode: CarryoverMode, kept: float, rounds: int) 
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind (%(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="some of them: nothing is written")

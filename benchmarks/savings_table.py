@@ -1,8 +1,8 @@
-"""Where bounded context saves how much: computed with the meter that the server reports with, no model needed.
+"""Compute the savings of bounded context with the server's own meter; no model is needed.
 
-Every window is full and there is no material: q tokens of question and frame, C of window, m of carryover. Prints the
-tables of docs/strategies/bounded_savings.md. `is_prompt_inside` is the server's promise (prompt + carryover + generated
-<= C); the published figures of Delethink leave the prompt outside C.
+Every window is full and there is no material. q is the tokens of question and frame, C those of a window, m those of
+the carryover. Prints the tables of docs/strategies/bounded_savings.md. `is_prompt_inside` means that the bound of the
+server holds (prompt + carryover + generated <= C); the published figures of Delethink leave the prompt outside C.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_WINDOWS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What `windows` full windows write together, and what that saves."""
+    """The tokens that `windows` full windows write, and the savings."""
 
     windows: int
     written: int
@@ -37,7 +37,7 @@ class Point:
 def points(
     chunk_size: int, carryover_size: int, *, question: int = QUESTION, is_prompt_inside: bool = True
 ) -> Iterator[Point]:
-    """Yield what two windows save, three, and so on without end."""
+    """Yield the savings of two windows, three, and so on without end."""
     meter = SavingsMeter()
     room = chunk_size - (question if is_prompt_inside else 0)
     written = 0
@@ -54,7 +54,7 @@ def points(
 
 
 def at(chunk_size: int, carryover_size: int, *, windows: int, is_prompt_inside: bool = True) -> Point:
-    """Return what so many windows save."""
+    """Return the savings of so many windows."""
     found = points(chunk_size, carryover_size, is_prompt_inside=is_prompt_inside)
     return next(point for point in found if point.windows == windows)
 
@@ -75,7 +75,7 @@ def first_reaching(
 
 
 def figure_of(point: Point, figure: str) -> float:
-    """Return one figure of a point; see `first_reaching`."""
+    """Return one figure of a point; `first_reaching` lists the names."""
     if figure == "reprompt":
         return point.reprompt.tokens_pct
     return point.single_pass.attention_pct if figure == "attention" else point.single_pass.kv_read_pct

@@ -1,13 +1,13 @@
-"""Measure two workers beside one on the same PostgreSQL, then let a mix of callers use the two for some minutes.
+"""Compare two workers with one on the same PostgreSQL, then let a mix of callers use the two for some minutes.
 
 Prints a table and writes results/scale.json beside this file. `reasond serve --workers 1` and `--workers 2` run at the
 same time, each on a database of its own in one PostgreSQL that the benchmark starts; rounds alternate between them.
-Nothing is pinned: on a machine of two processors the client, the model, the database and the servers share them, so
-that what is claimed is calls per second of the server's processor time, the supervisor's included. The database's
-processor time per call is told beside it.
+No process is pinned to a processor: on a machine with two processors the client, the model, the database and the
+servers share them. So the claimed figure is calls per second of the server's processor time, including the
+supervisor's. The database's processor time per call is reported too.
 
-The mix: callers who ask, callers who follow a stream to its end, who leave it in the middle, who cut it and resume it
-on another connection, and who cancel a run. Memory and open files are read when a third of the time is over and at
+The mix: callers who wait for the answer, who follow a stream to its end, who leave it in the middle, who cut it and
+resume it on another connection, and who cancel a run. Memory and open files are read after a third of the time and at
 the end.
 """
 
@@ -52,13 +52,13 @@ QUERY: Final = "Why does glass take light apart into its colours?"
 FAST: Final = "fake?bytes=2048"
 SLOW: Final = "fake?bytes=2048&chunks=20&gap_ms=10"
 MICRO: Final = 1_000_000
-# What a server of two workers may grow by between a third of the soak and its end.
+# Limits of growth of a server with two workers, from a third of the soak to its end.
 MOST_GROWTH_MB, MOST_NEW_FILES = 30.0, 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one side took in one round: calls per second and per second of the server's processor time."""
+    """The figures of one side in one round: calls per second, and per second of the server's processor time."""
 
     per_cpu_s: float
     per_second: float
@@ -68,7 +68,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What all processes of a server hold at a time."""
+    """Resources that all processes of a server hold at one time."""
 
     resident_mb: float
     files: int
@@ -77,7 +77,7 @@ class Held:
 
 @contextmanager
 def serving(stack: ExitStack, workers: int, store: str, base_url: str, model: str) -> Iterator[Reasond]:
-    """Run `reasond serve --workers N` as an operator does."""
+    """Run `reasond serve --workers N` as in production."""
     migrate_stores(url=store, data_dir="")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     settings = {
@@ -112,7 +112,7 @@ async def measure_one(server: Reasond, database: Running, calls: int) -> Figures
 async def rounds_of(
     servers: Mapping[int, Reasond], database: Running, rounds: int, calls: int
 ) -> list[dict[int, Figures]]:
-    """Measure both sides in turn, every other round in reverse order."""
+    """Measure both sides in turn; every other round is in reverse order."""
     found = []
     for number in range(rounds):
         order = list(servers)[:: 1 if number % 2 else -1]
@@ -123,7 +123,7 @@ async def rounds_of(
 
 
 def rows_of(rounds: Sequence[Mapping[int, Figures]]) -> list[dict[str, Any]]:
-    """Return the medians, and of two workers the median of the ratios within the rounds."""
+    """Return the medians, and for two workers the median of the ratios within the rounds."""
     rows = []
     for workers in (1, 2):
         found = [asdict(one[workers]) for one in rounds]
@@ -136,7 +136,7 @@ def rows_of(rounds: Sequence[Mapping[int, Figures]]) -> list[dict[str, Any]]:
 
 
 def held_by(server: Running) -> Held:
-    """Return what the supervisor and its workers hold."""
+    """Return the resources that the supervisor and its workers hold."""
     files = threads = 0
     for one in server.processes():
         files += sum(1 for _ in Path(f"/proc/{one}/fd").iterdir())
@@ -145,7 +145,7 @@ def held_by(server: Running) -> Held:
 
 
 class Mix:
-    """Callers of five kinds; counts what each did and every error that nobody asked for."""
+    """Callers of five kinds; counts the actions of each and every unexpected error."""
 
     def __init__(self, server: Reasond) -> None:
         self._server = server
@@ -154,17 +154,17 @@ class Mix:
 
     @property
     def kinds(self) -> Sequence[Callable[[client_library.AsyncClient], Awaitable[None]]]:
-        """What callers do."""
+        """The actions of the callers."""
         return (self.ask, self.follow, self.leave, self.resume, self.cancel)
 
     def client(self) -> client_library.AsyncClient:
-        """Return a client with a connection of its own, to whichever worker the system picks."""
+        """Return a client with its own connection, to whichever worker the system picks."""
         return client_library.AsyncClient(
             target=self._server.grpc, token=self._server.token, options={"grpc.use_local_subchannel_pool": 1}
         )
 
     async def call(self, kind: Callable[[client_library.AsyncClient], Awaitable[None]], until: float) -> None:
-        """Do one thing again and again, on a new connection every 20 times."""
+        """Repeat one action; use a new connection after every 20 times."""
         while time.monotonic() < until:
             async with self.client() as client:
                 for _ in range(20):
@@ -178,7 +178,7 @@ class Mix:
                         return
 
     async def ask(self, client: client_library.AsyncClient) -> None:
-        """Ask and get the answer."""
+        """Send a request and wait for the answer."""
         await client.reason(QUERY)
 
     async def follow(self, client: client_library.AsyncClient) -> None:
@@ -189,14 +189,14 @@ class Mix:
             self._require_result(stream)
 
     async def leave(self, client: client_library.AsyncClient) -> None:
-        """Leave a run in the middle: that cancels it."""
+        """Leave a run in the middle, which cancels it."""
         async with client.reason_iterations(QUERY, include_deltas=True) as stream:
             async for event in stream:
                 if event.WhichOneof("event") == "delta":
                     break
 
     async def resume(self, client: client_library.AsyncClient) -> None:
-        """Leave a run that goes on, and follow it over another connection."""
+        """Leave a run that keeps running, and follow it over another connection."""
         async with client.reason_iterations(QUERY, keep_running=True) as stream:
             await anext(aiter(stream))
             execution_id, sequence = stream.execution_id, stream.last_sequence
@@ -206,7 +206,7 @@ class Mix:
             self._require_result(stream)
 
     async def cancel(self, client: client_library.AsyncClient) -> None:
-        """Cancel a run over another connection, and read that it was."""
+        """Cancel a run over another connection, and check that its result says so."""
         async with client.reason_iterations(QUERY, keep_running=True) as stream:
             await anext(aiter(stream))
             async with self.client() as another:
@@ -221,7 +221,7 @@ class Mix:
 
 
 async def soak_server(server: Reasond, seconds: float) -> dict[str, Any]:
-    """Let the mix use the server for so long."""
+    """Let the mix use the server for `seconds`."""
     mix = Mix(server)
     until = time.monotonic() + seconds
     callers = [asyncio.create_task(mix.call(kind, until)) for kind in mix.kinds for _ in range(SOAK_CALLERS_EACH)]
@@ -245,7 +245,7 @@ async def soak_server(server: Reasond, seconds: float) -> dict[str, Any]:
 
 
 def goals_of(rows: Sequence[Mapping[str, Any]], soak: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how the figures stand to their goals."""
+    """Return the goals and whether the figures meet them."""
     growth = round(soak["late"]["resident_mb"] - soak["early"]["resident_mb"], 1)
     files = soak["late"]["files"] - soak["early"]["files"]
     ratio = rows[1]["ratio"]
@@ -273,7 +273,7 @@ def goals_of(rows: Sequence[Mapping[str, Any]], soak: Mapping[str, Any]) -> list
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--calls", type=int, default=CALLS, help="calls of a round and side (%(default)s)")

@@ -1,4 +1,4 @@
-"""Measure what search and voting buy for their tokens, with models of controlled accuracy: `make bench`.
+"""Measure what search and voting gain for their tokens, with models of controlled accuracy: `make bench`.
 
 Prints tables and writes results/search_budget.json beside this file. No language model takes part: the figures say how
 the controllers use a budget when proposals and judgements are right as often as stated, and nothing about any model.
@@ -68,9 +68,9 @@ AGREEMENTS: Final = (0.0, 0.4, 0.6, 0.8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """Share of runs that solved their puzzle, and the tokens and calls that were spent on the average.
+    """Share of runs that solved their puzzle, and the average tokens and calls.
 
-    `error` is the standard error of `solved`, taken over puzzles: the seeds of one puzzle are no independent runs.
+    `error` is the standard error of `solved`, computed over puzzles: the seeds of one puzzle are not independent runs.
     """
 
     method: str
@@ -84,7 +84,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What self_consistency did with the recorded answers; `precision` is that of the answers it gave."""
+    """The results of self_consistency on recorded answers; `precision` is the share of right ones among its answers."""
 
     samples: int
     min_agreement: float
@@ -96,7 +96,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How often answers with a margin up to `margin_to`, and above the row before, were right."""
+    """The share of right answers among those with a margin up to `margin_to` and above that of the row before."""
 
     margin_to: float
     answers: int
@@ -106,7 +106,7 @@ class Calibration:
 async def run_search(
     strategy: ReasoningStrategy[Any], task: Task, model: MeteredModel, config: dict[str, Any]
 ) -> Outcome:
-    """Run `strategy` to its end; a budget that covers nothing ends it without an answer."""
+    """Run `strategy` to its end; a budget that covers no call ends it without an answer."""
     context = RunContext(config=strategy.config_type.model_validate(config), model=model, new_nonce=lambda: NONCE)
     async with aclosing(strategy.run(task, context)) as events:
         async for event in events:
@@ -116,7 +116,7 @@ async def run_search(
 
 
 async def best_of_n(task: Task, model: MeteredModel) -> str:
-    """Take chains and let the judge score each, until the budget refuses a call; the best answer so far."""
+    """Sample chains and let the judge score each, until the budget refuses a call; return the best answer so far."""
     prompts = TreePrompts(question=task.query, material="", nonce=NONCE, counter=model.counter)
     calls = ThoughtCalls(
         model=model,
@@ -145,7 +145,7 @@ async def best_of_n(task: Task, model: MeteredModel) -> str:
 
 
 async def answer_of(method: str, task: Task, model: MeteredModel) -> str:
-    """Return what a method answers; nothing where the budget covers no call."""
+    """Return the answer of a method; empty if the budget covers no call."""
     try:
         if method == "greedy":
             return (await run_search(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})).answer
@@ -197,7 +197,7 @@ def read_recorded(*, seed: int) -> list[list[str]]:
 
 
 async def poll(answers: Sequence[str], *, samples: int, min_agreement: float) -> tuple[str, float, int]:
-    """Return what the strategy answers from a record, its margin and the calls it made."""
+    """Return the strategy's answer from a record, its margin and the number of its calls."""
 
     def reply(_: ChatRequest) -> str:
         return f"Hm. <answer>{answers[len(model.requests) - 1]}</answer>"
@@ -210,7 +210,7 @@ async def poll(answers: Sequence[str], *, samples: int, min_agreement: float) ->
 
 
 async def votes(sets: Sequence[Sequence[str]]) -> list[Vote]:
-    """Return accuracy by samples, and by agreement for the most samples but one."""
+    """Return the accuracy by samples, and by agreement for 9 samples."""
     rows = []
     cases = [(samples, 0.0) for samples in SAMPLES] + [(9, share) for share in AGREEMENTS if share]
     for samples, share in cases:
@@ -231,7 +231,7 @@ async def votes(sets: Sequence[Sequence[str]]) -> list[Vote]:
 
 
 async def calibration(sets: Sequence[Sequence[str]]) -> list[Calibration]:
-    """Return how often answers of a margin are right, for 9 samples."""
+    """Return the share of right answers by margin, for 9 samples."""
     polls = [await poll(answers, samples=9, min_agreement=0.0) for answers in sets]
     rows, least = [], -1.0
     for most in MARGINS:
@@ -274,7 +274,7 @@ async def measure() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write the results."""
     report = {"circumstances": circumstances(PACKAGES), **asyncio.run(measure())}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How long it takes to choose a strategy and settle its parameters, with many strategies and agents: for startup.py."""
+"""The time to select a strategy and resolve its parameters, with many strategies and agents: for startup.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STRATEGIES: Final = 100
 AGENTS: Final = 1000
 TENANT: Final = "bench"
-# Each agent offers all strategies, and is asked for the last.
+# Each agent offers all strategies, and the request needs the last one.
 _CHOICES: Final = 1000
 
 
@@ -39,7 +39,7 @@ async def _directory() -> AgentDirectory:
 
 
 async def selections_ms(times: int) -> list[float]:
-    """Return the mean milliseconds of one selection, `times` times: the look-up of an agent, choice and parameters."""
+    """Return the mean milliseconds of one selection, `times` times: look-up of the agent, choice and parameters."""
     registry = StrategyRegistry(_strategies())
     configuration = StrategyConfiguration(registry=registry, tables={})
     directory = await _directory()
@@ -56,5 +56,5 @@ async def selections_ms(times: int) -> list[float]:
 
 
 def measured_ms(times: int) -> list[float]:
-    """Do the same from a program without an event loop."""
+    """Run `selections_ms` in a new event loop."""
     return asyncio.run(selections_ms(times))

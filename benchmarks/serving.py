@@ -1,4 +1,4 @@
-"""Servers in processes of their own, each on a processor of its own, that tell what they have cost so far."""
+"""Servers in their own processes, each on its own processor, that report their processor time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE_BYTES = 4096
 
 
 class ServerProcess:
-    """A server that is measured from outside; `told` is what it said when it was ready."""
+    """A server that is measured from outside; `told` is the message that it sent when it was ready."""
 
     def __init__(self, process: subprocess.Popen[str], told: dict[str, Any]) -> None:
         self._process = process
@@ -31,12 +31,12 @@ class ServerProcess:
 
     @property
     def target(self) -> str:
-        """Where it answers."""
+        """Its address."""
         return str(self.told["target"])
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a caller sends along."""
+        """The metadata that a caller sends."""
         return (("authorization", f"Bearer {self.told.get('token', '')}"),)
 
     def cpu_s(self) -> float:
@@ -48,7 +48,7 @@ class ServerProcess:
         return int(self._process.stdout.readline()) / 1e9
 
     def resident_bytes(self) -> int:
-        """Return the memory that it holds at the moment; 0 where the system does not say."""
+        """Return its current resident memory in bytes; 0 if the system does not say."""
         path = Path(f"/proc/{self._process.pid}/statm")
         return int(path.read_text().split()[1]) * _PAGE_BYTES if path.exists() else 0
 
@@ -75,7 +75,7 @@ def running(module: str, *arguments: str, core: int, sources: str = "") -> Itera
 
 
 def be_measured(serving: Coroutine[Any, Any, None], *, core: int) -> None:
-    """Be one of the processes that are measured: on that processor, with a log that nobody reads."""
+    """Run as a measured process: on the given processor, with a log that is discarded."""
     pin(core)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, asyncio.Runner(loop_factory=new_event_loop) as runner:
         configure(nowhere, is_human=False)
@@ -83,7 +83,7 @@ def be_measured(serving: Coroutine[Any, Any, None], *, core: int) -> None:
 
 
 async def serve_until_told(**told: Any) -> None:  # noqa: ANN401 - any JSON
-    """Be the other side of `running`: say `told`, and answer every byte of input with the processor time so far."""
+    """Run the other side of `running`: send `told`, and answer every byte of input with the processor time so far."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 

@@ -1,10 +1,10 @@
 """Measure what a client that stops reading costs the server, over gRPC and as server-sent events.
 
-Prints a table and writes results/slow_readers.json beside this file. A server in a process of its own holds one
-execution of 15 MiB; a client process follows it on 50 streams, takes the first event of each and is stopped by SIGSTOP.
-What counts is how much the server's resident memory has grown per stream once it has settled, how fast another client
-reads the whole log meanwhile, and what is left after `[server] write_timeout_s`. Linux only: memory is read from /proc.
-What the kernel keeps for a socket is not in it.
+Prints a table and writes results/slow_readers.json beside this file. A server in its own process holds one execution of
+15 MiB. A client process follows it on 50 streams, reads the first event of each and is stopped by SIGSTOP. The figures
+are the growth of the server's resident memory per stream once it has settled, the time that another client needs for
+the whole log meanwhile, and the growth that is left after `[server] write_timeout_s`. Linux only: memory is read from
+/proc, which does not include the kernel's socket buffers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Large(ReasoningStrategy[StrategyConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the server answers, and the execution to follow."""
+    """The server's address and process, and the execution to follow."""
 
     pid: int
     target: str
@@ -107,14 +107,14 @@ class Place:
 
 
 class ServerProcess:
-    """A server in a process of its own, which tells how many streams it has cut off."""
+    """A server in its own process, which reports the number of streams that it has cut off."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.place = Place(**json.loads(self._read_line() or "{}"))
 
     def await_cut_offs(self, count: int) -> None:
-        """Return when that many streams were cut off."""
+        """Wait until `count` streams were cut off."""
         limit = time.monotonic() + LIMIT_S
         while (found := self._cut_offs()) < count:
             if time.monotonic() > limit:
@@ -133,7 +133,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What stalled streams cost: memory per stream in MiB, and how long another client's read takes in ms."""
+    """The cost of stalled streams: memory per stream in MiB, and the time of another client's read in ms."""
 
     name: str
     store: str
@@ -166,7 +166,7 @@ async def serve(store_url: str) -> None:
 
 
 class CutOffs(logging.Handler):
-    """Counts the streams that the server ended because nobody read them, as its log tells."""
+    """Counts the streams that the server ended because nobody read them, from its log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class CutOffs(logging.Handler):
 
 @contextmanager
 def running(store_url: str = MEMORY) -> Iterator[ServerProcess]:
-    """Run the server in a process of its own."""
+    """Run the server in its own process."""
     command = [sys.executable, "-m", "benchmarks.slow_readers", "--serve", f"--store={store_url}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -199,7 +199,7 @@ def stub_of(channel: grpc.aio.Channel) -> Any:  # noqa: ANN401 - the generated s
 
 
 def channel_to(place: Place, *, own_connection: bool = False) -> grpc.aio.Channel:
-    """Return a channel; with `own_connection` it shares none."""
+    """Return a channel; with `own_connection` it does not share a connection."""
     return grpc.aio.insecure_channel(place.target, options=[("grpc.use_local_subchannel_pool", int(own_connection))])
 
 
@@ -210,12 +210,12 @@ def build_resume(place: Place, after: int = 0) -> reasoning_service_pb2.ReasonIt
 
 
 def metadata(place: Place) -> Sequence[tuple[str, str]]:
-    """Return what authorizes a call."""
+    """Return the metadata that authorizes a call."""
     return (("authorization", f"Bearer {place.token}"),)
 
 
 async def prepare_run(place: Place) -> Place:
-    """Let the execution run to its end and return where it is."""
+    """Let the execution run to its end and return its place."""
     task = execution_pb2.ReasoningTask(query="go", strategy="large")
     request = reasoning_service_pb2.ReasonIterationsRequest(task=task, keep_running=True)
     execution_id = ""
@@ -226,7 +226,7 @@ async def prepare_run(place: Place) -> Place:
 
 
 async def read_ms(place: Place) -> float:
-    """Return how long one client takes to read the whole log, the median in milliseconds."""
+    """Return the median time that one client needs for the whole log, in milliseconds."""
     taken = []
     async with channel_to(place, own_connection=True) as channel:
         for _ in range(READS):
@@ -240,7 +240,7 @@ async def read_ms(place: Place) -> float:
 
 
 async def stall_grpc(place: Place, *, own_connection: bool) -> dict[str, int]:
-    """Open the streams, take one event of each, be stopped; then read on and take up again what was ended."""
+    """Open the streams, read one event of each, be stopped; then read the rest and resume the ended streams."""
     channels = [channel_to(place, own_connection=own_connection) for _ in range(STREAMS)]
     calls = [stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)) for channel in channels]
     for call in calls:
@@ -288,7 +288,7 @@ async def stall_sse(place: Place) -> dict[str, int]:
 
 
 async def reconnect(session: aiohttp.ClientSession, place: Place, after: int) -> aiohttp.ClientResponse:
-    """Connect as a browser does again, with the id of the last event that it has seen."""
+    """Reconnect as a browser does, with the id of the last event that it received."""
     params = {"query": "go", "strategy": "large"}
     headers = {
         "accept": "text/event-stream",
@@ -308,7 +308,7 @@ async def sse_rest(session: aiohttp.ClientSession, place: Place, response: aioht
 
 
 async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) -> tuple[str, int]:
-    """Return how a stream ended and the last event that came whole; -1 where one was left out or came twice."""
+    """Return how a stream ended and the id of the last whole event; -1 if an event was missing or came twice."""
     seen, rest = after, first
     while True:
         *frames, rest = rest.split(b"\n\n")
@@ -327,7 +327,7 @@ async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) ->
 
 
 def measure(server: ServerProcess, way: str, *, store: str = "memory") -> Measure:
-    """Stall all streams of one way."""
+    """Stall all streams over one transport."""
     place = asyncio.run(prepare_run(server.place))
     before_ms = asyncio.run(read_ms(place))
     base = place.settled_memory()
@@ -360,7 +360,7 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory") -> Measur
 
 
 def main() -> None:
-    """Measure every way, print and write; or be one of the processes that take part."""
+    """Measure every way, print and write the results; or run as one of the processes that take part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--stall", choices=WAYS, help=argparse.SUPPRESS)

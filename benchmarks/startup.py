@@ -1,4 +1,4 @@
-"""Measure how fast the command answers and the server starts, what it takes and what it grows by: `make bench`.
+"""Measure the response time of the command, and the start time, memory and growth of the server: `make bench`.
 
 Prints a table and writes results/startup.json beside this file; with `--readme` it measures nothing and writes the
 figures of that file into README.md, between its markers.
@@ -49,7 +49,7 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One figure: the median of `runs`, in `unit`, beside the goal that it must stay below."""
+    """One figure: the median of `runs`, in `unit`, and the goal that it must stay below."""
 
     name: str
     median: float
@@ -79,7 +79,7 @@ def measure_of(name: str, values: list[float], *, unit: str, goal: float) -> Mea
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without settings of the user that would change what is measured."""
+    """Return the environment without user settings that would change the measurement."""
     foreign = ("REASOND", "OPENAI_", "COVERAGE_", "PYTHON")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**kept, "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
@@ -100,7 +100,7 @@ def time_of(*arguments: str) -> float:
 
 @contextmanager
 def running(store: str) -> Iterator[tuple[float, int, dict[str, str]]]:
-    """Run `reasond serve --dev` with that store; yields the seconds until it served, its process, its addresses."""
+    """Run `reasond serve --dev` with that store; yield the seconds until it was ready, its process id and addresses."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
         settings = {"REASOND__SERVER__DRAIN_DELAY_S": "0", "REASOND__STORE__URL": store.format(folder=folder)}
@@ -127,13 +127,13 @@ def running(store: str) -> Iterator[tuple[float, int, dict[str, str]]]:
 
 
 def start_server(store: str) -> tuple[float, float]:
-    """Return the seconds from the start of the server until it serves, and its megabytes then."""
+    """Return the seconds from the server's start until it is ready, and its resident megabytes then."""
     with running(store) as (seconds, process_id, _):
         return seconds, resident_megabytes(process_id)
 
 
 def growth(store: str) -> float:
-    """Return by how many megabytes a server grows over 10,000 calls of `Reason` by 16 callers."""
+    """Return the megabytes by which a server grows over 10,000 calls of `Reason` by 16 callers."""
     request = reasoning_service_pb2.ReasonRequest()
     request.task.query, request.task.strategy = "How much is six times seven?", "chain_of_thought"
     with running(store) as (_, process_id, told):
@@ -154,7 +154,7 @@ def resident_megabytes(process_id: int) -> float:
 
 
 def repeat(run: Callable[[], Any], times: int) -> list[Any]:
-    """Return the results of `times` runs after one that does not count, because it fills the caches."""
+    """Return the results of `times` runs, after a warm-up run that fills the caches."""
     run()
     return [run() for _ in range(times)]
 
@@ -182,7 +182,7 @@ def measure() -> list[Measure]:
 
 
 def print_table(measures: list[Measure]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as a table."""
     width = max(len(one.name) for one in measures)
     for one in measures:
         verdict = "met" if one.is_met else "MISSED"
@@ -192,12 +192,12 @@ def print_table(measures: list[Measure]) -> None:
 
 
 def show_figure(value: float, unit: str) -> str:
-    """Return a figure with its unit: two places for seconds and what is less than ten, none for others."""
+    """Return a figure with its unit: two decimal places for seconds and for values below ten, none for others."""
     return f"{value:.2f} {unit}" if unit == "s" or value < 10 else f"{value:.0f} {unit}"  # noqa: PLR2004 - as said
 
 
 def block(report: Mapping[str, Any]) -> str:
-    """Return the lines of the README between its markers; the page of figures has all."""
+    """Return the lines between the README's markers, a selection of the figures."""
     where = report["circumstances"]
     rows = [
         f"| {one['name']} | {show_figure(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
@@ -211,7 +211,7 @@ def block(report: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, or write the figures that were measured into the README."""
+    """Measure, or write the saved figures into the README."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--readme", action="store_true", help="measure nothing, write the last figures into README.md")
     if parser.parse_args().readme:

@@ -1,8 +1,8 @@
-"""Measure streams and unary calls on each store: events per second and core, how late a step comes, what a call costs.
+"""Measure streams and unary calls on each store: cost per event, delay of a step, cost of a call.
 
 Prints a table and writes results/streams.json beside this file. A server in a process of its own runs strategies that
 need no model; clients of this process follow them over gRPC. Rounds alternate between memory, an SQLite file and,
-where it is installed, a PostgreSQL of this benchmark's own:
+if it is installed, a PostgreSQL started by this benchmark:
 
     flood   16 streams of 400 steps of 1 KB as fast as they come: the server's processor time per event, and the same
             messages from a bare grpc.aio server that has them ready
@@ -56,7 +56,7 @@ BARE_GOAL: Final = 2.0
 
 
 class Steps(ReasoningStrategy[StrategyConfig]):
-    """Takes as many steps as the query says, `gap_s` seconds apart; each says when it was completed."""
+    """Takes as many steps as the query says, `gap_s` seconds apart; each contains its completion time."""
 
     name = "steps"
     description = "Takes steps."
@@ -77,7 +77,7 @@ class Steps(ReasoningStrategy[StrategyConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one round on one store took; times in the unit that the name says."""
+    """The figures of one round on one store; each name gives the unit."""
 
     cpu_us_per_event: float
     bare_ratio: float
@@ -90,7 +90,7 @@ class Figures:
 
 
 async def serve_bare() -> None:
-    """Serve the least that grpc.aio and the generated code can do: as many messages as asked, made once."""
+    """Serve the minimum that grpc.aio and the generated code can do: the requested number of prebuilt messages."""
     message = reasoning_service_pb2.ReasonIterationsResponse(execution_id="0" * 32, sequence=1)
     message.iteration.thought.text = f"{time.monotonic()} {TEXT}"
 
@@ -104,7 +104,7 @@ async def serve_bare() -> None:
                 await context.write(message)
 
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # one of its methods is asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # only one of its methods is called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}")
@@ -121,7 +121,7 @@ async def serve(store_url: str) -> None:
 
 
 async def follow(stub: Any, server: ServerProcess, query: str) -> list[float]:  # noqa: ANN401 - a generated stub
-    """Follow one execution to its end; return how late each step came, in seconds."""
+    """Follow one execution to its end; return the delay of each step in seconds."""
     request = reasoning_service_pb2.ReasonIterationsRequest(keep_running=True)
     request.task.query, request.task.strategy = query, "steps"
     events = stub.ReasonIterations(request, metadata=server.metadata)
@@ -129,12 +129,12 @@ async def follow(stub: Any, server: ServerProcess, query: str) -> list[float]:  
 
 
 def completed_at(event: Any) -> float:  # noqa: ANN401 - a generated message
-    """Return when a step was completed, as it says itself."""
+    """Return the completion time that a step contains."""
     return float(event.iteration.thought.text.partition(" ")[0])
 
 
 async def flood(stub: Any, server: ServerProcess, *, beside: int) -> float:  # noqa: ANN401 - a generated stub
-    """Return the processor time per event, in seconds; each stream has `beside` events that are no steps."""
+    """Return the processor time per event in seconds; each stream has `beside` events that are not steps."""
     await follow(stub, server, json.dumps([50, 0]))
     begun = server.cpu_s()
     floods = (follow(stub, server, json.dumps([FLOOD_STEPS, 0])) for _ in range(FLOOD_STREAMS))
@@ -143,14 +143,14 @@ async def flood(stub: Any, server: ServerProcess, *, beside: int) -> float:  # n
 
 
 async def measure_bare(server: ServerProcess) -> float:
-    """Return the processor time of a message of the bare server, in microseconds."""
+    """Return the bare server's processor time per message, in microseconds."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         return await flood(stub, server, beside=0) * MICRO
 
 
 async def measure(server: ServerProcess, bare_us: float) -> Figures:
-    """Measure one server in all three ways; `bare_us` is what a message of the bare one took."""
+    """Measure one server in all three ways; `bare_us` is the bare server's time per message."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         event_s = await flood(stub, server, beside=2)
@@ -205,7 +205,7 @@ def rounds(stack: ExitStack, folder: Path, count: int) -> dict[str, list[Figures
 
 
 def row_of(name: str, found: list[Figures], memory: Figures) -> dict[str, Any]:
-    """Return the medians of one store, and what a unary call costs beside one in memory."""
+    """Return the medians of one store, and the cost of a unary call compared with one in memory."""
     median = medians(found)
     return {
         "store": name,
@@ -216,7 +216,7 @@ def row_of(name: str, found: list[Figures], memory: Figures) -> dict[str, Any]:
 
 
 def goals_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how events of the store in memory stand to bare messages."""
+    """Return the goals for events of the memory store compared with bare messages."""
     ratio = next(row["bare_ratio"] for row in rows if row["store"] == "memory")
     what = "CPU of an event over a bare message's, memory"
     return [{"what": what, "bound": "at most", "goal": BARE_GOAL, "measured": ratio, "is_met": ratio <= BARE_GOAL}]
@@ -228,7 +228,7 @@ def medians(found: list[Figures]) -> Figures:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")

@@ -1,4 +1,4 @@
-"""What 10,000 suspended executions add to a server: memory of the process, by store.
+"""The memory that 10,000 suspended executions add to a server process, by store.
 
 `python -m benchmarks.suspended [--count 10000]` prints a line for each store and exits with 1 over 10 MB.
 """
@@ -31,7 +31,7 @@ def _now() -> datetime:
 
 
 async def measure(url: str, folder: str, wanted: int) -> int:
-    """Return the bytes that so many suspended executions add to a process, whatever it keeps of them."""
+    """Return the bytes that so many suspended executions add to a process."""
     ids, kind = count(), NappingKind(now=_now)
     stores = await open_stores(
         url=url,
@@ -68,7 +68,7 @@ async def measure(url: str, folder: str, wanted: int) -> int:
 
 
 def main() -> int:
-    """Measure the store in memory and the one in a file."""
+    """Measure the memory store and the file store."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=10_000, help="executions (%(default)s)")
     wanted = parser.parse_args().count

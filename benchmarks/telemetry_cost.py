@@ -1,10 +1,10 @@
 """Measure what metrics, logs and traces cost: per unary call of Reason, and per event that a model sends.
 
-Prints a table and writes results/telemetry_cost.json beside this file. Each kind of telemetry is turned on by itself
-on a server that has no other, and all of them together; what counts is the processor time of the server, and the
-median over the rounds of the ratio to the server without any in the same round. Lines of the log go to /dev/null,
-spans in batches to a receiver in another process that throws them away. The model answers at once in the process of
-the server. Events are measured in one process: a model whose events come at once, bare and as it is wrapped.
+Prints a table and writes results/telemetry_cost.json beside this file. Each kind of telemetry is measured on a server
+that has no other kind, and then all together. The figure is the server's processor time: the median over the rounds of
+the ratio to the server without telemetry in the same round. Log lines go to /dev/null; spans go in batches to a
+receiver in another process that discards them. The model answers at once in the server's process. Events are measured
+in one process: a model whose events come at once, bare and wrapped.
 
 Servers have one processor, the load client (loading.py) and the receiver the other.
 """
@@ -57,7 +57,7 @@ LOGS: Final = {"LOGS": "on"}
 
 
 def sides_of(receiver: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the settings of every side; LOGS is for `serve` alone."""
+    """Return the settings of every side; LOGS is only for `serve`."""
     traced = {"REASOND__TRACING__ENDPOINT": f"http://{receiver}"}
     return {
         NOTHING: {},
@@ -79,7 +79,7 @@ async def serve_reasond(settings: str) -> None:
 
 
 async def serve_receiver() -> None:
-    """Take spans and throw them away; an answer without a byte is what a receiver says that took everything."""
+    """Receive spans and discard them; an empty answer means that all were accepted."""
 
     class Discarding(grpc.GenericRpcHandler):
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - grpc has no types
@@ -100,7 +100,7 @@ async def serve_receiver() -> None:
 
 
 class Chatty(InstantModel):
-    """Sends EVENTS events at once."""
+    """Sends EVENTS events without pauses."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Yield EVENTS pieces of text, and the end."""
@@ -113,7 +113,7 @@ class Chatty(InstantModel):
 
 
 def models() -> Mapping[str, ChatModel]:
-    """Return the same model, bare and as it is wrapped; nothing of the traces is kept, or all of it."""
+    """Return the same model, bare and wrapped; with no traces sampled and with all traces sampled."""
     model = Chatty()
     metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
     dark, light = (sink_of(TracingOptions(endpoint="http://127.0.0.1:9", sample_ratio=ratio)) for ratio in (0.0, 1.0))
@@ -129,7 +129,7 @@ def models() -> Mapping[str, ChatModel]:
 
 
 async def event_us(model: ChatModel) -> float:
-    """Return the processor time of an event in microseconds."""
+    """Return the processor time per event in microseconds."""
     request = ChatRequest(messages=(Message(role=Role.USER, content="?"),), max_tokens=EVENTS * 5, temperature=0.7)
     begun = time.process_time_ns()
     async for _ in model.stream(request):
@@ -159,7 +159,7 @@ def calls_measured(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def events_measured(rounds: int) -> list[dict[str, Any]]:
-    """Return a row for each way in which a model is wrapped."""
+    """Return a row for each wrapping of the model."""
     compared = models()
     logging.getLogger("reasond").setLevel(logging.CRITICAL)
     taken = [{name: asyncio.run(event_us(model)) for name, model in compared.items()} for _ in range(rounds)]
@@ -180,18 +180,18 @@ def rows_of(rounds: Sequence[Mapping[str, float]], *, base: str, order: Sequence
 
 
 def serve(arguments: Sequence[str], core: int) -> None:
-    """Be one of the processes that are measured."""
+    """Run one of the measured processes."""
     pin(core)
     kind, *rest = arguments
     has_logs = bool(rest) and "LOGS" in json.loads(rest[0])
-    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the process runs
     configure(nowhere, is_human=False, level=logging.INFO if has_logs else logging.CRITICAL)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve_receiver() if kind == "receiver" else serve_reasond(*rest))
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share; below 1 writes nothing")

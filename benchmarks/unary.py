@@ -1,7 +1,7 @@
-"""Measure a unary call of Reason beside a bare grpc.aio echo of the same payload, and beside a bare `create()`.
+"""Compare a unary call of Reason with a bare grpc.aio echo of the same payload, and with a bare `create()`.
 
 Prints a table and writes results/unary.json beside this file. Every round measures every side at every number of
-callers, in turn; what counts is the median over the rounds of the ratio within a round.
+callers, in turn; the figure is the median over the rounds of the ratio within a round.
 
     echo          a grpc.aio server with the same messages: parses the request, returns the response, nothing else
     memory        reasond: token verified (and remembered), permission, limit by caller, validation, chain_of_thought on
@@ -68,7 +68,7 @@ GOALS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one side took in one round: processor time of the server per call, calls per second, latencies."""
+    """The figures of one side in one round: processor time of the server per call, calls per second, latencies."""
 
     cpu_us: float
     per_second: float
@@ -80,14 +80,14 @@ Round = dict[tuple[str, int], Figures]
 
 
 def request_message() -> bytes:
-    """Return the request that everybody sends."""
+    """Return the request of all callers."""
     request = reasoning_service_pb2.ReasonRequest()
     request.task.query, request.task.strategy = text_of(QUESTION_BYTES), "chain_of_thought"
     return request.SerializeToString()
 
 
 async def serve_echo(response: str) -> None:
-    """Serve the least that grpc.aio and the generated code can do: `response` in hexadecimal, to every request."""
+    """Serve the minimum that grpc.aio and the generated code can do: the answer `response` (hexadecimal)."""
     message = reasoning_service_pb2.ReasonResponse.FromString(bytes.fromhex(response))
 
     class Echo(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -96,7 +96,7 @@ async def serve_echo(response: str) -> None:
             return message
 
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]  # one of its methods is asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]  # only one of its methods is called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}")
@@ -104,7 +104,7 @@ async def serve_echo(response: str) -> None:
 
 
 async def serve_reasond(settings: str) -> None:
-    """Serve reasond with these settings as JSON; without a model among them it has the one that answers at once."""
+    """Serve reasond with these settings as JSON; without a model in them it uses the instant model."""
     environ: Mapping[str, str] = json.loads(settings)
     model = None if "REASOND__LLM__BASE_URL" in environ else InstantModel()
     async with running_server(model=model, environ={**SETTINGS, **environ}) as listening:
@@ -114,7 +114,7 @@ async def serve_reasond(settings: str) -> None:
 
 
 async def create_calls(base_url: str, calls: int) -> None:
-    """Make calls with the openai package, 16 at once; print the processor time of each in microseconds."""
+    """Make calls with the openai package, 16 concurrently; print the processor time per call in microseconds."""
     import openai  # noqa: PLC0415 - only this process needs it
 
     client = openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
@@ -134,7 +134,7 @@ async def create_calls(base_url: str, calls: int) -> None:
 
 
 async def answer_of(server: ServerProcess) -> bytes:
-    """Return a whole answer, seen by a real client; its kind is what every other one is like."""
+    """Return a whole answer, received by a real client, as the pattern of all answers."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         ask: Any = channel.unary_unary(PATH)
         answer: bytes = await ask(request_message(), metadata=server.metadata)
@@ -167,7 +167,7 @@ def measured_create(base_url: str, *, core: int, calls: int) -> Figures:
 
 
 def plan_of(servers: Mapping[str, ServerProcess]) -> list[tuple[str, int]]:
-    """Return what is measured in a round: every server at 16 callers, the echo and ours also at 1 and 64."""
+    """Return the sides of a round: every server with 16 callers, the echo and the memory side also with 1 and 64."""
     return [(name, callers) for callers in CALLERS for name in servers if callers == 16 or name in {ECHO, MEMORY}]  # noqa: PLR2004 - STORE_CALLERS
 
 
@@ -210,7 +210,7 @@ def rounds_of(stack: ExitStack, folder: Path, options: argparse.Namespace) -> li
 
 
 def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return the medians; ratios are to the echo, of a model call to `create()`, in the same round."""
+    """Return the medians; ratios are to the echo, for a model call to `create()`, in the same round."""
     rows = []
     for name, callers in dict.fromkeys(key for one in rounds for key in one):
         found = [one[name, callers] for one in rounds]
@@ -225,14 +225,14 @@ def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 def ratios(
     rounds: Sequence[Round], ours: tuple[str, int], base: tuple[str, int], figure: Callable[[Figures], float]
 ) -> float | None:
-    """Return the median of the ratios within the rounds; None where the other side was not measured."""
+    """Return the median of the ratios within the rounds; None if the other side was not measured."""
     if any(base not in one for one in rounds):
         return None
     return round(statistics.median(figure(one[ours]) / figure(one[base]) for one in rounds), 3)
 
 
 def goals_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return how ours stands to its goals."""
+    """Return our server's goals."""
     found = {(row["side"], row["callers"]): row for row in rows}
     measures = ((MEMORY, "rate_ratio"), (ONE_CALL, "cpu_ratio"))
     goals = []
@@ -245,7 +245,7 @@ def goals_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], goals: Sequence[Mapping[str, Any]]) -> None:
-    """Print the figures for a person."""
+    """Print the figures as a table."""
     for row in rows:
         ratio = "" if row["cpu_ratio"] is None else f"CPU {row['cpu_ratio']:.2f}, rate {row['rate_ratio']:.2f} of "
         print(
@@ -258,7 +258,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], goals: Sequence[Mapping[str, A
 
 
 def serve(arguments: Sequence[str], core: int) -> None:
-    """Be one of the processes that are measured."""
+    """Run one of the measured processes."""
     kind, *rest = arguments
     if kind == ECHO:
         be_measured(serve_echo(*rest), core=core)
@@ -269,7 +269,7 @@ def serve(arguments: Sequence[str], core: int) -> None:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     sides = [ECHO, MEMORY, SQLITE, POSTGRES, ONE_CALL, CREATE]
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")

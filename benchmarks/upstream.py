@@ -1,7 +1,7 @@
-"""A small fast OpenAI-compatible upstream for the benchmarks: a process of its own on loopback.
+"""A small, fast OpenAI-compatible upstream for the benchmarks: its own process on loopback.
 
-It must never be what is measured, so everything it says is made once per model name and written in as few calls as
-asked. The model name tells what it does: `fake?chunks=100&gap_ms=10` answers with 100 pieces, one every 10 ms.
+Its own cost must not affect the figures, so each answer is built once per model name and written in as few calls as
+possible. The model name controls the behaviour: `fake?chunks=100&gap_ms=10` answers with 100 pieces, one every 10 ms.
 
     chunks       pieces of a streamed answer (1)
     bytes        bytes of the whole answer (2048)
@@ -43,7 +43,7 @@ ARGUMENTS = '{"expression": "6 * 7"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How one model name answers: whole HTTP responses, made once."""
+    """The behaviour of one model name: whole HTTP responses, built once."""
 
     unary: bytes
     head: bytes
@@ -86,7 +86,7 @@ def manner_of(model: str) -> Manner:
     """Return how `model` answers."""
     options = {name: int(value) for name, value in parse_qsl(model.partition("?")[2])}
     chunks, text = options.get("chunks", 1), text_of(options.get("bytes", 2048))
-    # As many as such a text has: whoever compares a report with what came would mend a smaller one.
+    # A plausible count for a text of this length: the adapter corrects a report that is too small.
     written = max(chunks, len(text) // BYTES_PER_TOKEN)
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": written, "total_tokens": PROMPT_TOKENS + written}
     common = {"id": "chatcmpl-bench", "created": 1_760_000_000, "model": model}
@@ -117,7 +117,7 @@ def manner_of(model: str) -> Manner:
 
 @lru_cache(maxsize=256)
 def manner_of_call(model: str, tool: str, number: int) -> Manner:
-    """Return how `model` answers with its `number`th call of `tool`."""
+    """Return how `model` answers with its `number`-th tool call, a call of `tool`."""
     common = {"id": "chatcmpl-bench", "created": 1_760_000_000, "model": model}
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": 16, "total_tokens": PROMPT_TOKENS + 16}
     call = {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": ARGUMENTS}}
@@ -136,10 +136,10 @@ def manner_of_call(model: str, tool: str, number: int) -> Manner:
 
 
 def manner_for(request: dict[str, Any]) -> Manner:
-    """Return how `request` is answered: by its model name, and by the results of tools since the user spoke.
+    """Return how `request` is answered: by its model name and by the tool results since the user's last message.
 
     Raises:
-        KeyError, TypeError: it is no request.
+      KeyError, TypeError: it is not a valid request.
     """
     manner = manner_of(request["model"])
     if not manner.tools or not request.get("tools"):
@@ -157,7 +157,7 @@ def server_sent(value: Any) -> bytes:  # noqa: ANN401 - any JSON
 
 
 class Conversation(asyncio.Protocol):
-    """One connection: reads requests, answers each as its model name says."""
+    """One connection: reads requests and answers each as its model name says."""
 
     def __init__(self) -> None:
         self._parser = HttpRequestParser(self)
@@ -171,13 +171,13 @@ class Conversation(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop what is being written."""
+        """Stop the current answer."""
         del exc
         for answer in self._answers:
             answer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what is not HTTP ends the connection."""
+        """Feed the parser; invalid HTTP ends the connection."""
         try:
             self._parser.feed_data(data)
         except HttpParserError:
@@ -221,7 +221,7 @@ class Conversation(asyncio.Protocol):
         self._end(end)
 
     async def _answer(self, manner: Manner, request: dict[str, Any], *, wants_usage: bool) -> None:
-        """Answer with the pauses asked for; pieces keep to their schedule, whatever a write took."""
+        """Answer with the requested pauses; the schedule of the pieces does not depend on the time of a write."""
         loop = asyncio.get_running_loop()
         if manner.latency_s:
             await asyncio.sleep(manner.latency_s)
@@ -240,11 +240,11 @@ class Conversation(asyncio.Protocol):
         self._end(manner.usage + manner.end if wants_usage else manner.end)
 
     def _add_header(self, answer: bytes) -> bytes:
-        """Return `answer` with a header that tells the end of the connection, if the client asked for that."""
+        """Return `answer` with a `connection: close` header if the client asked for that."""
         return answer.replace(b"\r\n", b"\r\nconnection: close\r\n", 1) if self._is_last else answer
 
     def _end(self, data: bytes) -> None:
-        """Write the last of an answer, or a whole one."""
+        """Write the last part of an answer, or a whole one."""
         self._write(self._add_header(data) if data.startswith(b"HTTP/") else data)
         if self._is_last:
             self._close()
@@ -259,7 +259,7 @@ class Conversation(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Serve until the process ends; prints the port first, and ends when its standard input does."""
+    """Serve until standard input ends; print the port first."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Conversation, "127.0.0.1", port, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -276,7 +276,7 @@ async def serve(port: int) -> None:
 
 @contextmanager
 def running_upstream(*, core: int) -> Iterator[str]:
-    """Run the upstream as a process of its own, on processor `core` where that can be said; yields its base URL."""
+    """Run the upstream as its own process, pinned to processor `core` if the system can; yield its base URL."""
     command = [sys.executable, "-m", "benchmarks.upstream", "0", str(core)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:

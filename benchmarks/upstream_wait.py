@@ -1,9 +1,9 @@
-"""Measure 100 callers of a model that takes 200 ms: throughput, latency and memory, beside what is possible at all.
+"""Measure 100 callers of a model that takes 200 ms: throughput, latency and memory, compared with the possible maximum.
 
 Prints a table and writes results/upstream_wait.json beside this file. The model is another process that answers after
-200 ms; 100 callers who ask again at once can get 500 answers a second. The same load client asks the model itself in
-the same rounds: what it gets is what this machine makes possible. Servers have one processor, the load client
-(loading.py) and the model the other.
+200 ms, so 100 callers that repeat their call at once can get 500 answers a second. The same load client also calls the
+model directly in the same rounds; that result is the maximum of this machine. Servers have one processor; the load
+client (loading.py) and the model have the other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GOALS: Final = (("throughput_share", "at least", 0.96), ("p99_ms", "at most", 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one side took in one round; `throughput_share` is that of the ideal, processor time that of the server."""
+    """The figures of one side in one round; `throughput_share` is relative to the ideal, CPU time is the server's."""
 
     per_second: float
     throughput_share: float
@@ -55,7 +55,7 @@ class Figures:
 
 
 def figures_of(found: Load, *, cpu_s: float = 0.0, resident_bytes: int = 0) -> Figures:
-    """Return a load as figures; the first and the last answer of each caller are waited for as well."""
+    """Return a load as figures; they include the wait for the first and the last answer of each caller."""
     return Figures(
         per_second=found.per_second,
         throughput_share=found.per_second / IDEAL,
@@ -85,7 +85,7 @@ async def serve(base_url: str) -> None:
 
 
 async def one_round(server: ServerProcess, base_url: str, calls: int) -> dict[str, Figures]:
-    """Ask both."""
+    """Call the server and the model."""
     ours = GrpcCall(path=PATH, metadata=server.metadata, message=request_message(), least=1024)
     begun = server.cpu_s()
     found = await load(server.target, ours, callers=CALLERS, total=calls)
@@ -98,14 +98,14 @@ async def one_round(server: ServerProcess, base_url: str, calls: int) -> dict[st
 
 
 def question() -> HttpCall:
-    """Return a request to the model such as our server makes."""
+    """Return a model request like those of our server."""
     messages = [{"role": "user", "content": text_of(2300)}]
     body = {"model": MODEL, "messages": messages, "max_tokens": 4096}
     return http_post("/v1/chat/completions", json.dumps(body).encode(), least=2048)
 
 
 def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[dict[str, Figures]]:
-    """Start everything and measure `options.rounds` rounds after one that does not count."""
+    """Start everything and measure `options.rounds` rounds after a warm-up round."""
     core, other = two_processors()
     pin(other)
     base_url = stack.enter_context(running_upstream(core=other))
@@ -127,7 +127,7 @@ def rows_of(rounds: Sequence[dict[str, Figures]]) -> list[dict[str, Any]]:
 
 
 def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how ours stands to its goals."""
+    """Return our server's goals."""
     ours = next(row for row in rows if row["side"] == OURS)
     return [
         {
@@ -142,7 +142,7 @@ def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")

@@ -149,7 +149,7 @@ def find_shared_modules(sources: Sequence[Source], allowed: Mapping[str, str]) -
             others = ", ".join(str(other) for other in paths if other != path)
             yield Offence(path=path, line=1, text=f"the module is called like {others}: rename one, or give a reason")
     for name in allowed:
-        if len(places[name]) < 2:  # noqa: PLR2004 - two make a pair
+        if len(places[name]) < 2:  # noqa: PLR2004 - a name is shared from two on
             text = f"{name!r} is no longer the name of two modules: remove it from SHARED_MODULES"
             yield Offence(path=Path("scripts/names.py"), line=1, text=text)
 

@@ -76,7 +76,7 @@ def cells_of(rows: Sequence[Mapping[str, Any]], what: str, clients: Sequence[str
 
 def micros(value: float) -> str:
     """Return microseconds as text: one decimal place below 100, none above."""
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - where a tenth stops to matter
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - a tenth does not matter above this value
 
 
 def verdict(goal: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Measure the sizes that keep the code readable, and fail where they are over budget.
+"""Measure the sizes that keep the code readable, and fail if they are over budget.
 
 A module counts all its lines. A function counts its lines of code from `def` to its end: no docstring, no
 blank line, no line that is only a comment. The comment share is comment-only lines over code lines.
@@ -212,7 +212,7 @@ def find_bases(entry: Class, known: Mapping[str, Class]) -> list[Class]:
 
 
 def main() -> int:
-    """Print the table and return 1 where a figure is over its limit."""
+    """Print the table and return 1 if a figure is over its limit."""
     modules = read_modules(ROOT)
     figures = list_measures(modules)
     print(f"{len(modules)} modules, {sum(len(module.functions) for module in modules)} functions")

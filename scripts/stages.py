@@ -133,7 +133,8 @@ def preparation(*, fast: bool) -> Lane:
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes that run in parallel: one for stages with one processor, one for the tests, which use all."""
     quick, slow = folders(root)
-    workers = ("-n", str(min(4, os.cpu_count() or 1)))
+    cores = min(4, os.cpu_count() or 1)
+    workers = ("-n", str(cores))
     first = static_stages(root)
     if fast:
         return [first, [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
@@ -142,11 +143,12 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
         pytest_stage("snippets", "tests/docs", with_coverage=False),
         pytest_stage("wheels", "tests/packaging", with_coverage=False),
     ]
-    # Coverage adds three quarters of the processor time, and the fast tests alone reach its limits.
+    # Coverage adds three quarters of the processor time, and the fast tests alone reach its limits. The slow ones wait
+    # half of their time: for processes that start, end or are stopped.
     tested = [
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         *coverage_stages(),
-        pytest_stage("integration", *workers, *slow, with_coverage=False),
+        pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False),
         pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False),
     ]
     return [alone, tested]

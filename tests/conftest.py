@@ -1,4 +1,4 @@
-"""What all tests share: a clean environment, programs that may be missing, and one real development server."""
+"""Shared by all tests: a clean environment, fixtures for optional programs, and one real development server."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ settings.load_profile("reasond")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the tests of the generated sync stubs to the run that has pytest-grpc."""
+    """Collect the tests of the generated sync stubs only in the run that has pytest-grpc."""
     if collection_path.name == "test_generated_stubs.py" and not config.pluginmanager.hasplugin("pytest_grpc"):
         return True
     return None
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, also where a shell started the run in the background: it makes a run and its children deaf to it."""
+    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hide the developer's own settings and database from the tests and from the programs that they start."""
+    """Hide the developer's own settings and database from the tests and from their child processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in list(os.environ):
@@ -69,7 +69,7 @@ def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def required_program() -> Callable[[str], str]:
-    """Return a function from a program's name to its path; without it the test is skipped, and fails in CI."""
+    """Return a function from a program's name to its path; if it is missing, the test is skipped, or fails in CI."""
 
     def find(name: str) -> str:
         path = shutil.which(name, path=PROGRAMS)
@@ -93,7 +93,7 @@ def grpcurl(required_program: Callable[[str], str]) -> str:
 def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
     """Return a function from the name of a chain (and `slots`, `window`) to a running llama.cpp server.
 
-    Servers are shared by all tests of the session. Without the engine the test is skipped, and fails in CI.
+    All tests of the session share the servers. Without the engine the test is skipped, or fails in CI.
     """
     folder = tmp_path_factory.mktemp("engines")
     running: dict[tuple[str, int, int], Engine] = {}
@@ -116,7 +116,7 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngi
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A real PostgreSQL for the whole session; without it the test is skipped, and fails in CI."""
+    """A real PostgreSQL for the whole session; if it is missing, the test is skipped, or fails in CI."""
     if not is_postgres_here():
         message = "PostgreSQL is not installed here (make test installs Debian's, as root)"
         if IN_CI:
@@ -170,7 +170,7 @@ def dev_server(
 
 
 def _addresses(process: subprocess.Popen[bytes], ready: Path, log: Path) -> Mapping[str, str]:
-    """Wait until the server says where it is, and fail with its log if it ends before."""
+    """Wait until the server writes its addresses; fail with its log if it ends before."""
     limit = time.monotonic() + START_LIMIT_S
     while time.monotonic() < limit and process.poll() is None:
         try:

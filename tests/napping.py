@@ -1,4 +1,4 @@
-"""A kind of work that suspends, for tests: it takes steps, naps between them, and goes on from its events."""
+"""A kind of work that suspends, for tests: it takes steps, suspends between them, and resumes from its events."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ NAPPING: Final = "napping"
 _NO_CONFIG: Final[Json] = {}
 _NAP: Final = Thought(text="nap")
 UNTIL_CALLED: Final = -1.0
-"""A nap that only a call ends."""
+"""A suspension that only a call ends."""
 
 Doing = Any
-"""An asynchronous function that is called with the run and the number of each step before it is taken."""
+"""An asynchronous function that is called before each step, with the run and the step's number."""
 
 
 async def do_nothing(_run: Run, _number: int) -> None:
-    """Take no time."""
+    """Return at once."""
     await asyncio.sleep(0)
 
 
 @dataclass(kw_only=True)
 class NappingKind:
-    """Makes napping work; `now` tells the time, `do` is done in each step."""
+    """Creates and revives napping work; `now` returns the time, `do` is called in each step."""
 
     now: Callable[[], datetime]
     do: Doing = do_nothing
     kind: str = NAPPING
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
-        """Return work that takes one step for each of the `naps`, seconds; after a nap of 0 it goes straight on."""
+        """Return work with one step per nap of `naps` (in seconds); after a nap of 0 the next step follows at once."""
         return NappingWork(self, naps, WorkRequest(**{"tenant": "acme", "keep_running": True, **request}))
 
     def revive(self, plan: Plan, recovery: Recovery) -> NappingWork:
-        """Return the work that goes on after the last step that is logged."""
+        """Return the work that resumes after the last logged step."""
         steps = sum(isinstance(logged.event, Iteration) for logged in recovery.events)
         return NappingWork(self, plan.work["naps"], plan.to_request(recovery.execution, budget=Budget()), steps=steps)
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
-        """Return what ends a log."""
+        """Return the events that end a log."""
         start = [] if recovery.execution.last_sequence else [start_of(recovery.execution)]
         return [*start, result_of(recovery.execution, FinishReason.FAILED, failure=failure, warnings=warnings)]
 
@@ -87,7 +87,7 @@ class NappingWork:
         self._naps = naps
 
     def describe(self) -> Json:
-        """Return the naps."""
+        """Return the naps as the plan."""
         return {"naps": list(self._naps)}
 
     def begin(self, run: Run) -> Event:
@@ -95,7 +95,7 @@ class NappingWork:
         return start_of(run.identity)
 
     async def work(self, run: Run) -> None:
-        """Take steps until one has a nap, or there are no more."""
+        """Take steps until one is followed by a nap, or none are left."""
         while self.step_count < len(self._naps):
             number, nap_s = self.step_count, self._naps[self.step_count]
             await self._maker.do(run, number)

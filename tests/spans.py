@@ -1,4 +1,4 @@
-"""Spans as a test sees them: collected in memory, and as a tree."""
+"""Spans for tests: collected in memory, and shown as a tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tree = list[Any]
 
 @dataclass
 class Spans:
-    """A sink, and what has come into it."""
+    """A sink and the spans that it has received."""
 
     options: TracingOptions = field(default_factory=TracingOptions)
     exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
@@ -32,7 +32,7 @@ class Spans:
 
     @property
     def all(self) -> Sequence[ReadableSpan]:
-        """What has ended, the earliest beginning first."""
+        """The ended spans, ordered by start time."""
         return sorted(self.exporter.get_finished_spans(), key=lambda span: (span.start_time or 0, order(span)))
 
     def find_named(self, start: str) -> Sequence[ReadableSpan]:
@@ -43,7 +43,7 @@ class Spans:
         return found
 
     def tree(self, parent: int | None = None) -> Tree:
-        """The names as nested lists: each is followed by the list of its children, if it has any."""
+        """The names as nested lists: a span with children is followed by their list."""
         names: Tree = []
         known = {ids(span)[1] for span in self.all}
         for span in self.all:
@@ -55,9 +55,9 @@ class Spans:
         return names
 
     async def until(self, holds: Callable[[Spans], object]) -> None:
-        """Let the server work until `holds`; a span ends after its answer is sent."""
+        """Let the server run until `holds`, because a span ends after its answer is sent."""
         async with asyncio.timeout(LIMIT_S):
-            while not holds(self):  # noqa: ASYNC110 - the exporter has nothing to wait for
+            while not holds(self):  # noqa: ASYNC110 - the exporter has no event
                 await asyncio.sleep(0)
 
 
@@ -69,7 +69,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 def order(span: ReadableSpan) -> int:
-    """Parents that begin in the same nanosecond come first."""
+    """Return the sort key: if parent and child begin in the same nanosecond, the parent comes first."""
     return -(span.end_time or 0)
 
 

@@ -1,4 +1,4 @@
-"""Addresses of the form host:port: their parts, and whether other machines reach them; no name is resolved."""
+"""Addresses of the form host:port: their parts, and whether other machines can reach them; no name is resolved."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """The addresses of a started server, and its store; `token` is set under --dev only. Empty: that side is off.
+    """The addresses of a started server, and its store; an empty address means that the listener is off.
 
-    `metrics` is the address of the metrics if they have one of their own.
+    `token` is set under --dev only. `metrics` is the address of the metrics if they have a separate listener.
     """
 
     grpc: str
@@ -27,10 +27,10 @@ class Listening:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 host stands in brackets.
+    """Return host and port of `host:port`; an IPv6 host must be in brackets.
 
     Raises:
-        ValueError: `address` has another form; the text says which is right.
+        ValueError: `address` has another form; the text says which form is right.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > _MAX_PORT:
@@ -40,7 +40,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches `address` (host:port).
+    """Return whether only this machine can reach `address` (host:port).
 
     Raises:
         ValueError: `address` has another form.
@@ -52,6 +52,6 @@ def is_loopback(address: str) -> bool:
         parsed = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # Python 3.11 calls ::ffff:127.0.0.1 no loopback, although it is 127.0.0.1 to every socket.
+    # In Python 3.11 `is_loopback` is false for ::ffff:127.0.0.1, although every socket treats it as 127.0.0.1.
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return (mapped or parsed).is_loopback

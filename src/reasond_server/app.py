@@ -1,4 +1,4 @@
-"""The composition root: settings become a core and its listeners; started, drained and stopped in order."""
+"""The composition root: builds the core and the listeners from the settings; starts, drains and stops them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ __all__ = ["Listening", "Server", "serve"]
 
 _log = logging.getLogger("reasond.app")
 _OBJECTS_PER_LOOK = 30_000
-# All executions have ended by then; this is for their last events to reach the clients.
+# All executions have ended by then; this time lets their last events reach the clients.
 _LAST_WRITES_S = 2.0
 _LAST_SPANS_S = 2.0
 _STORE_LOOK_S = 1.0
@@ -73,8 +73,8 @@ _STORE_LOOK_S = 1.0
 class Server:
     """One process: the core, gRPC and HTTP on one event loop.
 
-    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model`, `clock`
-    and `spans` replace what the settings would give.
+    With `dev` the server signs with a key of its own and issues a token with all permissions. `registry`, `model`,
+    `clock` and `spans` replace those that the settings describe.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Server:
         clock: Clock | None = None,
         spans: SpanSink | None = None,
     ) -> None:
-        """Check everything that can be checked before the store is opened; nothing listens yet.
+        """Check everything that can be checked before the store is opened; no listener is started yet.
 
         Raises:
-            SettingsError: what is configured must not or cannot be served.
+            SettingsError: the configuration is refused or cannot be used.
         """
         settings = loaded.settings
         require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
@@ -134,15 +134,15 @@ class Server:
 
     @property
     def _counting(self) -> Counting | None:
-        """What counts, if anything does."""
+        """The metrics of this server; None if nothing is counted."""
         return self._measuring.counting
 
     async def start(self) -> Listening:
-        """Open the store, bind the listeners, report ready, and return where they answer.
+        """Open the store, bind the listeners, report ready, and return the addresses.
 
         Raises:
-            SettingsError: the store cannot be used, an address cannot be bound or TLS files cannot be used; nothing is
-                left behind.
+            SettingsError: the store cannot be used, an address cannot be bound or TLS files cannot be used; everything
+                that was opened is closed again.
         """
         try:
             await self._open()
@@ -164,9 +164,9 @@ class Server:
         )
 
     async def drain(self) -> None:
-        """Say that the end is near, wait until load balancers know, send clients away, see executions out and stop."""
+        """Report not ready, wait for the load balancers, close the listeners, let executions end, and stop."""
         server = self._settings.server
-        # Work is still taken meanwhile: load balancers need this long to send theirs elsewhere.
+        # New work is still accepted during the delay, until the load balancers have stopped sending it.
         self._is_ready = False
         self._is_draining = True
         if self._grpc is not None:
@@ -174,7 +174,7 @@ class Server:
         if self._http is not None:
             self._http.begin_drain()
         await asyncio.sleep(drain_delay_of(server, dev=self._dev))
-        # Before work is refused: a client that stayed would retry here what is refused here.
+        # Before new work is refused: a client that is still connected would retry a refused call here.
         if self._http is not None:
             self._http.close_listener()
         if self._grpc is not None:
@@ -185,7 +185,7 @@ class Server:
         await self.stop(grace_s=_LAST_WRITES_S)
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Cut everything: executions end or are left to others, listeners close after at most `grace_s` seconds."""
+        """Stop at once: executions end or are left to other processes; listeners close within `grace_s` seconds."""
         self._is_ready = False
         if self._core is not None:
             await self._core.runner.stop()
@@ -208,7 +208,7 @@ class Server:
             await spans.aclose(within_s=_LAST_SPANS_S)
 
     async def _open(self) -> None:
-        """Open the store, put together what needs it, and bind the listeners."""
+        """Open the store, build the parts that need it, and bind the listeners."""
         settings = self._settings
         self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
         self._core = core = assemble(
@@ -239,7 +239,7 @@ class Server:
         core.runner.begin()
 
     async def _watch_store(self) -> None:
-        """Report not ready while the store cannot keep anything because its file is gone."""
+        """Report not ready while the store cannot write because its file was deleted or replaced."""
         while True:
             await asyncio.sleep(_STORE_LOOK_S)
             is_in_place = self._stores is not None and self._stores.is_in_place()
@@ -259,7 +259,7 @@ class Server:
         return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))
 
     def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
-        """Return what is served, over both wires."""
+        """Return the services for both transports."""
         server = self._settings.server
         reasoning = serve_reasoning(
             core.reasoning,
@@ -314,7 +314,7 @@ class Server:
         )
 
     def _snapshot(self) -> Snapshot:
-        """Return how the server is now."""
+        """Return the present state of the server, for the metrics."""
         load = None if self._core is None else self._core.runner.load
         return Snapshot(
             rpcs=0 if self._grpc is None else self._grpc.in_flight,
@@ -328,7 +328,7 @@ class Server:
         )
 
     def _card(self) -> Json:
-        """Return this server's card, with the addresses that others reach it at; an A2A card holds URLs."""
+        """Return this server's agent card, with its public addresses as URLs, as A2A requires."""
         server = self._settings.server
         base = (server.public_http_url or self._http_base_url()).rstrip("/") if self._http else ""
         grpc_scheme = "https" if server.tls == "files" else "http"
@@ -350,14 +350,14 @@ class Server:
         )
 
     def _grpc_target(self) -> str:
-        """Return what a gRPC client dials."""
+        """Return the target that a gRPC client connects to."""
         server = self._settings.server
         if not server.grpc_address:
             return f"unix:{server.grpc_unix_socket}"
         return _with_port(server.grpc_address, 0 if self._grpc is None else self._grpc.port)
 
     def _http_base_url(self) -> str:
-        """Return where HTTP answers; empty where it is off."""
+        """Return the base URL of HTTP; empty if HTTP is off."""
         server = self._settings.server
         if self._http is None:
             return ""
@@ -365,7 +365,7 @@ class Server:
         return f"{scheme}://{_with_port(server.http_address, self._http.port)}"
 
     def _metrics_url(self) -> str:
-        """Return where the metrics are served by themselves; empty where they are not."""
+        """Return the URL of the separate metrics listener; empty if there is none."""
         address, own = self._settings.metrics.address, self._metrics_http
         if own is None:
             return ""
@@ -373,7 +373,7 @@ class Server:
         return f"{scheme}://{_with_port(address, own.port)}{METRICS_PATH}"
 
     def _dev_token(self) -> str:
-        """Return a token that may do everything for a day at most."""
+        """Return a token with all permissions, valid for a day at most."""
         auth = self._settings.auth
         signing = self._verification.signing
         if signing is None:
@@ -384,22 +384,22 @@ class Server:
 
 
 def drain_delay_of(server: ServerSettings, *, dev: bool) -> float:
-    """Return the seconds from the signal to stop until new work is refused.
+    """Return the seconds from the stop signal until new work is refused.
 
-    Under `dev` no load balancer has to notice anything: there is no delay unless somebody asked for one.
+    With `dev` there is no load balancer to wait for, so the delay is 0 unless the settings name one.
     """
     return server.drain_delay_s if not dev or "drain_delay_s" in server.model_fields_set else 0.0
 
 
 def _with_port(address: str, port: int) -> str:
-    """Return `address` with the port that it was really bound to."""
+    """Return `address` with the port that was bound."""
     return f"{address.rpartition(':')[0]}:{port}"
 
 
 async def serve(
     loaded: LoadedSettings, *, environ: Mapping[str, str], dev: bool, on_ready: Callable[[Listening], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends all runs at once, and their clients hear how.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends all runs at once and reports this to clients.
 
     Raises:
         SettingsError: the server cannot start.
@@ -423,10 +423,10 @@ async def serve(
 def spare_collector() -> None:
     """Exempt the objects that exist now from garbage collection, and collect less often.
 
-    The objects of a call are freed by reference counting, because nothing in them refers to itself. (gRPC keeps some
-    small objects of a refused RPC, not the request.) Collecting after every 700 new objects took a tenth of the time of
-    a call. With a hundred calls that waited for a model, collecting after every 10,000 objects took nearly as much and
-    held all of them up.
+    Reference counting frees the objects of a call, because they contain no reference cycles. (gRPC keeps some small
+    objects of a refused RPC, but not the request.) A collection after every 700 new objects took a tenth of the time of
+    a call. With a hundred calls that waited for a model, a collection after every 10,000 objects took nearly as much
+    and delayed all of them.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_LOOK)

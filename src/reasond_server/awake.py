@@ -16,8 +16,8 @@ _SLICES: Final = 5
 async def limit_awake_time(seconds: float) -> AsyncGenerator[None, None]:
     """Limit the body to `seconds` in which the event loop is awake.
 
-    After a stall of the loop an answer and the end of a single timer would arrive together, and the stall would count
-    as a delay of the answer. The time is cut into slices instead, and a stall counts as one slice at most.
+    With a single timer, a stall of the loop would count as a delay of the answer, because the answer and the end of the
+    timer would arrive together. Therefore the time is cut into slices, and a stall counts as one slice at most.
 
     Raises:
         TimeoutError: the time is over.

@@ -1,7 +1,7 @@
-"""Settings become a language model: addresses, keys, profiles and what must hold before a server starts.
+"""Builds a language model from the settings: addresses, keys, profiles and the checks before a server starts.
 
-A key is required where the address is a known provider's (OpenAI, Azure, OpenRouter, DeepSeek, Anthropic), which
-serves nobody without one, and where the operator named a variable. Any other server may do without.
+A key is required if the address belongs to a known provider that serves nobody without one (OpenAI, Azure, OpenRouter,
+DeepSeek, Anthropic), or if the operator named a variable for the key. Any other server may be used without a key.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def model_of(
     """Return the language model that the settings name; files in them are relative to `folder`.
 
     Raises:
-        SettingsError: it is not named, or cannot be called as configured; the demo model never stands in silently.
+        SettingsError: no model is named, or it cannot be called as configured; the demo model is never used silently.
     """
     if choose_provider(settings, environ) == "demo":
-        # Whichever model is used, the other is not loaded: aiohttp takes long to import, this one 2 MB.
+        # Only the model in use is imported: aiohttp takes long to import, and the demo model takes 2 MB.
         from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
         return DemoModel()
@@ -64,12 +64,12 @@ def model_of(
 def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the name of the model that `model_of` gives."""
     provider = choose_provider(settings, environ)
-    # The embedded model is called what its provider is called.
+    # The embedded model has the name of its provider.
     return provider if provider == "demo" else settings.llm.model
 
 
 def read_backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:
-    """Return what the settings say of the backend `name`, of [llm] itself if that is empty.
+    """Return the settings of the backend `name`, or of [llm] itself if `name` is empty.
 
     Raises:
         SettingsError: there is no such backend, or it cannot be called as configured.
@@ -107,7 +107,7 @@ def read_backend_options(settings: Settings, environ: Mapping[str, str], name: s
 
 
 def find_backend_problems(settings: Settings, environ: Mapping[str, str]) -> list[Violation]:
-    """Return what keeps the settings' models from being called: the chosen one, and every named one."""
+    """Return the problems that prevent calls of the configured models: the chosen one and all named ones."""
     names = [*settings.llm.backends]
     if choose_provider(settings, environ) != "demo":
         names.insert(0, "")
@@ -115,7 +115,7 @@ def find_backend_problems(settings: Settings, environ: Mapping[str, str]) -> lis
 
 
 def find_rank_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return where tiktoken's ranks may lie: the folder that its own variable names, then the user's cache."""
+    """Return the folders that may hold tiktoken's ranks: the one that its own variable names, then the user's cache."""
     named = environ.get("TIKTOKEN_CACHE_DIR", "")
     home = environ.get("HOME", "")
     cache = environ.get("XDG_CACHE_HOME", "") or (f"{home}/.cache" if home else "")
@@ -137,7 +137,7 @@ def _choose(settings: Settings, name: str) -> tuple[str, BackendSettings]:
 def _find_problems(
     section: str, backend: BackendSettings, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[Violation]:
-    """Yield what keeps one backend from being called."""
+    """Yield the problems that prevent calls of one backend."""
     if not backend.model:
         why = (
             ", and the provider openai was selected because OPENAI_API_KEY or OPENAI_BASE_URL is set; name the model, "
@@ -161,7 +161,7 @@ def _find_problems(
 def _find_key_problems(
     section: str, backend: BackendSettings, base_url: str, environ: Mapping[str, str]
 ) -> Iterator[Violation]:
-    """Yield what is wrong with the key: missing where one is needed, or unfit for a header. Its value is not shown."""
+    """Yield the problems of the key: it is missing, or it does not fit into a header. Its value is never shown."""
     name = backend.api_key_env
     key = environ.get(name, "").strip() if name else ""
     field = f"{section}.api_key_env"
@@ -177,7 +177,11 @@ def _find_key_problems(
 
 
 def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str, str]) -> str:
-    """Return where the backend is; a ValueError says what is wrong with the environment's address."""
+    """Return the base URL of the backend.
+
+    Raises:
+        ValueError: the address in the environment is wrong; the text says why.
+    """
     if backend.base_url:
         return backend.base_url
     named = environ.get(_BASE_URL_VARIABLE, "").strip() if section == MAIN else ""
@@ -185,6 +189,6 @@ def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str,
 
 
 def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:
-    """Return the backend's profile: the family's facts, overridden by the host's, then by the operator's."""
+    """Return the backend's profile: the values of the model family, overridden by the host's, then the operator's."""
     profile = find_profile(backend.model, base_url, backend.profile)
     return merge(profile, backend.capabilities, section=f"{section}.capabilities")

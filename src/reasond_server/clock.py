@@ -1,4 +1,4 @@
-"""Where times, ids and chance come from; injected, so that a log can be made again byte for byte."""
+"""The source of times, ids and random numbers; injected, so that a log can be reproduced byte for byte."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 # 26^28 > 2^128. Letters, because tokenizers cut them into fewer tokens than digits.
 _NONCE_LETTERS = 28
-# Each letter stands for nine bytes; the few that are over would make some letters likelier.
+# Each letter stands for nine byte values; the remaining values would make some letters more likely.
 _LETTER_OF_BYTE = (string.ascii_lowercase.encode() * 10)[:256]
 _UNFIT_BYTES = bytes(range(9 * len(string.ascii_lowercase), 256))
 _SPARE_BYTES = 20
 
 
 def new_nonce() -> str:
-    """Return a random mark of at least 128 bits: 28 small letters."""
+    """Return a random nonce of at least 128 bits: 28 lower-case letters."""
     letters = b""
     while len(letters) < _NONCE_LETTERS:
         letters += os.urandom(_NONCE_LETTERS + _SPARE_BYTES).translate(_LETTER_OF_BYTE, _UNFIT_BYTES)
@@ -29,7 +29,7 @@ def new_nonce() -> str:
 
 
 def nonce_of(number: int) -> str:
-    """Return the mark that `number`, not negative, stands for: 28 small letters, its lowest digits to base 26."""
+    """Return the nonce of `number` (0 or more): 28 lower-case letters, its lowest digits in base 26."""
     letters: list[str] = []
     for _ in range(_NONCE_LETTERS):
         number, letter = divmod(number, len(string.ascii_lowercase))
@@ -39,7 +39,7 @@ def nonce_of(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The time of day in UTC, seconds for measuring, new ids and nonces, and a number in [0, 1) for spreading waits."""
+    """The time in UTC, monotonic seconds, new ids and nonces, and a random number in [0, 1) for spreading waits."""
 
     now: Callable[[], datetime]
     monotonic: Callable[[], float]

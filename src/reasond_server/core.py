@@ -1,4 +1,4 @@
-"""The core put together: model, strategies, store, runner, agents and the two services, without any listener."""
+"""Assembles the core: model, strategies, store, runner, agents and the two services, without any listener."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def system_clock() -> Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """Everything that works, whoever calls it."""
+    """All parts that do not depend on a transport."""
 
     reasoning: ReasoningService
     directory: AgentDirectory
@@ -54,14 +54,14 @@ def registry_of(settings: Settings) -> StrategyRegistry:
     """Return the strategies that are installed and enabled.
 
     Raises:
-        SettingsError: a strategy cannot be loaded, or its table does not work.
+        SettingsError: a strategy cannot be loaded, or its table is not valid.
     """
     check_tables(settings.reasoning.strategies)
     return discover(settings.reasoning.enabled_strategies)
 
 
 async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stores:
-    """Return the stores that the settings name, opened; under `dev` in memory, unless they name one.
+    """Open and return the stores that the settings name; with `dev` they are in memory unless the settings name one.
 
     Raises:
         SettingsError: they cannot be used.
@@ -108,14 +108,14 @@ def assemble(
     observer: Observer = UNOBSERVED,
     tracing: Tracing | None = None,
 ) -> Core:
-    """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
+    """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
     Tool servers are not connected before `Core.tools` is started.
 
-    `store` and `directory` are those that the settings name, opened; without them everything is kept in memory.
+    `store` and `directory` are the opened stores of the settings; without them everything is kept in memory.
 
     Raises:
-        SettingsError: a strategy or a tool cannot be loaded, or its table does not work.
+        SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
     """
     clock = clock or system_clock()
     tables = settings.reasoning.strategies

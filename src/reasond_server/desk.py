@@ -1,4 +1,4 @@
-"""The executions of a caller, whatever works on them: read, follow, list, cancel and delete, once for every kind."""
+"""Reads, follows, lists, cancels and deletes the executions of a caller, for every kind of work."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class ExecutionPage:
 
 
 class ExecutionDesk:
-    """Reads, follows, lists, cancels and forgets executions on behalf of a verified caller, who sees only its own.
+    """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    Reading and listing are granted for every strategy at once. Whoever may use some strategies only can follow, cancel
-    and delete executions of those alone.
+    The permissions to read and to list apply to all strategies. A caller with permission for some strategies only can
+    follow, cancel and delete only their executions.
 
-    What it finds or refuses stands in the audit log.
+    The audit log records what is found and refused.
     """
 
     def __init__(self, *, store: ExecutionStore, runner: Runner, follower: Follower) -> None:
@@ -65,7 +65,7 @@ class ExecutionDesk:
         self._follower = follower
 
     async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
-        """Return the execution with its log so far. Raises as `resume`, but asks for no permission."""
+        """Return the execution with its log so far. Raises as `resume`, but checks no permission for the strategy."""
         execution = await self._find(caller, execution_id)
         return ExecutionLog(execution=execution, events=await self._read_events(execution))
 
@@ -78,16 +78,16 @@ class ExecutionDesk:
         include_deltas: bool = False,
         keep_running: bool = False,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events of an execution above `after_sequence`, those to come included.
+        """Yield the events of an execution above `after_sequence`, including future ones.
 
-        `keep_running` lets the execution go on when this stream is cut, whichever process works on it and takes it
-        over later; it is in force before the first event comes, and cannot be taken back.
+        With `keep_running` the execution continues when this stream is cut, in any process that runs it or takes it
+        over. This takes effect before the first event and cannot be revoked.
 
         Raises:
-            ExecutionNotFoundError: there is none for this caller.
+            ExecutionNotFoundError: this caller has no such execution.
             PermissionMissingError: the caller may not use its strategy.
             CursorExpiredError: its log is no longer kept.
-            InvalidRequestError: the log never was that long.
+            InvalidRequestError: `after_sequence` is beyond the end of the log.
         """
         execution = await self._find(caller, execution_id, is_used=True)
         link_rpc_to(self._runner.find_live(execution_id))
@@ -104,7 +104,7 @@ class ExecutionDesk:
     async def follow(
         self, execution: Execution, *, include_deltas: bool, keep_running: bool = False
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield all events of an execution of this caller that was just started or found; as `resume`."""
+        """Yield all events of an execution that was just started or found for this caller; otherwise as `resume`."""
         if keep_running:
             await self._keep(execution)
         async with aclosing(self._follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
@@ -114,7 +114,7 @@ class ExecutionDesk:
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
         """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
 
-        One that is at work in another process, or in none, is returned as it is after 10 seconds at most.
+        An execution in another process, or in none, is returned in its present state after 10 seconds at most.
         """
         return await self._stop(await self._find(caller, execution_id, is_used=True))
 
@@ -144,12 +144,12 @@ class ExecutionDesk:
         return ExecutionPage(executions=found[:size], next_page_token=token)
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
-        """Stop the execution if it runs, and forget it. Raises as `resume`."""
+        """Stop the execution if it runs, and delete it. Raises as `resume`."""
         await self._stop(await self._find(caller, execution_id, is_used=True))
         await self._store.delete(caller.tenant, execution_id)
 
     async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
-        """Return the caller's execution; refuse one that `is_used` if its strategy is not granted."""
+        """Return the caller's execution; with `is_used`, refuse it if the caller may not use its strategy."""
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
@@ -162,7 +162,7 @@ class ExecutionDesk:
         return execution
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
-        """Return the log, of a damaged one what comes before the damage, and the end."""
+        """Return the events of the log; of a damaged log, the events before the damage and the last one."""
         tenant, name = execution.tenant, execution.execution_id
         try:
             events = await self._store.read(tenant, name)
@@ -173,7 +173,7 @@ class ExecutionDesk:
         return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
 
     async def _keep(self, execution: Execution) -> None:
-        """Let the execution go on when nobody follows it, unless that was asked for when it began."""
+        """Let the execution run without subscribers; nothing to do if its request asked for that already."""
         run = self._runner.find_live(execution.execution_id)
         if run is not None:
             if run.work.request.keep_running:
@@ -183,12 +183,12 @@ class ExecutionDesk:
             await self._store.request_keep(execution.tenant, execution.execution_id)
 
     async def _stop(self, execution: Execution) -> Execution:
-        """Stop an execution wherever it is at work, and return it as it is then."""
+        """Stop an execution in any process, and return it in its new state."""
         run = self._runner.find_live(execution.execution_id)
         if run is not None:
             run.cancel()
             await run.wait_for_end()
-            # It may have been suspended at that moment.
+            # The run may have suspended itself before the cancellation.
             execution = await self._store.find(execution.tenant, execution.execution_id)
         if execution.state is ExecutionState.SUSPENDED:
             await self._runner.stop_suspended(execution.tenant, execution.execution_id)
@@ -197,7 +197,7 @@ class ExecutionDesk:
         return await self._store.find(execution.tenant, execution.execution_id)
 
     async def _stop_elsewhere(self, execution: Execution) -> None:
-        """Ask the process that works on the execution to stop it, and wait until it has, but not for ever."""
+        """Ask the process that runs the execution to stop it, and wait for the end, 10 seconds at most."""
         moved = asyncio.Event()
         tenant, execution_id = execution.tenant, execution.execution_id
         with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
@@ -211,13 +211,13 @@ class ExecutionDesk:
 
 
 def link_rpc_to(run: Run | None) -> None:
-    """Let the span of the RPC at work point at `run`, if it is at work here."""
+    """Link the span of the current RPC to `run`, if the run is active in this process."""
     if run is not None:
         run.trace.link_rpc()
 
 
 def note_concerned(execution_id: str) -> None:
-    """Let the audit log and the access log say which execution the call is about."""
+    """Add the execution's id to the audit log and the access log of the current call."""
     audit.concern(execution_id)
     note_execution(execution_id)
 
@@ -229,10 +229,10 @@ def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
 
 
 def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
-    """Return the place (create time, id) that `token` stands for.
+    """Return the place (create time in seconds, id) that `token` stands for.
 
     Raises:
-        InvalidRequestError: it is not a token of ours, or it was made for another filter.
+        InvalidRequestError: this server did not make the token, or it was made for another filter.
     """
     try:
         match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):

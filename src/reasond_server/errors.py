@@ -1,7 +1,7 @@
-"""Every error that reasond raises on purpose, and all that holds of each reason.
+"""Every error that reasond raises on purpose, with the declaration of each reason.
 
     ReasondError
-    ├── RequestError                  the caller can mend it
+    ├── RequestError                  the caller can correct it
     │   ├── InvalidRequestError           INVALID_REQUEST
     │   ├── InvalidConfigError            INVALID_CONFIG
     │   ├── ParseError                    PARSE_ERROR
@@ -15,13 +15,13 @@
     │   ├── StrategyNotFoundError         STRATEGY_NOT_FOUND
     │   ├── StrategyNotSupportedError     STRATEGY_NOT_SUPPORTED
     │   └── StrategyRequiredError         STRATEGY_REQUIRED
-    ├── AccessError                   who may
+    ├── AccessError                   authentication and permissions
     │   ├── TokenMissingError             TOKEN_MISSING
     │   ├── TokenInvalidError             TOKEN_INVALID
     │   ├── TokenExpiredError             TOKEN_EXPIRED
     │   ├── IssuerUnavailableError        ISSUER_UNAVAILABLE
     │   └── PermissionMissingError        PERMISSION_MISSING
-    ├── LimitError                    how much
+    ├── LimitError                    limits and capacity
     │   ├── RateLimitedError              RATE_LIMITED
     │   ├── TokenBudgetExhaustedError     TOKEN_BUDGET_EXHAUSTED
     │   ├── OverloadedError               OVERLOADED
@@ -29,7 +29,7 @@
     │   ├── SlowConsumerError             SLOW_CONSUMER
     │   ├── StoreFullError                STORE_FULL
     │   └── StoreUnavailableError         STORE_UNAVAILABLE
-    ├── LookupFailedError             what is not there
+    ├── LookupFailedError             missing resources
     │   ├── ExecutionNotFoundError        EXECUTION_NOT_FOUND
     │   ├── CursorExpiredError            CURSOR_EXPIRED
     │   └── AgentNotFoundError            AGENT_NOT_FOUND
@@ -43,9 +43,9 @@
     │   └── ContentFilteredError          CONTENT_FILTERED
     ├── NotResumableError             NOT_RESUMABLE
     ├── InternalError                 INTERNAL
-    └── SettingsError                 the operator's configuration; never crosses a wire
+    └── SettingsError                 the operator's configuration; never sent to a caller
 
-Everything about a reason stands in its class, as plain names and numbers, and is read there. No wire is imported.
+The class of a reason declares everything about it, as plain names and numbers. This module imports no transport.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ show = reasons.show
 
 
 class RequestError(ReasondError):
-    """The request as such is wrong."""
+    """The request itself is invalid."""
 
     @classmethod
     def of(cls, *violations: Violation) -> Self:
-        """Make the error that lists `violations`; programs match on how its message begins."""
+        """Make the error that lists `violations`; programs match on the beginning of its message."""
         text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
         return cls(f"Request validation failed: {text}", violations=violations)
 
@@ -83,7 +83,7 @@ class InvalidRequestError(RequestError):
 
 
 class InvalidConfigError(RequestError):
-    """The configuration of a strategy is not valid, or above a ceiling of the operator."""
+    """The configuration of a strategy is invalid, or exceeds a ceiling of the operator."""
 
     declaration = Reason(
         "INVALID_CONFIG",
@@ -123,7 +123,7 @@ class MethodNotFoundError(RequestError):
 
 
 class RequestIdReusedError(RequestError):
-    """The request id stands for another request already."""
+    """The request id was already used for a different request."""
 
     declaration = Reason(
         "REQUEST_ID_REUSED",
@@ -200,7 +200,7 @@ class StrategyRequiredError(StrategyError):
 
 
 class AccessError(ReasondError):
-    """The caller may not."""
+    """The caller is not authenticated, or lacks a permission."""
 
 
 class TokenMissingError(AccessError):
@@ -240,7 +240,7 @@ class TokenExpiredError(AccessError):
 
 
 class IssuerUnavailableError(AccessError):
-    """The keys of the issuer cannot be fetched, so nobody knows whether the token is valid; nothing was spent."""
+    """The keys of the issuer cannot be fetched, so the token cannot be verified; nothing was spent."""
 
     declaration = Reason(
         "ISSUER_UNAVAILABLE",
@@ -291,7 +291,7 @@ class TokenBudgetExhaustedError(LimitError):
 
 
 class OverloadedError(LimitError):
-    """As many executions run as may; nothing was spent."""
+    """The maximum number of executions is running; nothing was spent."""
 
     declaration = Reason(
         "OVERLOADED",
@@ -351,7 +351,7 @@ class StoreUnavailableError(LimitError):
 
 
 class LookupFailedError(ReasondError):
-    """Something that was asked for is not there."""
+    """A requested resource does not exist."""
 
 
 class ExecutionNotFoundError(LookupFailedError):
@@ -365,7 +365,7 @@ class ExecutionNotFoundError(LookupFailedError):
 
 
 class CursorExpiredError(LookupFailedError):
-    """The log of the execution is no longer kept."""
+    """The log of the execution is no longer stored."""
 
     declaration = Reason(
         "CURSOR_EXPIRED", "OUT_OF_RANGE", remedy="Start the task again; the events after the cursor are no longer kept."
@@ -383,7 +383,7 @@ class AgentNotFoundError(LookupFailedError):
 
 
 class ModelError(ReasondError):
-    """The language model did not do its part."""
+    """The language model failed."""
 
 
 class ContextExhaustedError(ModelError):
@@ -408,7 +408,7 @@ class ModelUnavailableError(ModelError):
 
 
 class ModelRateLimitedError(ModelError):
-    """The model's provider refused for now; nothing was spent."""
+    """The model's provider refused the call for now; nothing was spent."""
 
     declaration = Reason(
         "MODEL_RATE_LIMITED",
@@ -427,7 +427,7 @@ class ModelTimeoutError(ModelError):
 
 
 UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, ContextExhaustedError)
-"""What a model raises in place of its first text: the call was refused, and nothing is owed for it."""
+"""The errors that a model raises before its first text: the call was refused, and costs nothing."""
 
 
 class ModelFailedError(ModelError):
@@ -461,7 +461,7 @@ class ContentFilteredError(ModelError):
 
 
 class NotResumableError(ReasondError):
-    """The server that worked on the execution went down, and no other can go on with it."""
+    """The server that ran the execution stopped, and no other server can resume it."""
 
     declaration = Reason(
         "NOT_RESUMABLE",
@@ -477,13 +477,13 @@ class InternalError(ReasondError):
 
 
 class SettingsError(ReasondError):
-    """The operator's configuration is wrong; raised at start-up and by `reasond config`."""
+    """The operator's configuration is invalid; raised at start-up and by `reasond config`."""
 
     reason = "INVALID_CONFIG"
 
 
 def error_of(reason: str, message: str) -> ReasondError:
-    """Return an error of the class that `reason` names, as it was kept with an execution: to wait changes nothing."""
+    """Return an error of the class of `reason`, for an error stored with an execution: waiting does not help."""
     error = error_classes().get(reason, InternalError)(message)
     error.retry_after_s = None
     return error
@@ -495,6 +495,6 @@ def error_classes() -> dict[str, type[ReasondError]]:
 
 
 def _leaves(base: type[ReasondError]) -> list[type[ReasondError]]:
-    """Return the classes of this module below `base` that have none below themselves."""
+    """Return the subclasses of `base` in this module that have no subclasses."""
     below = [one for one in base.__subclasses__() if one.__module__ == __name__]
     return [leaf for one in below for leaf in _leaves(one)] if below else [base]

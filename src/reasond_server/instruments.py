@@ -1,4 +1,4 @@
-"""Settings become metrics and tracing: what counts, the words of labels, where spans go, who is told of traces."""
+"""Builds metrics and tracing from the settings: counters, the values of labels, and the destinations of spans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.sampling import Sampler
 
 PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
-"""What spans call the providers of the configuration."""
+"""The names of the configured providers in spans."""
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _TOOL_OUTCOMES = ("ok", "failed", "timeout", "invalid_arguments", "unknown_tool", "refused", "cancelled")
 _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
@@ -46,9 +46,9 @@ _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """What a server with metrics has beside the observer: samples, and what is read.
+    """What a server with metrics has besides the observer: the sampler, and the exposition that is scraped.
 
-    `is_shared`: what is read are the sums of all processes that share a folder.
+    With `is_shared` a scrape returns the sums of all processes that share a folder.
     """
 
     sampler: Sampler
@@ -58,7 +58,7 @@ class Counting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """What the rooms tell their work to; `counting` is None where nobody could read it, and then nothing is counted."""
+    """The observer of all rooms; `counting` is None if nobody can read the metrics, and then nothing is counted."""
 
     observer: Observer
     counting: Counting | None = None
@@ -72,11 +72,11 @@ def measuring_of(
     model: str,
     look: Callable[[], Snapshot],
 ) -> Measuring:
-    """Return what `settings` ask for; `look` tells how the server is, `strategies` and `model` are names for labels."""
+    """Return what `settings` ask for; `look` returns the server's state, `strategies` and `model` are label values."""
     is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)
     if not settings.reasoning.performance.enable_metrics or not is_readable:
         return Measuring(observer=UNOBSERVED)
-    # Imported here: prometheus_client takes 60 ms, and a server without metrics does without.
+    # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
     from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
     from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
     from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
@@ -93,7 +93,7 @@ def measuring_of(
 
 
 def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> MetricsPage | None:
-    """Return what the HTTP listener serves; None where it does not."""
+    """Return the metrics page of the HTTP listener; None if the listener has none."""
     if counting is None or not settings.metrics.on_http:
         return None
     return MetricsPage(counting.exposition.scrape, gate=gate)
@@ -102,10 +102,10 @@ def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> 
 def listener_of(
     settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_call_id: Callable[[], str]
 ) -> HttpServer | None:
-    """Return the listener that serves nothing but metrics; None where there is none.
+    """Return the separate listener for metrics; None if there is none.
 
-    It asks for a token where other machines can reach it, unless the operator decided otherwise, and has the TLS of
-    the others there.
+    If other machines can reach it, it uses the TLS files of HTTP and requires a token, unless the operator allows
+    anonymous readers.
     """
     own, server = settings.metrics, settings.server
     if counting is None or not own.address:
@@ -124,7 +124,7 @@ def listener_of(
 
 
 def tls_files_of(server: ServerSettings) -> TlsFiles | None:
-    """Return the TLS files of HTTP; None where TLS is off or ends at a proxy."""
+    """Return the TLS files of HTTP; None if TLS is off or ends at a proxy."""
     if server.tls != "files":
         return None
     return TlsFiles(
@@ -133,7 +133,7 @@ def tls_files_of(server: ServerSettings) -> TlsFiles | None:
 
 
 def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
-    """Return the words of every label whose values callers, models or other programs could choose."""
+    """Return the allowed values of every label whose values callers, models or other programs could choose."""
     reasons = set(error_classes())
     finishes = {finish.value for finish in ModelFinish}
     backends = settings.llm.backends
@@ -159,14 +159,14 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
 
 
 def tools_of(tools: ToolsSettings) -> set[str]:
-    """Return the names that settings give tools; SERVER__other stands for what a server has besides."""
+    """Return the names of tools in the settings; SERVER__other stands for all other tools of an MCP server."""
     offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
     return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}
 
 
 def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
-    """Return what the settings say of tracing; models of known providers are told only where that is asked for."""
+    """Return the tracing options; trace context goes to models of known providers only if the settings ask for it."""
     section = settings.tracing
     told = set(section.propagate_to)
     models = "hosted_models" if _is_hosted_model(settings, environ) else "models"
@@ -184,16 +184,16 @@ def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_
 
 
 def span_sink_of(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> SpanSink | None:
-    """Return where the settings send spans; None where nothing is traced.
+    """Return the destination of spans; None if nothing is traced.
 
     Raises:
-        SettingsError: they name an endpoint, but the packages are not installed.
+        SettingsError: the settings name an endpoint, but the packages are not installed.
     """
     return sink_of(tracing_options(settings, environ, instance_id=instance_id))
 
 
 def provider_name(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return what spans call the provider of the model."""
+    """Return the name of the model's provider in spans."""
     return PROVIDERS[choose_provider(settings, environ)]
 
 
@@ -203,5 +203,5 @@ def _is_hosted_model(settings: Settings, environ: Mapping[str, str]) -> bool:
     try:
         return is_hosted(read_backend_options(settings, environ).base_url)
     except SettingsError:
-        # The model is given from outside, and nothing is configured for it.
+        # The model was passed to the server, and the settings describe none. Hosted is the careful assumption.
         return True

@@ -32,7 +32,7 @@ class Limiting:
     tokens: RedisTokenLedger | None = None
 
     async def aclose(self) -> None:
-        """Release what is left to release, and close the connections."""
+        """Release the remaining permits and reservations, and close the connections."""
         await self.callers.aclose()
         if self.slots is not None:
             await self.slots.aclose()
@@ -43,10 +43,10 @@ class Limiting:
 
 
 def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED) -> Limiting:
-    """Return the limits that `settings` ask for, which tell `observer` of refusals; absent limits cost nothing.
+    """Return the limits that `settings` ask for, which report refusals to `observer`; absent limits cost nothing.
 
     Raises:
-        SettingsError: Redis is asked for, but its package is not installed or its address is no address.
+        SettingsError: the settings name Redis, but its package is not installed or its address is not valid.
     """
     health = SharedHealth(monotonic=time.monotonic)
     redis = _open_redis(settings) if settings.storage == "redis" else None
@@ -71,7 +71,7 @@ def _open_redis(settings: LimitsSettings) -> Redis:
             'limits.storage = "redis" needs the package redis', remedy="Install reasond-server[redis]."
         ) from None
     try:
-        # Half a second is for a new connection; Fallback bounds each call.
+        # Half a second limits a new connection; Fallback limits each call.
         return Redis.from_url(settings.redis_url.get_secret_value(), socket_connect_timeout=0.5, socket_timeout=0.5)
     except ValueError:
         raise SettingsError(
@@ -86,7 +86,7 @@ def _read_token_limits(settings: LimitsSettings, *, share: int = 1) -> TokenLimi
 
 
 def _share(amount: int, servers: int) -> int | None:
-    """Return the part of `amount` that one of `servers` may use by itself; None without a limit."""
+    """Return the share of `amount` that each of `servers` may use without Redis; None without a limit."""
     return max(1, amount // servers) if amount else None
 
 
@@ -118,7 +118,7 @@ def _build_ledger(
 def _build_gate(
     settings: LimitsSettings, health: SharedHealth, shared: RequestAdmission | None, observer: LimitObserver
 ) -> RequestGate | None:
-    """Return the gate of requests; without limits None, and nothing is imported for it."""
+    """Return the gate of requests; None without limits, and then nothing is imported for it."""
     if not _has_request_limits(settings):
         return None
     from reasond_server.limits.request_limits import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
@@ -135,7 +135,7 @@ def _build_gate(
 
 
 def _read_request_limits(settings: LimitsSettings, *, servers: int) -> RequestLimits | None:
-    """Return the limits that one of `servers` applies by itself; None if requests are not counted."""
+    """Return the limits that each of `servers` applies without Redis; None if requests are not counted."""
     from reasond_server.limits.request_limits import RequestLimits  # noqa: PLC0415 - as above
 
     minute, hour = (_share(amount, servers) for amount in (settings.requests_per_minute, settings.requests_per_hour))
@@ -143,7 +143,7 @@ def _read_request_limits(settings: LimitsSettings, *, servers: int) -> RequestLi
 
 
 def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
-    """Return the admission that one of `servers` applies by itself."""
+    """Return the admission that each of `servers` applies without Redis."""
     from reasond_server.limits.request_limits import DirectAdmission, MemorySlots  # noqa: PLC0415 - as above
 
     most, limits, rates = (

@@ -1,4 +1,4 @@
-"""What every error says, and what is declared of each reason: plain names and numbers, no wire is imported."""
+"""The base of all errors, and the declaration of each reason: plain names and numbers; imports no transport."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 INTERNAL_MESSAGE: Final = "internal error"
-"""All that a caller learns of a fault of the server; the rest is in the log under the id of the call."""
+"""The only text about a fault of the server that a caller gets; the details are in the log under the call id."""
 
 SOON_S: Final = 1.0
-"""Seconds after which it is worth trying again where nothing better is known."""
+"""Default seconds to wait before a retry."""
 
 _MAX_SHOWN_CHARACTERS = 120
 
 
 def _without_user(text: str) -> str:
-    """Return `text` without user and password, where it is a URL that has them."""
+    """Return `text` without user and password, if it is a URL that has them."""
     scheme, found, rest = text.partition("://")
     place = rest.rfind("@")
     return f"{scheme}://***{rest[place:]}" if found and place >= 0 and not any(map(str.isspace, rest[:place])) else text
@@ -28,7 +28,7 @@ def _without_user(text: str) -> str:
 def show(value: object) -> str:
     """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters.
 
-    What stands before the host of a URL is left out: it may be a password.
+    The user information of a URL is left out: it may contain a password.
     """
     if isinstance(value, str):
         value = _without_user(value)
@@ -40,7 +40,7 @@ def show(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One thing that is wrong with a request: the path of the field and what would be right."""
+    """One problem of a request: the path of the field and a description of valid values."""
 
     field: str
     description: str
@@ -48,19 +48,19 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What holds of every error with one reason.
+    """The properties of every error with one reason.
 
     Attributes:
-        name: The word that both wires carry: a value of `ErrorReason` in errors.proto without its prefix.
+        name: The name on both transports: a value of `ErrorReason` in errors.proto without its prefix.
         grpc_status: Name of the gRPC status code.
         jsonrpc_code: Code of the JSON-RPC error object.
-        remedy: What the page of the errors advises, in Markdown.
-        is_bare: Whether the JSON-RPC message is `message` alone, because clients of seed 001 compare it word for word;
+        remedy: The advice on the page of errors, in Markdown.
+        is_bare: Whether the JSON-RPC message is only `message`, because clients of seed 001 compare it exactly;
             otherwise it is `full_message`.
-        is_fault: Whether the server, or what it depends on, did not do its part: its span then has the status ERROR.
-        is_quota: Whether a quota of the caller or of the server's account is used up (google.rpc.QuotaFailure).
-        denial: How `reasond_denials` counts a call that was refused for it; empty where it is not counted there.
-        retry_after_s: Seconds to wait where the one who raises it knows no better; None where waiting does not help.
+        is_fault: Whether the server or one of its dependencies failed: the span then has the status ERROR.
+        is_quota: Whether a quota of the caller or of the server's account is exhausted (google.rpc.QuotaFailure).
+        denial: The label of such calls in the metric `reasond_denials`; empty if they are not counted there.
+        retry_after_s: Default seconds to wait before a retry; None if waiting does not help.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Reason:
 
 
 class ReasondError(Exception):
-    """Base of all errors; `message` says what is wrong, `remedy` what to do about it.
+    """Base of all errors; `message` describes the problem, `remedy` the solution.
 
-    `metadata` holds limits and names for programs. `retry_after_s` (seconds) is set only where waiting
-    helps: by default to that of the reason. `execution_id` names the execution whose partial result was kept.
-    A class without a `declaration` crosses the wires as the class above it, or as INTERNAL if it names a `reason`.
+    `metadata` holds limits and names for programs. `retry_after_s` (seconds) is set only if waiting
+    helps; its default is that of the reason. `execution_id` is the execution whose partial result was stored.
+    A class without a `declaration` is sent as its base class, or as INTERNAL if it has a `reason`.
     """
 
     declaration: ClassVar[Reason] = Reason(
@@ -115,12 +115,12 @@ class ReasondError(Exception):
         self.execution_id: str | None = None
 
     def copy(self) -> Self:
-        """Return a copy without traceback: frames of an error that was raised keep alive all that they hold."""
+        """Return a copy without traceback: the frames of a raised error keep all their objects alive."""
         error = type(self).__new__(type(self), *self.args)
         error.__dict__.update(self.__dict__)
         return error
 
     @property
     def full_message(self) -> str:
-        """What is wrong and what to do, as one text."""
+        """`message` and `remedy` as one text."""
         return f"{self.message.rstrip('.')}. {self.remedy}" if self.remedy else self.message

@@ -1,4 +1,4 @@
-"""Where logs and agents are kept, from the address that the operator gave."""
+"""Opens the stores of logs and agents at the address that the operator gave."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _POSTGRES: Final = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """What keeps executions and agents, both in one database; `place` says in words where that is.
+    """The stores of executions and agents, both in one database; `place` describes in words where it is.
 
-    `is_in_place` says whether the database is still there, without asking it; false means that nothing can be kept.
+    `is_in_place` returns whether the database still exists, without a query; False means that nothing can be stored.
     """
 
     executions: ExecutionStore
@@ -39,7 +39,7 @@ class Stores:
     is_in_place: Callable[[], bool] = lambda: True
 
     async def aclose(self) -> None:
-        """Give back what is held; nothing is called afterwards."""
+        """Close the stores; no method may be called afterwards."""
         await self.executions.aclose()
 
 
@@ -58,8 +58,8 @@ async def open_stores(
 ) -> Stores:
     """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
 
-    `max_agents` bounds the agents of all tenants, `max_agents_per_tenant` those of each (None: only the former).
-    `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's.
+    `max_agents` limits the agents of all tenants together, `max_agents_per_tenant` those of each (None: no limit).
+    `max_executions` and `max_bytes` limit the memory store; `synchronous` and `max_file_bytes` apply to SQLite.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.
@@ -95,17 +95,17 @@ def memory_stores(
     max_agents: int,
     max_agents_per_tenant: int | None = None,
 ) -> Stores:
-    """Return stores that live and die with the process."""
+    """Return stores in memory, which are lost when the process ends."""
     executions = MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=monotonic)
     agents = MemoryAgentDirectory(max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now)
     return Stores(executions=executions, agents=agents, place=_IN_MEMORY)
 
 
 def migrate_stores(*, url: str, data_dir: str) -> str:
-    """Bring the database at `url` to the schema of this release; return what was done, in words.
+    """Migrate the database at `url` to the schema of this release; return in words what was done.
 
     Raises:
-        SettingsError: it cannot be reached, is in use, or a later release migrated it.
+        SettingsError: the database cannot be reached, is in use, or a later release migrated it.
     """
     if url == MEMORY_URL:
         return "the store in memory has no schema"
@@ -123,10 +123,10 @@ def migrate_stores(*, url: str, data_dir: str) -> str:
 
 
 def examine_stores(*, url: str, data_dir: str) -> str:
-    """Return where the store is and how it stands, in words, without changing anything.
+    """Return in words where the store is and its state, without changing anything.
 
     Raises:
-        SettingsError: a server could not use it.
+        SettingsError: a server could not use the store.
     """
     if url == MEMORY_URL:
         return _IN_MEMORY
@@ -148,7 +148,7 @@ def examine_stores(*, url: str, data_dir: str) -> str:
 
 
 def require_driver(url: str) -> None:
-    """Refuse an address of PostgreSQL where its driver is missing; nothing is connected.
+    """Refuse an address of PostgreSQL if its driver is missing; opens no connection.
 
     Raises:
         SettingsError: the driver is not installed.
@@ -158,10 +158,10 @@ def require_driver(url: str) -> None:
 
 
 def file_of(url: str, data_dir: str) -> Path:
-    """Return the SQLite file that `url` means, in `data_dir` where it names none.
+    """Return the SQLite file that `url` names; without a name, the default file in `data_dir`.
 
     Raises:
-        SettingsError: `url` is of no form that is known.
+        SettingsError: `url` has an unknown form.
     """
     if not url:
         state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
@@ -184,7 +184,7 @@ async def _sqlite_stores(
     synchronous: str,
     max_file_bytes: int,
 ) -> Stores:
-    # Loaded here: a server in memory needs none of it.
+    # Imported here: a server that stores in memory needs none of it.
     from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
     from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
@@ -223,7 +223,7 @@ async def _postgres_stores(
 
 
 def _require_driver() -> None:
-    """Refuse PostgreSQL where its driver is missing."""
+    """Refuse PostgreSQL if its driver is missing."""
     missing = [name for name in ("psycopg", "psycopg_pool") if importlib.util.find_spec(name) is None]
     if missing:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Builds the tools that the settings describe; `tools` itself gets plain values."""
+"""Builds the tools that the settings describe; the package `tools` itself gets plain values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) ->
     """Return the tools of [tools]; each call is reported to `observer`; nothing is connected yet.
 
     Raises:
-        SettingsError: a tool cannot be loaded, two have one name, or a package is missing.
+        SettingsError: a tool cannot be loaded, two tools have the same name, or a package is missing.
     """
     fetch = settings.http_get
     tools: list[Tool] = [*discover_tools(settings.enabled)]

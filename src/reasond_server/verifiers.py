@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
 
-# An agent makes few honest mistakes from one address; one address may have many agents.
+# Failures per minute. One agent makes few honest mistakes, but many agents may share one address.
 _FAILURES_OF_AN_AGENT = 5
 _FAILURES_OF_AN_ADDRESS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What verifies tokens; `signing` is the key of tokens that this server mints, None if it mints none."""
+    """The verifiers of tokens; `signing` is the key of tokens that this server mints, None if it mints none."""
 
     verifier: TokenVerifier
     peers: Peers
@@ -49,9 +49,10 @@ class Verification:
     key_set: JwksKeys | None
 
     def reload(self, auth: AuthSettings) -> None:
-        """Apply what may change while the server runs: the revocations.
+        """Apply the settings that may change while the server runs: the revocations.
 
-        Only a list that the file states counts: an empty file, or one that is cut off, must not let anybody in again.
+        If the file has no list of revocations, the present list stays: an empty or truncated file must not readmit
+        anybody.
         """
         stated = auth.model_fields_set
         self.revocations.replace(
@@ -66,7 +67,7 @@ class Verification:
 
 
 def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime]) -> Verification:
-    """Return what verifies tokens as `loaded` says; under `dev` a key that dies with the process comes first.
+    """Return the verifiers of tokens that `loaded` describes; with `dev` a temporary key of this process comes first.
 
     Raises:
         SettingsError: a public key cannot be used.
@@ -104,10 +105,10 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
 
 
 def require_known_grants(settings: Settings) -> None:
-    """Refuse roles and agents that grant what does not exist: a typing error would lock its owner out.
+    """Refuse roles and agents with unknown permissions, strategies or roles: a typing error would lock its owner out.
 
     Raises:
-        SettingsError: it names each with the nearest known word.
+        SettingsError: it names each unknown word with the nearest known one.
     """
     auth, enabled = settings.auth, settings.reasoning.enabled_strategies
     found: list[Violation] = []
@@ -143,7 +144,7 @@ def _find_unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Ite
 
 
 def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
-    """Return a minter of tokens with `key` that a server of the same settings accepts."""
+    """Return a minter that signs with `key`; a server with the same settings accepts its tokens."""
     rules = _read_rules(auth)
     return TokenMinter(
         key=key,
@@ -158,10 +159,10 @@ def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
 def agent_tokens_of(
     auth: AuthSettings, *, signing: SigningKey | None, now: Callable[[], datetime]
 ) -> AgentTokens | None:
-    """Return what issues tokens to the agents of the configuration; None if there are none.
+    """Return the issuer of tokens for the agents of the configuration; None if there are none.
 
     Raises:
-        SettingsError: there is no key to sign their tokens with, or a hash cannot be verified against.
+        SettingsError: there is no key to sign their tokens, or a secret hash cannot be used.
     """
     if not auth.agents:
         return None
@@ -195,7 +196,7 @@ def _build_account(name: str, agent: AgentAccountSettings) -> AgentAccount:
 
 
 def signing_key_of(key: AuthKey) -> SigningKey:
-    """Return a key of the configuration that signs."""
+    """Return the signing key that the configuration describes."""
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
 
 

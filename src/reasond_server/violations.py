@@ -1,4 +1,4 @@
-"""Describes Pydantic's findings in our own words; input is shown only shortened."""
+"""Describes the errors of Pydantic in our own words; input values are shown only shortened."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "value_error": lambda ctx: str(ctx["error"]),
 }
 _MAX_NAME = 120
-# The value is missing, too long to show, or already in the text.
+# For these errors the value is missing, too long to show, or already in the text.
 _WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
 
 
@@ -60,9 +60,9 @@ def violations_of(
     within: Mapping[str, Iterable[str]] = MappingProxyType({}),
     most: int = 100,
 ) -> list[Violation]:
-    """Return one violation with its value for each of the first `most` findings: a request may have 100,000.
+    """Return one violation with its value for each of the first `most` findings; a request may have 100,000.
 
-    `known` are the names to suggest for an unknown one, `within` the names in the object of a field.
+    `known` are the names to suggest for an unknown one; `within` are those inside the object of a field.
     """
     found = []
     for finding in error.errors(include_url=False)[:most]:
@@ -74,7 +74,7 @@ def violations_of(
 
 
 def drop_surplus_unknown(values: Mapping[str, Any], known: Iterable[str], *, most: int = 100) -> Mapping[str, Any]:
-    """Return `values` with at most `most` names that are not `known`: Pydantic describes 100,000 of them slowly."""
+    """Return `values` with at most `most` unknown names, because Pydantic is slow to describe 100,000 of them."""
     names = frozenset(known)
     surplus = frozenset(islice((name for name in values if name not in names), most, None))
     return {name: value for name, value in values.items() if name not in surplus} if surplus else values

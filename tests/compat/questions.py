@@ -1,4 +1,4 @@
-"""The tasks whose executions the stores of earlier code hold; the name of each stands first in its query."""
+"""The tasks whose executions the stores of earlier releases contain; each query starts with the task's name."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Question:
     """A task.
 
     Attributes:
-        name: stands in brackets before the query.
-        stands_at: calls of the model that are answered before it stands still; None: all of them.
-        fails_at: the call that fails, counted from 0.
+      name: stands in brackets before the query.
+      stands_at: the number of model calls that are answered before the run is held; None: all of them.
+      fails_at: the index of the model call that fails, counted from 0.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Question:
 
     @property
     def task(self) -> Mapping[str, Any]:
-        """Arguments of the client's methods."""
+        """Return the arguments of the client's methods."""
         return {
             "query": f"[{self.name}] {self.query}",
             "material": self.material,
@@ -62,18 +62,18 @@ class Question:
 
 
 def name_of(query: str) -> str:
-    """Return the name of the question that a query asks."""
+    """Return the name of the question in a query."""
     return query.partition("]")[0].removeprefix("[")
 
 
 def calls_of(*cycles: tuple[tuple[str, Mapping[str, str]], ...]) -> str:
-    """Return the part of a query that has tools called: in each cycle some (name, arguments)."""
+    """Return the part of a query that makes the run call tools: in each cycle some (name, arguments)."""
     texts = [" & ".join(f"{name}:{json.dumps(arguments)}" for name, arguments in cycle) for cycle in cycles]
     return "".join(f" ({text})" for text in texts)
 
 
 def note_each(*texts: str) -> str:
-    """Return the part of a query that has one text noted in each cycle."""
+    """Return the part of a query that makes the run note one text in each cycle."""
     return calls_of(*(((("compat__note", {"text": text})),) for text in texts))
 
 
@@ -85,7 +85,7 @@ def settings(url: str, notes: Path, **more: str) -> dict[str, str]:
         "REASOND__TOOLS__ENABLED": '["calculator"]',
         "REASOND__TOOLS__MCP__COMPAT__COMMAND": sys.executable,
         "REASOND__TOOLS__MCP__COMPAT__ARGS": json.dumps([str(PROGRAM), str(notes)]),
-        # A machine that is busy takes more than the usual 10 s to start the program; without it there are no tools.
+        # A busy machine needs more than the usual 10 s to start the program; without the program there are no tools.
         "REASOND__TOOLS__MCP__COMPAT__CONNECT_TIMEOUT_S": "50",
         **more,
     }
@@ -107,7 +107,7 @@ ENDED: Final = (
     Question(name="failed", strategy="react", query="How high?" + note_each("failing"), config=_TOOLS, fails_at=1),
     Question(name="cancelled", strategy="bounded_context", config=_WINDOWS, stands_at=1),
 )
-"""What has ended; "cancelled" was cancelled by its caller where its model stood still."""
+"""Tasks that ended; "cancelled" was cancelled by its caller while its model was held."""
 
 REDACTED: Final = (
     Question(name="thought", strategy="chain_of_thought"),
@@ -117,12 +117,12 @@ REDACTED: Final = (
     Question(name="poll", strategy="self_consistency", config={"samples": 5}),
     Question(name="failed", strategy="chain_of_thought", fails_at=0),
 )
-"""The same of a server that keeps no content."""
+"""Tasks that ended on a server that stores no content."""
 
 LOST: Final = Question(
     name="lost", strategy="bounded_context", config=_WINDOWS, keep_running=True, request_id="lost", stands_at=1
 )
-"""Was at work when that server was killed: nobody can go on with it."""
+"""Was running when that server was killed; it cannot be resumed."""
 
 RUNNING: Final = (
     Question(name="left-thought", strategy="chain_of_thought", keep_running=True, stands_at=0),
@@ -173,17 +173,17 @@ RUNNING: Final = (
         is_unary=True,
     ),
 )
-"""At work when the server was killed.
+"""Were running when the server was killed.
 
-"left-recorded" had a tool's result on record and its step not yet; "left-looking" and "left-hanging" were in the middle
-of a call, which only the first may make again.
+For "left-recorded", the result of a tool was recorded, but not its step. "left-looking" and "left-hanging" were in the
+middle of a call; only the call of "left-looking" may be repeated.
 """
 
 HANGING: Final = "left-hanging"
-"""Ends as FAILED, because nobody knows whether its tool did its part."""
+"""Ends as FAILED, because it is unknown whether its tool call had its effect."""
 
 RECORDED: Final = "left-recorded"
-"""Its tool is not called again: what it said is seen from the record."""
+"""Its tool is not called again, because its result is recorded."""
 
 STEPS_SEEN: Final[Mapping[str, int]] = {
     "left-thought": 0,
@@ -196,7 +196,7 @@ STEPS_SEEN: Final[Mapping[str, int]] = {
     "left-poll": 5,
     "left-recorded": 0,
 }
-"""Steps that each of them had logged."""
+"""The number of steps that each of them had logged."""
 
 NOTED_AFTERWARDS: Final = ("acted two", "looking", "looking two", "recorded two")
-"""What remains to be noted by whoever goes on with them, each once."""
+"""The texts that the resumed runs must note, each once."""

@@ -1,7 +1,7 @@
-"""A model without memory: its reply follows from the prompt alone, so that any process can go on with any run.
+"""A model without memory: its reply depends on the prompt alone, so that any process can resume any run.
 
-What a run does stands in its question. `(compat__note:{"text": "one"})` makes a run of ReAct call that tool in its next
-cycle; several calls of one cycle are joined with ` & `.
+The question controls a run. `(compat__note:{"text": "one"})` makes a ReAct run call that tool in its next cycle;
+several calls of one cycle are joined with ` & `.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _DEEPEST: Final = 2
 
 
 def replying_model(function: Callable[[ChatRequest], Reply] | None = None) -> FunctionModel:
-    """Return the model; `function` replies in place of `reply_to`."""
+    """Return the model; `function` replaces `reply_to`."""
     return FunctionModel(function or reply_to, name="compat", has_native_tools=True)
 
 
 def question_of(request: ChatRequest) -> str:
-    """Return the question that a prompt shows."""
+    """Return the question in a prompt."""
     found = _QUESTION.search(request.messages[1].content)
     assert found is not None, "every prompt shows the question"
     return found[1]
 
 
 def reply_to(request: ChatRequest) -> Reply:
-    """Return what the model writes."""
+    """Return the reply of the model."""
     rules, last = request.messages[0].content, request.messages[-1].content
     if "You take part in a search" in rules:
         return Reply(text=_search(last))
@@ -52,7 +52,7 @@ def reply_to(request: ChatRequest) -> Reply:
 
 
 def _search(prompt: str) -> str:
-    """Propose, judge or answer, whatever the prompt of a tree asks for."""
+    """Propose, judge or answer, as the prompt of the tree search asks."""
     judged = _JUDGED.findall(prompt)
     if judged:
         points = [sum(map(ord, text)) % 11 for text in judged]
@@ -67,7 +67,7 @@ def _search(prompt: str) -> str:
 
 
 def _act(request: ChatRequest, cycles: list[str]) -> Reply:
-    """Make the calls of the next cycle, or answer after the last."""
+    """Make the calls of the next cycle; after the last, answer."""
     done = sum(bool(message.tool_calls) for message in request.messages)
     if done >= len(cycles):
         return Reply(text=f"All is done. <answer>{ANSWER}</answer>")
@@ -79,7 +79,7 @@ def _act(request: ChatRequest, cycles: list[str]) -> Reply:
 
 
 def _read(prompt: str) -> str:
-    """Take notes until the last round, and answer then."""
+    """Take notes until the last round, then answer."""
     passed = [int(number) for number in _ROUND.findall(prompt)]
     number = max(passed, default=0) + 1
     if number < _LAST_ROUND or "<passage" in prompt:
@@ -88,6 +88,6 @@ def _read(prompt: str) -> str:
 
 
 def _sample(temperature: float) -> str:
-    """Think, and err at some temperatures."""
+    """Think, and give a wrong answer at some temperatures."""
     answer = "41" if round(temperature * 100) % 3 == 0 else ANSWER
     return f"Six times seven is {answer}. <answer>{answer}</answer>"

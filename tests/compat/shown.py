@@ -1,4 +1,4 @@
-"""What a caller is shown of executions and agents, over both transports, as JSON."""
+"""A caller's view of executions and agents over both transports, as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JSONRPC: Final = "/api/v1/jsonrpc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A caller with a token: over gRPC by the client, over HTTP by hand."""
+    """A caller with a token: over gRPC with the client, over HTTP by hand."""
 
     client: AsyncClient
     http: str
@@ -33,7 +33,7 @@ class Caller:
             return (await response.json())["result"]
 
     async def whole(self, execution_id: str, *, has_jsonrpc: bool) -> dict[str, Any]:
-        """Return an execution with its whole trace and its events; with `has_jsonrpc` also as that transport has it."""
+        """Return an execution with its whole trace and its events; with `has_jsonrpc` also its JSON-RPC form."""
         execution = await self.client.get_execution(execution_id, trace_view=TRACE_VIEW_FULL)
         told = {"execution_id": execution_id, "execution": plain(execution), "events": await self.events(execution_id)}
         if has_jsonrpc:
@@ -43,7 +43,7 @@ class Caller:
     async def events(self, execution_id: str, *, until: int | None = None) -> list[Any]:
         """Return the events from the first on: all of them, or those up to the sequence `until`.
 
-        A stream that ends with an error has told everything before.
+        If the stream ends with an error, return the events before it.
         """
         events: list[Any] = []
         stream = self.client.resume(execution_id, keep_running=True)
@@ -59,8 +59,20 @@ class Caller:
         return events
 
 
+def round_percentages(told: Any) -> Any:
+    """Return an answer over JSON-RPC of before with percentages of one decimal, as they are now."""
+    if isinstance(told, list):
+        return [round_percentages(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    return {
+        name: round(value, 1) + 0.0 if name.endswith("_pct") else round_percentages(value)
+        for name, value in told.items()
+    }
+
+
 def add_later_keys(told: Any) -> Any:
-    """Return an answer over JSON-RPC of before, with the keys that it has now: `is_measured` of savings."""
+    """Return an earlier JSON-RPC answer with the key that was added since: `is_measured` of savings."""
     if isinstance(told, list):
         return [add_later_keys(each) for each in told]
     if not isinstance(told, dict):
@@ -70,5 +82,5 @@ def add_later_keys(told: Any) -> Any:
 
 
 def plain(message: Message) -> Any:
-    """Return a message as JSON has it."""
+    """Return a message in its JSON form."""
     return json_format.MessageToDict(message, preserving_proto_field_name=True)

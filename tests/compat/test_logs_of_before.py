@@ -1,4 +1,4 @@
-"""A log of each strategy as callers read it, byte for byte: times, ids and replies are given, so only code can differ.
+"""A log of each strategy as callers read it, byte for byte: times, ids and replies are fixed, so only code can differ.
 
 `PYTHONPATH=. OLD/.venv/bin/python tests/compat/test_logs_of_before.py` writes them with the code of another tree.
 """
@@ -24,7 +24,7 @@ from reasond_server.errors import ModelFailedError
 from reasond_server.testing import Reply
 from tests.compat.questions import ENDED, Question, name_of, settings
 from tests.compat.replies import question_of, reply_to, replying_model
-from tests.compat.shown import Caller
+from tests.compat.shown import Caller, round_percentages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -62,8 +62,8 @@ QUESTIONS: Final = {
 }
 
 
-# Decision 0025: one pass is measured by the prompts that were sent, and the share of the prompt holds every fence.
-# "failed": the call that broke off is estimated with the tools that it offered.
+# Decision 0025: one pass is measured by the sent prompts, and the prompt's share includes every fence.
+# "failed": the estimate of the interrupted call includes the offered tools.
 # "unread": the tags around the notes of a last call are no part of the answer, nor of the thought.
 _OTHER_FIGURES: Final = {
     "failed": (
@@ -102,16 +102,20 @@ _OTHER_FIGURES: Final = {
 
 
 def read_golden(name: str) -> str:
-    """Return the log of before, with the figures that are meant to be others now."""
+    """Return the earlier log, with the figures that have changed on purpose.
+
+    The last value is the answer over JSON-RPC, which rounds percentages. gRPC shows them as they were computed.
+    """
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     for before, now in _OTHER_FIGURES.get(name, ()):
         assert before in text
         text = text.replace(before, now)
-    return text
+    *over_grpc, over_jsonrpc = text.removesuffix("\n]\n").split("\n")
+    return "\n".join([*over_grpc, json.dumps(round_percentages(json.loads(over_jsonrpc))), "]", ""])
 
 
 def reply(request: ChatRequest) -> Reply:
-    """Return what the model writes, endlessly where it is asked for much."""
+    """Return the reply of the model, without end if the question asks for a long one."""
     question = QUESTIONS[name_of(question_of(request))]
     if question.fails_at is not None and sum(bool(each.tool_calls) for each in request.messages) == question.fails_at:
         return Reply(text="half a thought", error=ModelFailedError("The model broke off"), error_after=6)
@@ -122,7 +126,7 @@ def reply(request: ChatRequest) -> Reply:
 
 @asynccontextmanager
 async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
-    """Serve with times that stand still, ids that are counted and one nonce."""
+    """Serve with a fixed time, counted ids and one nonce."""
     ids = count(1)
     clock = replace(
         system_clock(),
@@ -142,23 +146,23 @@ async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
 
 
 async def log(caller: Caller, question: Question) -> str:
-    """Ask, and return everything that can be read of it afterwards, an event per line."""
+    """Run the question and return all that can be read of it afterwards, one event per line."""
     stream = caller.client.reason_iterations(**question.task, request_id=f"golden-{question.name}", keep_running=True)
     execution_id = (await anext(aiter(stream))).execution_id
     await caller.events(execution_id)
     told = await caller.whole(execution_id, has_jsonrpc=True)
     lines = [json.dumps(each) for each in (*told["events"], told["execution"], told["jsonrpc"])]
-    # The ids of calls are counted with those of executions.
+    # Ids of calls and executions come from one counter.
     return "[\n" + ",\n".join(lines).replace(execution_id, "EXECUTION") + "\n]\n"
 
 
 async def write_logs(folder: Path) -> dict[str, str]:
-    """Return the logs of all questions by their names."""
+    """Return the logs of all questions by name."""
     async with serve(folder) as caller:
         return {name: await log(caller, question) for name, question in QUESTIONS.items()}
 
 
-async def test_callers_read_the_logs_of_before_byte_for_byte(tmp_path: Path) -> None:
+async def test_callers_read_earlier_logs_byte_for_byte(tmp_path: Path) -> None:
     logs = await write_logs(tmp_path)
     assert set(logs) == {path.stem for path in GOLDEN.glob("*.json")}
     for name, text in logs.items():

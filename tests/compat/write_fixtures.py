@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 STORES: Final = Path(__file__).resolve().parent / "stores"
 WITHOUT_CONTENT, WITH_CONTENT = "without", "with"
 LONG_AGO: Final = 1.0
-# By name, because the code of today need not have them.
+# Imported by name, because today's code may not have them.
 _STORES: Final = (
     ("reasond_server.executions.stored.postgres", "PostgresExecutionStore"),
     ("reasond_server.executions.stored.sqlite", "SqliteExecutionStore"),
@@ -67,7 +67,7 @@ _NOT_SQL: Final = re.compile(r"^(--.*|\\.*|SET .*|SELECT pg_catalog\.set_config.
 
 
 class _Standing:
-    """Replies as `reply_to` until a question's model is to stand still, or to fail."""
+    """Replies as `reply_to`, until a question's model must be held or must fail."""
 
     def __init__(self) -> None:
         self.questions: dict[str, Question] = {}
@@ -88,7 +88,7 @@ class _Standing:
 
 
 class _Asking:
-    """Asks the questions of one server, and remembers what came of each."""
+    """Asks the questions of one server and records the outcome of each."""
 
     def __init__(self, caller: Caller, standing: _Standing) -> None:
         self.caller = caller
@@ -105,13 +105,13 @@ class _Asking:
         await self._remember(question.name, question)
 
     async def ask_until_standing(self, question: Question) -> None:
-        """Ask and wait until the model stands still, or a tool does."""
+        """Ask and wait until the model or a tool is held."""
         before = set(self.ids.values()) | {each.execution_id async for each in self.caller.client.list_executions()}
         self.standing.questions[question.name] = question
         self.standing.calls[question.name] = 0
         self.standing.standing.discard(question.name)
         self.tasks.append(asyncio.create_task(self._follow(question)))
-        # A program that is run by hand may look again and again.
+        # Polling is acceptable in a program that is run by hand.
         while question.stands_at is not None and question.name not in self.standing.standing:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.05)
         fresh: set[str] = set()
@@ -195,7 +195,7 @@ async def _write_kept(asking: _Asking, told: Path, notes: Path, *, has_jsonrpc: 
 
 
 def _withhold_steps() -> None:
-    """Let no store commit a step any more: a server that dies here dies between a tool's result and its step."""
+    """Let the store commit no further step, so that a kill falls between a tool's result and its step."""
     for module, name in _STORES:
         store = getattr(importlib.import_module(module), name)
         append = store.append
@@ -210,7 +210,7 @@ def _withhold_steps() -> None:
 
 
 def _take_nothing_over() -> None:
-    """Leave to later code what the server before has left."""
+    """Turn recovery off, so that the executions of the server before stay for later code."""
 
     async def recover(_: Any) -> None:
         pass
@@ -228,7 +228,7 @@ def _save(path: Path, value: object) -> None:
 
 
 def _write_by_servers(url: str, folder: Path) -> Path:
-    """Fill the store at `url` by servers in processes of their own, and return what they told."""
+    """Fill the store at `url` by servers in their own processes, and return the file with what callers saw."""
     told = folder / "told.json"
     for phase in (WITHOUT_CONTENT, WITH_CONTENT):
         command = [sys.executable, "-m", "tests.compat.write_fixtures", phase, url, str(told), str(folder / "notes")]
@@ -239,7 +239,7 @@ def _write_by_servers(url: str, folder: Path) -> Path:
 
 
 def _readable(told: Path) -> str:
-    """Return what was told with one execution per line."""
+    """Return what callers saw, with one execution per line."""
     seen = _load(told)
     groups = []
     for group, value in sorted(seen.items()):
@@ -273,7 +273,7 @@ def _postgres_dump(url: str) -> Iterable[str]:
 
 
 def main() -> None:
-    """Write the fixtures, or be one of the servers that fill a store."""
+    """Write the fixtures, or run one of the servers that fill a store."""
     if len(sys.argv) > 2:
         phase, address, told_file, notes_file = sys.argv[1:]
         if phase == WITH_CONTENT:

@@ -1,4 +1,4 @@
-"""An alias of JSON-RPC stands for its strategy whether that is enabled or not."""
+"""A JSON-RPC alias always stands for its strategy, whether the strategy is enabled or not."""
 
 from __future__ import annotations
 

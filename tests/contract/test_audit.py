@@ -1,4 +1,4 @@
-"""Over both wires a call is one line of the audit log, and names the execution that it starts or concerns."""
+"""Over both wires a call is one line of the audit log, with the id of the execution that it starts or uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
-    """Return what was decided since the last time."""
+    """Return the decisions since the last call."""
     lines: list[dict[str, Any]] = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
     text = json.dumps([{name: str(value) for name, value in line.items()} for line in lines])
     assert "walrus" not in text
@@ -87,7 +87,7 @@ async def test_a_request_that_is_sent_again_names_the_execution_that_it_began(
     assert read_audit(caplog) == [("Reason", "allowed", "", first.execution_id)] * 2
 
 
-async def test_a_large_body_that_is_not_read_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unread_large_body_has_its_own_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": "walrus" * 20_000}}
     async with running_server() as listening, httpx.AsyncClient(base_url=listening.http) as client:
         found = await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": "Bearer not.a.token"})

@@ -1,4 +1,4 @@
-"""Nothing is half there: every RPC and every error reason is known everywhere it has to be."""
+"""Completeness: every RPC and every error reason is registered in all required places."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every kind of step and of metrics says the same over gRPC and JSON-RPC, and none is forgotten on either."""
+"""Every kind of step and of metrics is the same over gRPC and JSON-RPC, and both wires have all kinds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def specific_message(metrics: StrategyMetrics) -> Message:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return a message as the JSON wire would say it."""
+    """Return a message in its form on the JSON wire."""
     data = json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -73,7 +73,7 @@ def _plain(name: str, value: Any) -> tuple[str, Any]:
 
 
 def unset(message: Message, path: str = "") -> set[str]:
-    """Return the paths of the fields that are at their defaults, at every level."""
+    """Return the paths of the fields with default values, at every level."""
     found = {f"{path}{field.name}" for field in message.DESCRIPTOR.fields}
     for field, value in message.ListFields():
         found.discard(f"{path}{field.name}")
@@ -103,7 +103,7 @@ def test_a_step_says_the_same_on_both_wires_and_leaves_no_field_out(kind: type) 
     name, shown = STEPS.kinds[kind].wire_tag, kind_json(DETAILS[kind])
     assert message.WhichOneof("detail") == name
     detail = getattr(message, name)
-    # A tool call that succeeded is no error: the one field that has to be at its default somewhere.
+    # A successful tool call has is_error at its default: the only field that cannot be set everywhere.
     assert unset(detail) - {"observations.is_error"} == set()
     assert plain(detail) == shown if name != "custom" else dict(detail.items()) == shown
 
@@ -125,7 +125,7 @@ def test_steps_without_texts_keep_their_kind_and_figures_and_nothing_that_was_wr
     assert b"TEXT" not in message.SerializeToString()
 
 
-def test_steps_without_texts_tell_calls_nodes_and_temperatures() -> None:
+def test_steps_without_texts_keep_calls_nodes_and_temperatures() -> None:
     cycle = iteration_message(iteration(CYCLE), has_texts=False).react
     assert [(call.call_id, call.tool) for call in cycle.actions] == [("c1", "calculator"), ("c2", "clock")]
     assert [result.is_error for result in cycle.observations] == [False, True]
@@ -150,7 +150,7 @@ def test_steps_without_texts_tell_calls_nodes_and_temperatures() -> None:
         CustomStep(data={}),
     ],
 )
-def test_a_step_that_holds_nothing_still_tells_its_kind(detail: StepDetail) -> None:
+def test_an_empty_step_still_has_its_kind(detail: StepDetail) -> None:
     assert iteration_message(iteration(detail)).WhichOneof("detail") == STEPS.kinds[type(detail)].wire_tag
 
 
@@ -181,7 +181,7 @@ def test_the_cycle_that_found_the_answer_shows_it_as_its_observation() -> None:
     assert (other["action"], other["observation"]) == ("", "")
 
 
-def test_a_result_that_is_no_json_is_shown_as_it_came() -> None:
+def test_a_result_that_is_not_json_is_shown_unchanged() -> None:
     deep = "[" * 100_000
     for text in (deep, "{broken", "\u202ebidi"):
         detail = replace(CYCLE, observations=(replace(CYCLE.observations[0], result_json=text),))
@@ -190,7 +190,7 @@ def test_a_result_that_is_no_json_is_shown_as_it_came() -> None:
 
 
 async def test_every_kind_goes_over_both_wires_of_a_real_server() -> None:
-    """The stream, the trace of the unary answer and server-sent events: one server, every kind of step."""
+    """The stream, the trace of the unary answer and server-sent events of one server contain every kind of step."""
     details = list(DETAILS.values())
     strategy = Showing(*details, metrics=METRICS[ReactMetrics])
     async with running_server(model=ScriptedModel([]), strategies=[strategy]) as server:

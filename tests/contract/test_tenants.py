@@ -1,4 +1,4 @@
-"""Whatever takes a name of something stored tells a stranger as little of another tenant's as of what never was."""
+"""Every call with a name gives a foreign tenant the same answer for another tenant's name and for an unknown one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SERVICES = (
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
 NAMING = re.compile(r"execution_id|agent_id|agent|resume|page_token|last_event_id")
 
-# What a call of each RPC looks like; {…} is replaced by the name of what is asked for. Fields that no RPC here sets
-# (`UNNAMED`) name nothing that is stored.
+# A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
+# stored objects.
 CALLS: Mapping[str, Any] = {
     "Reason": {"task": {"query": "What is 6 times 7?", "agent": "{agent_id}"}},
     "ReasonIterations": {"resume": {"execution_id": "{execution_id}"}},
@@ -55,9 +55,9 @@ CALLS: Mapping[str, Any] = {
     "RegisterAgent": {"agent_id": "{agent_id}", "card_json": CARD, "etag": "0"},
 }
 LISTS = {"ListExecutions": "executions", "ListAgents": "agents"}
-"""RPCs that answer with what the caller has; a page token says where a page begins, not whose it is."""
+"""RPCs that list the caller's own objects; a page token contains a position, not an owner."""
 TENANTLESS = {"ListStrategies"}
-"""RPCs that ask for nothing that anybody owns."""
+"""RPCs without tenant-owned objects."""
 
 METHODS = {name: rpc for service in DECLARED for name, rpc in service.methods.items()}
 EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
@@ -73,7 +73,7 @@ METHOD_LISTS = {"executions.list": "executions", "agent.list": "agents"}
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """A server on which a tenant has an execution and an agent, and a token of another tenant."""
+    """A server on which one tenant has an execution and an agent, and a token of another tenant."""
 
     listening: Listening
     owner: str
@@ -100,7 +100,7 @@ async def owned() -> AsyncGenerator[Owned, None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a wire says; `reason` is empty where nothing was refused."""
+    """The answer over one wire; `reason` is empty if nothing was refused."""
 
     code: str = "OK"
     reason: str = ""
@@ -124,7 +124,7 @@ def fill(values: Any, names: Mapping[str, str]) -> Any:
 
 
 async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told:
-    """Call an RPC with the JSON form of its request; of a stream the last message counts."""
+    """Call an RPC with the JSON form of its request; for a stream, the last message counts."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stubs: Sequence[Any] = (
             reasoning_service_pb2_grpc.ReasoningServiceStub(channel),
@@ -169,7 +169,7 @@ def events_of(answer: httpx.Response) -> list[Any]:
 
 
 def same_but_for_names(foreign: Told, unknown: Told, names: Mapping[str, str]) -> None:
-    """Hold two refusals against each other, the names that were asked for left out."""
+    """Require that two refusals are equal apart from the requested names."""
     texts = [foreign.message, unknown.message]
     for name, value in names.items():
         texts[0] = texts[0].replace(value or "\0", name)
@@ -179,7 +179,7 @@ def same_but_for_names(foreign: Told, unknown: Told, names: Mapping[str, str]) -
 
 
 def named_fields(message: Any, prefix: str = "", depth: int = 3) -> set[str]:
-    """Return the fields of a request that name something, and those within its messages."""
+    """Return the fields of a request that name something, including those of nested messages."""
     found = set()
     for field in message.fields:
         if NAMING.fullmatch(field.name) and field.message_type is None:
@@ -194,7 +194,7 @@ def test_every_rpc_and_method_is_in_one_of_the_tables() -> None:
     assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies"}
 
 
-def test_every_field_that_names_something_stored_is_asked_for() -> None:
+def test_every_field_that_names_a_stored_object_is_tested() -> None:
     named = {name: named_fields(rpc.input_type) for name, rpc in RPCS.items()}
 
     assert {name: fields for name, fields in named.items() if fields} == {
@@ -240,7 +240,7 @@ async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned
     same_but_for_names(foreign, unknown, owned.names)
 
 
-async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: Owned) -> None:
+async def test_another_tenants_event_stream_is_not_found(owned: Owned) -> None:
     async def resume(names: Mapping[str, str]) -> Told:
         headers = {"accept": "text/event-stream", "last-event-id": f"{names['execution_id']}:0"}
         return await post(owned.listening, owned.stranger, "reasoning.execute", {"query": "q"}, headers)
@@ -252,7 +252,7 @@ async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: 
 
 
 @pytest.mark.parametrize("name", sorted(LISTS))
-async def test_lists_hold_the_callers_own_only_whatever_page_is_asked_for(name: str, owned: Owned) -> None:
+async def test_lists_contain_only_the_callers_own_objects_on_every_page(name: str, owned: Owned) -> None:
     pages = [{}, {"page_token": owned.names["page_token"]}] if name == "ListExecutions" else [{}, {"page_token": "a"}]
     for page in pages:
         told = await rpc(owned.listening, owned.stranger, name, page)
@@ -262,14 +262,14 @@ async def test_lists_hold_the_callers_own_only_whatever_page_is_asked_for(name: 
 
 
 @pytest.mark.parametrize("name", sorted(METHOD_LISTS))
-async def test_lists_over_jsonrpc_hold_the_callers_own_only(name: str, owned: Owned) -> None:
+async def test_lists_over_jsonrpc_contain_only_the_callers_own_objects(name: str, owned: Owned) -> None:
     pages = [{}, {"page_token": owned.names["page_token"]}] if name == "executions.list" else [{}]
     for page in pages:
         assert (await post(owned.listening, owned.stranger, name, page)).body[METHOD_LISTS[name]] == []
     assert (await post(owned.listening, owned.owner, name, {})).body[METHOD_LISTS[name]]
 
 
-async def test_a_request_id_of_another_tenant_is_free(owned: Owned) -> None:
+async def test_a_request_id_is_scoped_to_its_tenant(owned: Owned) -> None:
     values = {"task": {"query": "What is 6 times 7?"}, "request_id": "same"}
     first = await rpc(owned.listening, owned.owner, "Reason", values)
     second = await rpc(owned.listening, owned.stranger, "Reason", {**values, "task": {"query": "What is 1 plus 1?"}})
@@ -278,7 +278,7 @@ async def test_a_request_id_of_another_tenant_is_free(owned: Owned) -> None:
     assert first.body["reasoning"]["execution_id"] != second.body["reasoning"]["execution_id"]
 
 
-async def test_a_tenant_that_is_called_like_a_subject_sees_nothing_of_its(owned: Owned) -> None:
+async def test_a_tenant_named_like_a_subject_does_not_see_the_subjects_objects(owned: Owned) -> None:
     alone = token("acme-bot", None)
     done = await rpc(owned.listening, alone, "Reason", {"task": {"query": "What is 6 times 7?"}})
     wanted = {"execution_id": done.body["reasoning"]["execution_id"]}

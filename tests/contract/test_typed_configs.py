@@ -1,4 +1,4 @@
-"""Every parameter of every built-in strategy reaches it from both wires, and comes back in its schema."""
+"""Every parameter of every built-in strategy reaches it over both wires, and is in its schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TYPES = {
 INSTALLED = {
     point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith("reasond_server.")
 }
-# Values that are legal and no defaults, enums as the words that JSON has for them.
+# Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
@@ -82,7 +82,7 @@ async def server() -> AsyncGenerator[Listening, None]:
         yield listening
 
 
-def test_every_built_in_strategy_has_a_typed_config_and_the_other_way_round() -> None:
+def test_every_built_in_strategy_has_a_typed_config_and_vice_versa() -> None:
     assert set(INSTALLED) == set(CASES) == set(CONFIGS)
 
 

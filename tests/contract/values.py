@@ -1,4 +1,4 @@
-"""One value of every kind of step and of metrics, no field of it at its default: what conversions are tested with."""
+"""One value of every kind of step and of metrics, with no field at its default, for tests of conversions."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
 
 
 class Showing(ReasoningStrategy[StrategyConfig]):
-    """Takes the steps that it is built with, and reports the metrics that it is built with."""
+    """Yields the given steps and reports the given metrics."""
 
     name = "showing"
     description = "Shows what it is given."

@@ -34,7 +34,7 @@ def test_the_maps_of_the_largest_rooms_have_every_module_once() -> None:
 
 
 def rows_of(heading: str) -> list[list[str]]:
-    """Return the cells of the table below `heading`, without its head."""
+    """Return the cells of the table below `heading`, without its header row."""
     text = PAGE.partition(f"## {heading}")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]

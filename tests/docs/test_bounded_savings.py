@@ -1,4 +1,4 @@
-"""The tables of docs/strategies/bounded_savings.md are what code and benchmarks work out, as others did before."""
+"""The tables of docs/strategies/bounded_savings.md agree with the code, the benchmarks and earlier figures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ RESULTS = ROOT / "benchmarks" / "results"
         (16384, 8192, 10, (None, None, 65, None, None)),
     ],
 )
-def test_with_the_prompt_outside_the_window_the_figures_worked_out_before_come_out(
+def test_with_the_prompt_outside_the_window_earlier_figures_are_reproduced(
     chunk_size: int, carryover_size: int, windows: int, figures: tuple[float | None, ...]
 ) -> None:
-    """The figures are tokens, tokens against re-prompting, attention, KV reads and peak; None where none is known."""
+    """The figures are tokens, tokens against re-prompting, attention, KV reads and peak; None if unknown."""
     point = at(chunk_size, carryover_size, windows=windows, is_prompt_inside=False)
     one = point.single_pass
     found = (one.tokens_pct, point.reprompt.tokens_pct, one.attention_pct, one.kv_read_pct, one.peak_context_pct)
@@ -54,7 +54,7 @@ def test_with_the_prompt_outside_the_window_the_figures_worked_out_before_come_o
         (1024, "kv_read", 22.5, 101),
     ],
 )
-def test_the_lengths_where_half_and_nine_tenths_are_saved_agree_with_those_worked_out_before(
+def test_the_lengths_where_half_and_nine_tenths_are_saved_agree_with_earlier_figures(
     carryover_size: int, figure: str, half: float, most: float
 ) -> None:
     reached = [
@@ -73,7 +73,7 @@ def test_the_measured_rows_are_those_of_the_benchmark() -> None:
     assert "\n".join(page_lines(report)) in PAGE
 
 
-def test_what_carryovers_keep_stands_on_the_page_as_it_was_measured() -> None:
+def test_the_page_shows_the_measured_retention_of_carryovers() -> None:
     report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
     facts = {
         (row["tokens"], row["model"], row["mode"]): f"{row['score']:.2f} \u00b1 {row['margin']:.2f}"
@@ -85,7 +85,7 @@ def test_what_carryovers_keep_stands_on_the_page_as_it_was_measured() -> None:
         assert f"| {tokens:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
 
 
-def test_prose_and_the_code_stand_on_the_page_as_they_were_measured() -> None:
+def test_the_page_shows_the_measured_results_for_prose_and_code() -> None:
     report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
     for task, size in (("prose", "tokens"), ("code", "windows")):
         found = {
@@ -99,13 +99,13 @@ def test_prose_and_the_code_stand_on_the_page_as_they_were_measured() -> None:
             assert f"| {number:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
 
 
-def test_a_servers_memory_stands_on_the_page_as_it_was_measured() -> None:
+def test_the_page_shows_the_measured_memory_of_a_server() -> None:
     report = json.loads((RESULTS / "depth_memory.json").read_text(encoding="utf-8"))
     block = "\n".join(depth_memory.page_lines([depth_memory.Row(**row) for row in report["rows"]]))
     assert f"{depth_memory.BEGIN}\n\n{block}\n\n{depth_memory.END}" in STRATEGY
 
 
-def test_long_texts_stand_on_the_page_as_they_were_measured() -> None:
+def test_the_page_shows_the_measured_results_for_long_texts() -> None:
     report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
     for row in report["reading"]:
         shown = f"| {row['model']} | {row['tokens']:,} | {row['segments']} | {row['calls']} | {row['peak_window']} |"

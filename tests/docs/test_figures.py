@@ -1,4 +1,4 @@
-"""Figures that the pages repeat from the code stand there as they are in the code."""
+"""Figures that pages copy from the code agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the JSON result has every key that a result can have, and no other."""
+"""The page of the JSON result lists exactly the keys that a result can have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OWN_METRICS = [kind for kind in METRICS if not KINDS.kinds[kind].body]
 
 
 def keys_in(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the dotted keys within a JSON value; items of lists are marked by []."""
+    """Yield the dotted keys of a JSON value; [] marks the items of lists."""
     if isinstance(value, dict):
         for name, inner in value.items():
             key = f"{path}.{name}" if path else name

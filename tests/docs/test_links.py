@@ -1,4 +1,4 @@
-"""The pages hold together: links lead somewhere, tests that are named exist, and short pages stay short."""
+"""Links on the pages have a target, tests that pages name exist, and short pages stay short."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def prose(page: Path) -> str:
 
 
 def links(page: Path) -> Iterator[str]:
-    """Yield the targets on a page that are no addresses of the web."""
-    # Code goes first: what looks like a link in it is none. Code within a link's text leaves an empty text.
+    """Yield the link targets on a page that are not web addresses."""
+    # Code is removed first, because it may look like a link; code in the text of a link leaves an empty text.
     for match in LINK.finditer(prose(page)):
         if not re.match(r"[a-z]+:", match["target"]):
             yield match["target"]
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     found: dict[str, int] = {}
     made = set()
     for match in HEADING.finditer(FENCED.sub("", page.read_text(encoding="utf-8"))):
@@ -70,7 +70,7 @@ def slug_of(title: str) -> str:
 
 
 def find_broken(page: Path, target: str) -> str:
-    """Return what is wrong with a link; empty if nothing is."""
+    """Return the fault of a link; empty if it is correct."""
     path, _, anchor = target.partition("#")
     place = (page.parent / path).resolve() if path else page
     if not place.is_relative_to(ROOT):

@@ -1,4 +1,4 @@
-"""Ids of requirements point into documents that users do not have: what users read never names one."""
+"""Texts for users never name a requirement's id, because users do not have the documents of the requirements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = [
 
 
 def texts_of(tree: ast.AST) -> list[str]:
-    """Return the string constants of `tree` that are no docstrings: messages, descriptions, help."""
+    """Return the string constants of `tree` except docstrings: messages, descriptions, help."""
     statements = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }

@@ -1,4 +1,4 @@
-"""The page about hardening lists what the tests see refused, no more and no less."""
+"""The page about hardening lists exactly the refusals that the tests check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures on the pages of tree_of_thought and self_consistency are those that the benchmark wrote."""
+"""The figures on the pages of tree_of_thought and self_consistency are those of the benchmark's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_success_by_budget_is_as_measured() -> None:
             assert f"| {method} | {shares} |" in lines
 
 
-def test_noise_and_costs_are_told_as_measured() -> None:
+def test_noise_and_costs_are_as_measured() -> None:
     text = page("tree_of_thought")
     games = REPORT["games"]
     tables = games["seeds"] > 1 and f"Solved, of {games['puzzles']} puzzles with {games['seeds']} seeds each"
@@ -38,7 +38,7 @@ def test_noise_and_costs_are_told_as_measured() -> None:
     assert f"{vote['tokens']:,} tokens on the average, with `value` {value['tokens']:,}" in " ".join(text.split())
 
 
-def test_what_the_page_concludes_is_beyond_the_noise() -> None:
+def test_the_conclusions_of_the_page_are_beyond_the_noise() -> None:
     rows = {(row["method"], row["insight"], row["budget"]): row for row in REPORT["games"]["rows"]}
     methods = dict.fromkeys(method for method, _, _ in rows)
     for insight in (0.95, 0.75):

@@ -40,7 +40,7 @@ def identity(snippet: Snippet) -> str:
 
 
 def choose_blocks(*languages: str) -> pytest.MarkDecorator:
-    """Return the parameters of a test: the blocks in `languages`, those that are skipped with their reason."""
+    """Return a test's parameters: the blocks in `languages`; skipped blocks carry their reason."""
     parameters = [
         pytest.param(
             snippet, id=identity(snippet), marks=[pytest.mark.skip(reason=snippet.skip)] if snippet.skip else []
@@ -52,12 +52,12 @@ def choose_blocks(*languages: str) -> pytest.MarkDecorator:
 
 
 def with_addresses(text: str, server: Mapping[str, str]) -> str:
-    """Return `text` with the addresses of `server` in place of the documented ones."""
+    """Return `text` with the documented addresses replaced by those of `server`."""
     return DOCUMENTED_HTTP.sub(server["http"], DOCUMENTED_GRPC.sub(server["grpc"], text))
 
 
 def succeed(command: list[str], server: Mapping[str, str]) -> None:
-    """Run `command` where the documentation says, at the root, and fail with all that it printed."""
+    """Run `command` at the root, as the documentation says; if it fails, fail with all its output."""
     known = {
         "TOKEN": server["token"],
         "REASOND_TOKEN": server["token"],
@@ -101,7 +101,7 @@ def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Pat
     path = tmp_path / "config.toml"
     path.write_text(snippet.text, encoding="utf-8")
     reasond = Path(sys.executable).parent / "reasond"
-    # A configuration is documented without its keys, or with the name of the variable that holds the secret.
+    # A documented configuration contains no secret, or only the name of the variable with the secret.
     known = {"REASOND_SIGNING_KEY": secrets.token_urlsafe(48)}
     if not {"keys", "jwks_url"} & set(parsed.get("auth", {})):
         known["REASOND__AUTH__KEYS"] = '[{ id = "main", secret_env = "REASOND_SIGNING_KEY" }]'

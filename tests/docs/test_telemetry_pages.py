@@ -1,4 +1,4 @@
-"""The pages about logs and traces say what the code does."""
+"""The pages about logs and traces agree with the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALERTS_TEST = ROOT / "tests" / "engines" / "alerts_test.yaml"
 
 
 def rows(page: str) -> dict[str, str]:
-    """Return the rows of the tables whose first cell is one name."""
+    """Return the table rows whose first cell is a single name."""
     text = (OPERATIONS / page).read_text(encoding="utf-8")
     return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, flags=re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Admission by limits that are kept in memory or in Redis."""
+"""Admission with limits in memory or in Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> RequestAdmission:
-    """Return what admits by `limits`, and `most` places, in "memory" or in "redis"."""
+    """Return an admission with `limits` and `most` places, in "memory" or in "redis"."""
     bounds = RequestLimits(**limits)
     rates = (
         RedisRates(storage=build_redis_storage(redis), limits=bounds)

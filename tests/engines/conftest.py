@@ -1,4 +1,4 @@
-"""A real Redis, for the modules of this folder."""
+"""A real Redis for the tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A program: serves one GGUF file with llama.cpp's own HTTP server on loopback until its standard input ends.
+"""A program that serves one GGUF file with llama.cpp's own HTTP server on loopback until its standard input ends.
 
-Prints the address once it listens. Whoever starts it holds the other end of its standard input, so it cannot
-outlive them.
+It prints its address once it listens. Its parent holds the other end of standard input, so it cannot outlive the
+parent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 
 
 def main() -> None:
-    """Serve as the arguments say; `--window` tokens for each of `--slots`."""
-    import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - untyped, and no need for help
+    """Serve as the arguments say; each of `--slots` has a window of `--window` tokens."""
+    import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - untyped, and not needed for --help
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
@@ -28,7 +28,7 @@ def main() -> None:
     params.n_parallel = chosen.slots
     params.n_ctx = chosen.slots * chosen.window
     params.cpuparams.n_threads = 1
-    # With one narrow head it takes two to four times as long (measured at 32,000 tokens).
+    # With one narrow head, flash attention takes two to four times as long (measured at 32,000 tokens).
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.warmup = False
     params.endpoint_slots = True

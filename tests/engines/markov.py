@@ -1,11 +1,11 @@
-"""Writes tiny language models that say what a test wants, for a real engine to run.
+"""Writes tiny language models with prescribed output, for a real engine to run.
 
-Such a model is a Markov chain over tokens. Its one block adds nothing to what passes through it, the embedding of
-token i is the i-th unit vector, and column i of the output matrix is log P(next | i), divided by the length that the
-last norm gives a unit vector. So the logits after token i are log P(. | i): a greedy engine walks the likeliest path,
-one that samples walks the chain. No weights are learnt or fetched; a file is 4.5 MB and written in a blink.
+Such a model is a Markov chain over tokens. Its single block adds nothing to its input, the embedding of token i is the
+i-th unit vector, and column i of the output matrix is log P(next | i), divided by the length that the last norm gives a
+unit vector. So the logits after token i are log P(. | i): a greedy engine follows the most probable path, and a
+sampling engine walks the chain. No weights are trained or downloaded; a file has 4.5 MB.
 
-The chain sees one token only: a prompt counts for its length, not for its content.
+The chain sees only the last token: the length of a prompt matters, but not its content.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SIZE = 512
 """Tokens of the vocabulary, and so the width of the model."""
 
 TRAINED_WINDOW = 32_768
-# One narrow head: all of them are silent, and a test may write a hundred thousand tokens.
+# One narrow head: attention adds nothing, and a test may write a hundred thousand tokens.
 _HEAD_WIDTH = 16
 _FEED_FORWARD = 32
 _IMPOSSIBLE = 1e-9
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _SPEAKERS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 _START = "<|assistant|>"
-# The engine finds out from the template how reasoning and calls of tools are marked.
+# From the template the engine derives the marks of reasoning and tool calls.
 _TEMPLATE = (
     "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}"
     "{% for message in messages %}<|{{ message['role'] }}|>"
@@ -41,7 +41,7 @@ _TEMPLATE = (
     "\n</tool_call>{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# Whole words of our own prompts, so that they are not spelt out letter by letter.
+# Whole words of our own prompts, so that they are not tokenized letter by letter.
 KNOWN: Sequence[str] = (
     *(" the", " and", " to", " of", " a", " in", " that", " is", " for", " with", " one", " you", " text", " notes"),
 )
@@ -49,9 +49,9 @@ KNOWN: Sequence[str] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saying:
-    """What is said, token by token, and how likely. It ends the reply, or goes round from `back_to` for ever.
+    """A sequence of tokens and its probability. It ends the reply, or repeats from `back_to` for ever.
 
-    No word may occur twice, because the chain could not tell where it is. Sayings may share their first words.
+    No word may occur twice, because the chain could not tell its place. Sayings may share their first words.
     """
 
     words: Sequence[str]
@@ -60,7 +60,7 @@ class Saying:
 
     @property
     def steps(self) -> Sequence[tuple[str, str]]:
-        """Each token with the one that follows."""
+        """Each token with its successor."""
         words = (_START, *self.words)
         return tuple(zip(words, (*self.words, self.back_to or _END), strict=True))
 
@@ -68,7 +68,7 @@ class Saying:
 _THINKING = ("Let", " me", " see", ":", " six", " times", " seven", " makes")
 _ANSWER = ("<answer>", "42", "</answer>")
 _CALL = ("<tool_call>", '\n{"name": "', "add", '", "arguments": {"a": ', "6", ', "b": ', "7", "}}", "\n</tool_call>")
-# The same again in other tokens, as no word may occur twice.
+# The same call in other tokens, because no word may occur twice.
 _OTHER_CALL = (
     *("\n<tool", '_call>\n{"name', '": "', "halve", '", "argu', 'ments": {"c": ', "8", "}", "}\n"),
     "</tool_call>",
@@ -91,11 +91,11 @@ CHAINS: Mapping[str, Sequence[Saying]] = {
     "calls": (Saying(words=(*_CALL, *_OTHER_CALL)),),
     "silent": (Saying(words=()),),
 }
-"""The models that can be written, by name."""
+"""The available models, by name."""
 
 
 def write_model(path: Path, chain: str) -> None:
-    """Write the model named `chain` to `path` in the format GGUF."""
+    """Write the model named `chain` to `path` in GGUF format."""
     import gguf  # noqa: PLC0415 - only tests with an engine need it
 
     vocabulary = _vocabulary()
@@ -114,7 +114,7 @@ def write_model(path: Path, chain: str) -> None:
 
 
 def _vocabulary() -> list[tuple[str, Any]]:
-    """Return each token's text and kind: specials, bytes, what is said, letters, and padding."""
+    """Return each token's text and kind: specials, bytes, words of the sayings, letters, and padding."""
     import gguf  # noqa: PLC0415 - as above
 
     kind = gguf.TokenType
@@ -130,7 +130,7 @@ def _vocabulary() -> list[tuple[str, Any]]:
 
 
 def _describe(writer: Any, chain: str) -> None:
-    """Write down the shape of the model and how its tokenizer works."""
+    """Write the model's dimensions and the tokenizer's settings."""
     writer.add_name(f"markov-{chain}")
     writer.add_context_length(TRAINED_WINDOW)
     writer.add_embedding_length(SIZE)
@@ -154,7 +154,7 @@ def _describe(writer: Any, chain: str) -> None:
 
 
 def _tensors(sayings: Sequence[Saying], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the weights: silence everywhere but in the output matrix (shapes: output first, then input)."""
+    """Return the weights: zero everywhere except in the output matrix (shapes: output first, then input)."""
     import numpy as np  # noqa: PLC0415 - as above
 
     def silence(*shape: int) -> Any:

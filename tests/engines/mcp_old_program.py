@@ -1,7 +1,7 @@
-"""An MCP server of 2025 over stdio, written by hand: it tells unasked that its tools have changed.
+"""An MCP server of 2025 over stdio, written by hand: it announces changes of its tools without a subscription.
 
-`python mcp_old_program.py` has the tool `grow`, which adds another one. With `chatty` as an argument it prints lines
-that are no messages: 4,000 of them before each of its answers.
+`python mcp_old_program.py` has the tool `grow`, which adds another one. With the argument `chatty` it prints lines that
+are not messages: 4,000 of them before each of its answers.
 """
 
 from __future__ import annotations

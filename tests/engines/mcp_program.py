@@ -1,4 +1,4 @@
-"""A real MCP server for tests: `python mcp_program.py` speaks over stdio, with `http` over HTTP on a port of its own.
+"""A real MCP server for tests: `python mcp_program.py` serves over stdio, with `http` over HTTP on a port of its own.
 
 Over HTTP the first line of its output is the port.
 """

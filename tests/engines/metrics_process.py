@@ -1,6 +1,6 @@
-"""A process that counts into a folder that it shares: `python -m tests.engines.metrics_process CALLS`.
+"""A process that counts into a shared folder: `python -m tests.engines.metrics_process CALLS`.
 
-It says "counted", and ends when its standard input does; "read" has it print what all processes have counted.
+It prints "counted" and ends when its standard input does; on the input "read" it prints the counts of all processes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A real PostgreSQL on a free loopback port, made for one test run and gone with it.
+"""A real PostgreSQL on a free loopback port, created for one test run and deleted after it.
 
     with running_postgres() as server:
         url = server.new_database()  # empty
         server.restart()
 
-PostgreSQL refuses to run as root: then it runs as `nobody`, or as the user `postgres` where there is one.
+PostgreSQL refuses to run as root: if the tests do, it runs as the user `postgres`, or as `nobody` if there is none.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 
 def postgres_program(name: str) -> str | None:
-    """Return the path of one of PostgreSQL's own programs; Debian keeps them off the PATH."""
+    """Return the path of one of PostgreSQL's own programs, which Debian keeps off the PATH."""
     newest_first = sorted(_DEBIAN.glob("*/bin"), key=lambda path: -float(path.parent.name)) if _DEBIAN.exists() else []
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, newest_first)]))
 
 
 def is_postgres_here() -> bool:
-    """Return whether a server can be started."""
+    """Return whether PostgreSQL is installed."""
     return all(postgres_program(name) for name in ("initdb", "pg_ctl", "postgres"))
 
 
@@ -65,15 +65,15 @@ class PostgresServer:
 
     @property
     def process_id(self) -> int:
-        """Id of the process that has started all others."""
+        """Id of the server's main process."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def restart(self, mode: str = "immediate") -> None:
-        """Restart the server; `immediate` is a crash."""
+        """Restart the server; the mode `immediate` is like a crash."""
         self._control("restart", "-m", mode)
 
     def stop(self, mode: str = "immediate") -> None:
-        """Stop the server; `start` brings it back."""
+        """Stop the server; `start` starts it again."""
         self._control("stop", "-m", mode)
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class PostgresServer:
 def running_postgres() -> Iterator[PostgresServer]:
     """Start a server whose files are in a folder of its own, and stop it in the end.
 
-    Not below pytest's folders: those are closed to other users by every session of pytest that starts.
+    The folder is not below pytest's folders: every session of pytest closes those to other users.
     """
     user = _other_user()
     with tempfile.TemporaryDirectory(prefix="reasond-postgres-", ignore_cleanup_errors=True) as name:
@@ -126,7 +126,7 @@ def _run(user: str, name: str, *arguments: str) -> None:
     program = postgres_program(name)
     if program is None:
         raise FileNotFoundError(name)
-    # Not by subprocess's own `user`: that forks, and a fork beside gRPC's threads now and then ends in a SIGSEGV.
+    # Not with subprocess's own `user`, which forks: a fork beside gRPC's threads sometimes ends in a SIGSEGV.
     other = (
         ("setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", "--") if user else ()
     )
@@ -143,7 +143,7 @@ def _run(user: str, name: str, *arguments: str) -> None:
 
 
 def _other_user() -> str:
-    """Return whom to run as; empty: as we are."""
+    """Return the user to run as; empty: the current user."""
     if os.geteuid() != 0:
         return ""
     known = {entry.pw_name for entry in pwd.getpwall()}
@@ -151,7 +151,7 @@ def _other_user() -> str:
 
 
 def _free_port() -> int:
-    """Return a port below those that the system gives to clients: a restart must find it free again."""
+    """Return a port below the system's range for clients, so that it is still free at a restart."""
     chance = random.SystemRandom()
     while True:
         port = chance.randrange(20_000, 32_000)

@@ -26,7 +26,7 @@ CALL_LIMIT_S = 180.0
 
 
 def require_program(program: str) -> str:
-    """Return the path of a program of Debian's package; without it the test is skipped, and fails where CI=true."""
+    """Return the path of a program of Debian's package; if it is missing, the test is skipped, or fails if CI=true."""
     path = shutil.which(program)
     if path is None:
         message = f"{program} is not installed here (make test installs Debian's prometheus, as root)"
@@ -38,7 +38,7 @@ def require_program(program: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is scraped: host:port, and the token for it if it wants one."""
+    """A server to scrape: host:port, and its token, if it needs one."""
 
     address: str
     token: str = ""
@@ -51,10 +51,10 @@ class Prometheus:
     port: int
 
     async def ask(self, expression: str) -> list[float]:
-        """Return the values that an expression has now; NaN, which tells of nothing, is left out.
+        """Return the current values of an expression, without NaN, which means that there is no data.
 
         Raises:
-            AssertionError: it is no valid expression.
+          AssertionError: the expression is invalid.
         """
         query = urllib.parse.urlencode({"query": expression})
         answer = await asyncio.to_thread(_get, f"http://127.0.0.1:{self.port}/api/v1/query?{query}")
@@ -107,7 +107,7 @@ async def running_prometheus(
 
 
 def _job(target: Target, *, is_first: bool) -> dict[str, Any]:
-    """Return what scrapes `target`; all have one job, as the instances of one service do."""
+    """Return the scrape configuration of `target`; all targets have one job, like the instances of one service."""
     authorization = {"authorization": {"credentials": target.token}} if target.token else {}
     return {
         "job_name": "reasond" if is_first else f"reasond at {target.address}",

@@ -1,4 +1,4 @@
-"""A model in front of a real engine's, to see what an engine was sent and how each call ended."""
+"""A wrapper around a real engine's model that records each request and the end of each call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Passes calls on to a model and keeps what each was sent and how it finished."""
+    """Passes calls on to a model and records each request and its finish."""
 
     def __init__(self, model: ChatModel) -> None:
         self._model = model

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class RedisServer:
-    """The server: `url` is where it answers while it runs."""
+    """The server; `url` is its address while it runs."""
 
     port: int
     folder: str
@@ -42,7 +42,7 @@ class RedisServer:
         client = Redis(host="127.0.0.1", port=self.port)
         try:
             async with asyncio.timeout(120):
-                while not await _answers(client):  # noqa: ASYNC110 - another process tells nothing
+                while not await _answers(client):  # noqa: ASYNC110 - another process cannot set an event here
                     await asyncio.sleep(0.02)
         finally:
             await client.aclose()
@@ -57,7 +57,7 @@ class RedisServer:
 
 @asynccontextmanager
 async def running_redis() -> AsyncGenerator[RedisServer, None]:
-    """Run a Redis while the context lasts; a test without the program is skipped, and fails where CI=true."""
+    """Run a Redis while the context lasts; if it is not installed, the test is skipped, or fails if CI=true."""
     if shutil.which("redis-server") is None:
         message = "redis-server is not installed"
         if os.environ.get("CI") == "true":

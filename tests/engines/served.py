@@ -22,7 +22,7 @@ START_LIMIT_S = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Where a server answers: host:port of gRPC and HTTP, the address of its metrics, and a token for everything."""
+    """A server's addresses: host:port of gRPC and HTTP, the URL of its metrics; and a token with all permissions."""
 
     grpc: str
     http: str

@@ -1,4 +1,4 @@
-"""Starts real engines for tests and benchmarks, each a process of its own on a free loopback port."""
+"""Starts real engines for tests and benchmarks, each in its own process on a free loopback port."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CALL_LIMIT_S = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A running llama.cpp server: where it is (`http://host:port`), what it plays, tokens of each slot's window.
+    """A running llama.cpp server: its address (`http://host:port`), its chain, and the window of each slot in tokens.
 
-    `pid` is its process.
+    `pid` is its process id.
     """
 
     address: str
@@ -38,15 +38,15 @@ class Engine:
 
     @property
     def base_url(self) -> str:
-        """What clients of OpenAI call the base URL."""
+        """The base URL for OpenAI clients."""
         return f"{self.address}/v1"
 
     def call(self, path: str, body: Any = None) -> Any:
-        """Return what the engine answers: GET without a body, else POST of JSON."""
+        """Return the engine's JSON answer: to a GET without a body, else to a POST of JSON."""
         return json.loads(self.text(path, body))
 
     def text(self, path: str, body: Any = None) -> str:
-        """Return the same as text."""
+        """Return the engine's answer as text."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.address}{path}", data=data, headers={"Content-Type": "application/json"})
         with urlopen(request, timeout=CALL_LIMIT_S) as response:
@@ -54,11 +54,11 @@ class Engine:
         return answer.decode()
 
     def busy_slots(self) -> int:
-        """Return how many slots are at work now."""
+        """Return the number of slots that are busy now."""
         return sum(slot["is_processing"] for slot in self.call("/slots"))
 
     def tokens_written(self) -> int:
-        """Return the tokens of all replies that have ended, however they did."""
+        """Return the tokens of all finished replies, however they ended."""
         (line,) = [
             line for line in self.text("/metrics").splitlines() if line.startswith("llamacpp:tokens_predicted_total")
         ]
@@ -67,10 +67,10 @@ class Engine:
 
 @contextmanager
 def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 4096) -> Iterator[Engine]:
-    """Serve the chain while the context lasts; `folder` keeps the model file and the log.
+    """Serve the chain while the context lasts; `folder` receives the model file and the log.
 
     Raises:
-        RuntimeError: the engine did not start; its log is in the message.
+      RuntimeError: the engine did not start; the message contains its log.
     """
     model, log = folder / f"{chain}.gguf", folder / f"{chain}-{slots}-{window}.log"
     if not model.exists():
@@ -88,7 +88,7 @@ def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 40
         engine = Engine(address=f"http://127.0.0.1:{port}", chain=chain, window=window, pid=process.pid)
         _await_start(process, engine, log)
         yield engine
-        process.communicate(timeout=STOP_LIMIT_S)  # which ends its standard input, and so the engine
+        process.communicate(timeout=STOP_LIMIT_S)  # closes its standard input, which ends the engine
     finally:
         process.kill()
         process.communicate()

@@ -1,4 +1,4 @@
-"""The bound of bounded context, counted by a real engine: no call is larger than chunk_size, whatever its mode."""
+"""Bounded context, counted by a real engine: no call is larger than chunk_size, in any mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of this package over a real engine do what every model must, under both protocols."""
+"""The conformance checks for models, run for this package's models over a real engine, with both protocols."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def ask_model(model: OpenAIModel, max_tokens: int, stop: Sequence[str] = (
     return rest, end
 
 
-async def test_both_protocols_tell_the_same(engine: Engine) -> None:
+async def test_both_protocols_give_the_same_result(engine: Engine) -> None:
     told = []
     for protocol in PROTOCOLS:
         async with aclosing(model_on(engine, protocol)) as model:

@@ -1,4 +1,4 @@
-"""Several processes are counted together, whichever is asked; of one that died the counts stay and the gauges go."""
+"""Metrics of several processes are added up in any of them; a dead process leaves its counts, but not its gauges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def counting(folder: Path, calls: int) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has counted so many calls."""
+    """Run a process that has counted `calls` calls."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.engines.metrics_process", str(calls)],
         cwd=ROOT,
@@ -38,7 +38,7 @@ def counting(folder: Path, calls: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def read(process: subprocess.Popen[str]) -> Mapping[str, float]:
-    """Return what a process exposes, by series."""
+    """Return the metrics that a process exposes, by series."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("read\n")

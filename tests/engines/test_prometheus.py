@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes real servers, and every expression of the dashboard and the alerts has something to say."""
+"""A real Prometheus scrapes real servers, and every expression of the dashboard and the alerts returns data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text(
 SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
 STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
 
-# One call at a time at the backend, two places, one that waits: four callers meet every kind of waiting.
+# One call at a time at the backend, two places, one in the queue: four callers meet every kind of waiting.
 STRAITENED = {
     "REASOND__LLM__PROVIDER": "openai",
     "REASOND__LLM__MODEL": "fake",
@@ -52,7 +52,7 @@ STRAITENED = {
 
 
 class Backend:
-    """A model server that does what the question says: HOLD waits to be released, FAIL ONCE fails every other time."""
+    """A model server controlled by the question: HOLD waits for the release, FAIL ONCE fails every other time."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -82,7 +82,7 @@ async def backend() -> AsyncIterator[tuple[Backend, str]]:
 
 
 async def await_end(call: Awaitable[object]) -> None:
-    """Let a call end, well or not."""
+    """Wait for the end of a call, also if it fails."""
     await asyncio.gather(call, return_exceptions=True)
 
 
@@ -102,7 +102,7 @@ def call(method: str, **params: Any) -> dict[str, Any]:
 
 
 async def use_freely(served: Served) -> None:
-    """Touch all strategies, tools, both transports and what they refuse, on a server with the demo model."""
+    """Use all strategies, tools and both transports, and cause refusals, on a server with the demo model."""
     async with AsyncClient(served.grpc, token=served.token) as client:
         for strategy in STRATEGIES:
             await client.reason(SUM, strategy=strategy)
@@ -123,14 +123,14 @@ async def use_freely(served: Served) -> None:
 
 
 async def use_up(served: Served, plays: Backend) -> None:
-    """Touch what happens where places, the backend and budgets are short, on a server with a model server of ours."""
+    """Exhaust places, the backend and budgets, on a server that uses the given model server."""
     plays.released.clear()
     plays.came.clear()
     async with AsyncClient(served.grpc, token=served.token) as client, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(client.reason("HOLD"))
         await plays.came.wait()
         others = [tasks.create_task(await_end(client.reason(f"HOLD {number}"))) for number in range(3)]
-        # Of these three one waits for the backend, one for a place, and the first that ends was refused.
+        # One of these three waits for the backend, one for a place, and the first to end was refused.
         await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         plays.released.set()
         await first
@@ -146,7 +146,7 @@ def dashboard_expressions() -> Sequence[str]:
 
 
 async def alert_expressions(prometheus: Prometheus) -> Sequence[str]:
-    """Return what the alerts compare, as Prometheus has read them: the left side of each."""
+    """Return the left side of each alert's comparison, as Prometheus has parsed it."""
     rules = await prometheus.rules()
     found = [COMPARISON.fullmatch(rule) for rule in rules]
     assert all(found), rules
@@ -170,7 +170,7 @@ async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_fro
         silent = [*dashboard_expressions(), *await alert_expressions(prometheus)]
         assert len(silent) > 70
         limit = time.monotonic() + LIMIT_S
-        # A rate needs what was there before: the first round makes the series, the second lets them grow.
+        # A rate needs an earlier sample: the first round creates the series, the second increases them.
         while silent:
             assert time.monotonic() < limit, silent
             async with asyncio.TaskGroup() as tasks:

@@ -1,7 +1,6 @@
 """ReAct on a real engine, with calls in the provider's own form.
 
-The engine's model looks at nothing but its last token, so that it makes the same call in
-every reply, whatever came of it.
+The engine's model sees only its last token, so it makes the same call in every reply, whatever the result was.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ pytestmark = pytest.mark.skipif(bool(MISSING) and not IS_CI, reason=f"not instal
 
 
 class Terms(ToolArguments):
-    """What is added."""
+    """The terms of the sum."""
 
     a: Annotated[int, Field(description="The first.")]
     b: Annotated[int, Field(description="The second.")]
 
 
 class Add(ModelledTool[Terms]):
-    """Adds, and counts how often."""
+    """Adds, and counts its calls."""
 
     name: ClassVar[str] = "add"
     description: ClassVar[str] = "Adds two numbers."
     arguments_type: ClassVar[type[ToolArguments]] = Terms
     calls = 0
 
-    async def call(self, arguments: Terms, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+    async def call(self, arguments: Terms, context: ToolContext) -> object:  # noqa: ARG002 - the signature of tools
         self.calls += 1
         return {"result": arguments.a + arguments.b}
 

@@ -1,4 +1,4 @@
-"""Limits of requests that several servers share, and what holds while Redis is gone: over a real Redis."""
+"""Request limits that several servers share, and the limits while Redis is unreachable: over a real Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def keys_in(redis: Redis) -> list[str]:
 
 
 async def round_trips(redis: Redis) -> int:
-    """Return how many there were since this was asked before: scripts, and what is given back without one."""
+    """Return the round trips since the last call of this function: scripts, and releases made without a script."""
     statistics = await redis.info("commandstats")
     await redis.config_resetstat()
     return sum(statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "zrem", "script|load"))
@@ -83,14 +83,14 @@ async def test_two_servers_admit_together_no_request_more_than_the_limit(
         (3600, 10, 0, False),
         (1, 10, 0, False),
         (3000, 0, 10**9, False),
-        (1800, 0, 10, True),  # half of the hour before is in sight
+        (1800, 0, 10, True),  # half of the hour before is in the window
         (1800, 6, 10, False),
         (-1800, 10, 0, True),
         (-1800, 10**9, 0, False),
-        (-3601, 10**9, 10**9, True),  # out of sight
+        (-3601, 10**9, 10**9, True),  # outside the window
     ],
 )
-async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
+async def test_requests_count_while_they_are_in_the_window(
     redis: Redis, left_s: int, count: int, before: int, *, is_admitted: bool
 ) -> None:
     admission = admitting("redis", redis, per_hour=10)
@@ -108,7 +108,7 @@ async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
         assert 1 <= denial.retry_after_s <= 2 * 3600 + 1
 
 
-async def test_whoever_waits_as_long_as_told_by_redis_passes_and_not_much_earlier(redis: Redis) -> None:
+async def test_the_retry_time_from_redis_is_sufficient_and_not_much_too_long(redis: Redis) -> None:
     admission = admitting("redis", redis, per_hour=10)
     assert await passes_admission(admission, "alice", "", weight=10)
     (key,) = await keys_in(redis)
@@ -122,7 +122,7 @@ async def test_whoever_waits_as_long_as_told_by_redis_passes_and_not_much_earlie
         assert await passes_admission(admission, "alice", "", weight=4) is is_admitted
 
 
-async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others_alone(redis: Redis) -> None:
+async def test_adding_or_removing_a_limit_keeps_the_windows_of_the_others(redis: Redis) -> None:
     alone, both = admitting("redis", redis, per_hour=3), admitting("redis", redis, per_minute=9, per_hour=3)
     for _ in range(3):
         assert await passes_admission(alone, "alice", "")
@@ -131,7 +131,7 @@ async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others
     assert not await passes_admission(alone, "bob", "")
 
 
-async def test_everything_in_redis_has_the_prefix_of_the_server_and_lapses(redis: Redis) -> None:
+async def test_all_redis_keys_have_the_servers_prefix_and_expire(redis: Redis) -> None:
     gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_slots=True)
     await gate.admit("t{a}/\ud800")
     keys = await keys_in(redis)
@@ -171,7 +171,7 @@ async def test_without_redis_each_server_keeps_its_share_and_shares_again_afterw
     assert not health.is_degraded
 
 
-async def test_an_operator_may_have_nothing_or_everything_let_through_without_redis(
+async def test_an_operator_may_admit_nothing_or_everything_without_redis(
     redis_server: RedisServer, redis: Redis
 ) -> None:
     redis_server.kill()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_the_last_place_goes_to_one_of_many_and_comes_back(kind: str, redis: Redis) -> None:
+async def test_one_of_many_callers_gets_the_last_place_and_releases_it(kind: str, redis: Redis) -> None:
     places = admitting(kind, redis, most=1)
     taken = await asyncio.gather(*(passes_admission(places, "alice", str(number)) for number in range(20)))
     assert taken.count(True) == 1
@@ -89,14 +89,14 @@ async def test_a_place_that_is_released_while_it_is_renewed_does_not_come_back(r
     assert await slots.take("alice", "two")
     renewing = asyncio.create_task(slots.renew())
     await asyncio.sleep(0)
-    # Given back, and that is told to Redis before the renewal is.
+    # The release reaches Redis before the renewal does.
     slots.release("alice", "one")
     await renewing
     assert await redis.zrange(slots._build_key("alice"), 0, -1) == [b"two"]
     await slots.aclose()
 
 
-async def test_callers_whose_places_cannot_be_renewed_keep_nobody_else_from_it_and_are_told_of_in_one_line(
+async def test_failed_renewals_do_not_block_others_and_are_logged_in_one_line(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     slots = RedisSlots(redis=redis, most=1)

@@ -46,16 +46,14 @@ async def test_sixty_four_calls_at_once_against_a_limit_for_one_admit_exactly_on
     assert sum(isinstance(end, TokenBudgetExhaustedError) for end in ends) == 63
 
 
-async def test_what_was_not_used_is_released_once(ledger: TokenLedger) -> None:
+async def test_unused_tokens_are_released_once(ledger: TokenLedger) -> None:
     reservation = await ledger.reserve("alice", least=1, most=100)
     await ledger.settle(reservation, used=40)
     await ledger.settle(reservation, used=0)
     assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
 
 
-async def test_tokens_whose_reservation_nobody_waited_for_are_release_slot(
-    redis_server: RedisServer, redis: Redis
-) -> None:
+async def test_tokens_of_an_abandoned_reservation_are_released(redis_server: RedisServer, redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     await ledger.settle(await ledger.reserve("alice", least=1, most=1), used=0)
     assert redis_server.process is not None
@@ -68,7 +66,7 @@ async def test_tokens_whose_reservation_nobody_waited_for_are_release_slot(
     assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
 
 
-async def test_a_settlement_that_nobody_waited_for_is_made(redis_server: RedisServer, redis: Redis) -> None:
+async def test_an_abandoned_settlement_is_completed(redis_server: RedisServer, redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     reservation = await ledger.reserve("alice", least=1, most=100)
     assert redis_server.process is not None
@@ -81,7 +79,7 @@ async def test_a_settlement_that_nobody_waited_for_is_made(redis_server: RedisSe
     assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
 
 
-async def test_what_is_settled_beside_is_settled_before_the_connections_are_closed(
+async def test_background_settlements_finish_before_the_connections_close(
     redis_server: RedisServer, redis: Redis
 ) -> None:
     settings = LimitsSettings(storage="redis", redis_url=SecretStr(redis_server.url), tokens_per_minute=100)
@@ -102,7 +100,7 @@ async def test_what_is_settled_beside_is_settled_before_the_connections_are_clos
     assert (await ledger.reserve(held.caller, least=100, most=100)).tokens == 100
 
 
-async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisServer, redis: Redis) -> None:
+async def test_tokens_that_cannot_be_released_stay_spent(redis_server: RedisServer, redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     redis_server.kill()
     with pytest.raises(RedisConnectionError):
@@ -112,7 +110,7 @@ async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisSe
 
 
 async def test_a_debt_is_kept_until_it_is_paid_off(redis: Redis) -> None:
-    """The retry that the caller is told must not come after Redis forgets why."""
+    """The retry time given to the caller must not be later than the moment at which Redis forgets the debt."""
     ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100))
     reservation = await ledger.reserve("alice", least=1, most=100)
     await ledger.settle(reservation, used=5000)
@@ -141,7 +139,7 @@ async def test_a_reservation_that_a_client_sends_twice_is_made_once(redis: Redis
     assert 40 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 60
 
 
-async def test_a_clock_of_redis_that_is_set_back_keeps_nobody_out_until_it_is_where_it_was(redis: Redis) -> None:
+async def test_callers_do_not_wait_for_a_redis_clock_that_was_set_back(redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     await ledger.settle(await ledger.reserve("alice", least=100, most=100), used=100)
     (buckets,) = await redis.keys("*:tokens")
@@ -158,7 +156,7 @@ async def test_a_reservation_is_clamped_to_the_smallest_bucket(ledger: TokenLedg
     assert (await ledger.reserve("alice", least=1, most=500)).tokens == 100
 
 
-async def test_what_was_used_beyond_the_reservation_is_a_debt(ledger: TokenLedger) -> None:
+async def test_usage_beyond_the_reservation_is_a_debt(ledger: TokenLedger) -> None:
     reservation = await ledger.reserve("alice", least=1, most=100)
     await ledger.settle(reservation, used=250)
     error = await refusal(ledger, 1)
@@ -166,7 +164,7 @@ async def test_what_was_used_beyond_the_reservation_is_a_debt(ledger: TokenLedge
     assert error.retry_after_s > 60
 
 
-async def test_a_call_that_no_wait_makes_fit_is_told_no_time(ledger: TokenLedger) -> None:
+async def test_a_call_that_can_never_fit_gets_no_retry_time(ledger: TokenLedger) -> None:
     error = await refusal(ledger, 101)
     assert error.retry_after_s is None
     assert "101" in error.message

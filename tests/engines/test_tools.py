@@ -1,7 +1,7 @@
-"""A real engine calls tools: llama.cpp parses its model's calls, and holds it to them by a grammar where it is told to.
+"""A real engine calls tools: llama.cpp parses its model's calls, and enforces them by a grammar if requested.
 
-The models of these tests look at nothing but their last token, so what they call is what they were made to call; the
-engine's part is real: the template, the grammar, the parser of the model's text, and the stream that it makes of it.
+The models of these tests see only their last token, so their calls are fixed. The engine's part is real: the template,
+the grammar, the parser of the model's text, and the resulting stream.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def test_a_demanded_tool_is_the_only_one_that_is_called(
     assert end.reason in {ModelFinish.TOOL_CALLS, ModelFinish.LENGTH}
 
 
-async def test_no_tool_is_called_where_none_may_be(
+async def test_no_tool_is_called_if_none_is_allowed(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
     text, calls, end = await call_model(model_on(engine_of("call"), protocol), tool_choice="none")

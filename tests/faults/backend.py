@@ -1,4 +1,4 @@
-"""An `OpenAIModel` against a scripted server, with a clock and a chance that the test decides."""
+"""An `OpenAIModel` against a scripted server, with a clock and a random source that the test controls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT = Timeouts(connect_s=0.5, first_token_s=0.5, idle_s=0.5, total_s=5.0)
 
 @dataclass(slots=True)
 class FakeSleep:
-    """Notes the waits between attempts instead of waiting."""
+    """Records the waits between attempts instead of waiting."""
 
     waits: list[float] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class FakeSleep:
 
 @dataclass(slots=True)
 class Clock:
-    """The real clock, ahead by as much as the test says."""
+    """The real clock plus an offset that the test sets."""
 
     ahead_s: float = 0.0
 
@@ -52,7 +52,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Backend:
-    """The model, what it was told to wait, and the clock that it reads."""
+    """The model, its recorded waits, and its clock."""
 
     model: OpenAIModel
     sleep: FakeSleep
@@ -61,7 +61,7 @@ class Backend:
 
 @dataclass(slots=True)
 class CallHealth:
-    """All that a call gave."""
+    """The events and the error of one call."""
 
     events: list[ModelEvent] = field(default_factory=list)
     error: ModelError | None = None
@@ -89,7 +89,7 @@ async def backend(
     observer: BackendObserver = UNOBSERVED,
     **options: Any,
 ) -> AsyncIterator[Backend]:
-    """Make a model over `server`, with one attempt unless `retries` says otherwise."""
+    """Make a model over `server`, with one attempt unless `retries` is given."""
     address = server if isinstance(server, str) else server.address
     settings: dict[str, Any] = {
         "name": "main",
@@ -121,7 +121,7 @@ def request(text: str = "Say hello.", **more: Any) -> ChatRequest:
 
 
 async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> CallHealth:
-    """Call the model and keep all that comes of it."""
+    """Call the model and collect its events and its error."""
     outcome = CallHealth()
     try:
         async for event in model.stream(asked or request()):
@@ -132,6 +132,6 @@ async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> CallHeal
 
 
 async def ask(server: Upstream, asked: ChatRequest | None = None, **options: Any) -> CallHealth:
-    """Call a fresh model over `server` once."""
+    """Call a new model over `server` once."""
     async with backend(server, **options) as one:
         return await call(one.model, asked)

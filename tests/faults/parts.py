@@ -1,4 +1,4 @@
-"""What the fault tests share: strategies that misbehave on request, and settings for servers on free ports."""
+"""Shared by the fault tests: strategies that misbehave on request, and settings for servers on free ports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outcome(answer: str = "done") -> Outcome:
 
 
 class Stepping(ReasoningStrategy[StrategyConfig]):
-    """Takes as many steps as the query says, and lets others work before each."""
+    """Takes as many steps as the query says, and yields to other tasks before each."""
 
     name = "stepping"
     description = "Counts."
@@ -54,7 +54,7 @@ class Stepping(ReasoningStrategy[StrategyConfig]):
 
 
 class Misbehaving(ReasoningStrategy[StrategyConfig]):
-    """Does what it is built with. `released` lets what would go on for ever end with the test."""
+    """Runs the behaviour that it is given. `released` ends an endless behaviour at the end of the test."""
 
     name = "misbehaving"
     description = "Does not do what strategies should."

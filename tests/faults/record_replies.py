@@ -1,6 +1,6 @@
-"""A program: records what a real llama.cpp server sends, byte for byte, for the tests that cut it.
+"""A program that records the bytes of a real llama.cpp server, for the tests that cut its replies.
 
-`python -m tests.faults.record_replies` writes `tests/faults/recorded/PROTOCOL-CHAIN.http` anew; it needs xllamacpp.
+`python -m tests.faults.record_replies` writes `tests/faults/recorded/PROTOCOL-CHAIN.http` again; it needs xllamacpp.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _reply(base_url: str, protocol: WireProtocol, chain: str) -> bytes:
-    """Return all that the server sends, from its first line to the end of the connection."""
+    """Return all bytes that the server sends, from its first line to the end of the connection."""
     options = BackendOptions(name="b", model="m", base_url=base_url, profile=find_profile("m", "", "llamacpp"))
     asked = ChatRequest(
         messages=(Message(role=Role.USER, content="Six times seven?"),),

@@ -1,4 +1,4 @@
-"""What a misbehaving upstream does, for the tests of its faults."""
+"""Scripts of a misbehaving upstream."""
 
 from __future__ import annotations
 

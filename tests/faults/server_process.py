@@ -1,7 +1,7 @@
-"""A server in a process of its own that tests kill: `python -m tests.faults.server_process READY_FILE`.
+"""A server in its own process that tests kill: `python -m tests.faults.server_process READY_FILE`.
 
-All settings come from the environment. It is what `reasond serve --dev` runs, with the strategy of the simulation in
-place of the installed ones.
+All settings come from the environment. It is the same as `reasond serve --dev`, with the simulation's strategy instead
+of the installed ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def serve(ready_file: Path) -> None:
 
 @dataclass(eq=False)
 class ServerProcess:
-    """A running server: where it answers, and its process."""
+    """A running server: its addresses and its process."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -59,7 +59,7 @@ class ServerProcess:
 
     @classmethod
     def start(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
-        """Start a server whose log and ready file are in `folder`; `until_ready` waits for it."""
+        """Start a server with its log and ready file in `folder`; `until_ready` waits for it."""
         log = folder / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -73,7 +73,7 @@ class ServerProcess:
         return cls(process=process, log=log)
 
     async def until_ready(self) -> ServerProcess:
-        """Wait until it says where it answers."""
+        """Wait until it has written its addresses."""
         ready = self.log.with_suffix(".ready")
         limit = time.monotonic() + START_LIMIT_S
         while not ready.exists():
@@ -90,12 +90,12 @@ class ServerProcess:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """End it by SIGKILL, like a crash."""
         self.process.kill()
         self.process.wait()
 
     async def end(self) -> int:
-        """Ask it to end and return its exit code."""
+        """End it by SIGTERM and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""What a model server says, in either protocol, so that one test can hold for both."""
+"""The wire formats of a model server, for both protocols, so that one test covers both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALL_ID, ITEM_ID = "c1", "f1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """The events of one protocol. `nothings` are events without content, in form or out of it."""
+    """The events of one protocol. `nothings` are events without content, well-formed or not."""
 
     protocol: Literal["chat", "responses"]
     path: str
@@ -42,7 +42,7 @@ class Speech:
         return event({"type": "response.refusal.delta", "item_id": "m1", "output_index": 0, "delta": text})
 
     def call(self, name: str, *pieces: str) -> tuple[bytes, ...]:
-        """Return the beginning of a call of a tool and pieces of its arguments; nothing that ends it."""
+        """Return the beginning of a tool call and pieces of its arguments, without an end."""
         if self.protocol == "chat":
             begun = {"index": 0, "id": CALL_ID, "function": {"name": name, "arguments": ""}}
             grown = [{"index": 0, "function": {"arguments": piece}} for piece in pieces]
@@ -55,7 +55,7 @@ class Speech:
         )
 
     def end(self, reason: str = "stop", *, usage: object = None) -> bytes:
-        """Return all that tells the end: "stop", "length" or "content_filter", and the usage if there is one."""
+        """Return all events of the end: "stop", "length" or "content_filter", and the usage if there is one."""
         if self.protocol == "chat":
             told = b"" if usage is None else event({"choices": [], "usage": usage})
             return chunk(finish=reason) + told + DONE
@@ -66,12 +66,12 @@ class Speech:
         return event({"type": f"response.{response['status']}", "response": response})
 
     def usage(self, read: object, written: object) -> Json:
-        """Return a usage in this protocol's words."""
+        """Return a usage in this protocol's format."""
         names = ("prompt_tokens", "completion_tokens") if self.protocol == "chat" else ("input_tokens", "output_tokens")
         return dict(zip(names, (read, written), strict=True))
 
     def errors(self, words: str) -> Mapping[str, bytes]:
-        """Return events that tell an error, in the forms in use."""
+        """Return events that report an error, in the forms in use."""
         common = {
             "object": event({"error": {"message": words}}),
             "named": b"event: error\n" + event({"message": words}),

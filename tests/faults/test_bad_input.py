@@ -1,4 +1,4 @@
-"""Bad input over both wires, on a whole server with real sockets: a clear error or an answer, and others are served."""
+"""Bad input over both wires, on a whole server with real sockets: a clear error or an answer, and no harm to others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def server() -> AsyncIterator[Listening]:
 
 
 class Wires:
-    """Asks a server over one wire; `reason` is that of the error, empty where there is an answer."""
+    """Calls a server over one wire; `reason` is that of the error, empty if there is an answer."""
 
     def __init__(self, server: Listening) -> None:
         self.server = server
@@ -108,7 +108,7 @@ def _message(query: str) -> bytes:
 
 
 def _reason_of(error: grpc.aio.AioRpcError) -> str:
-    """Return the reason in the details of our errors, else the name of the code that grpc itself gave."""
+    """Return the reason in the details of our error, or the name of the status code if grpc itself made the error."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]  # made for sync calls, reads the same fields
     info = error_details_pb2.ErrorInfo()
     for detail in status.details if status else ():
@@ -147,7 +147,7 @@ async def test_bidi_zero_width_and_control_characters_are_text_like_any_other(wi
     assert await wires.jsonrpc(text) == ("", "")
 
 
-async def test_nul_is_refused_by_its_place_over_both_wires(wires: Wires) -> None:
+async def test_nul_is_refused_with_its_position_over_both_wires(wires: Wires) -> None:
     for ask in (wires.grpc, wires.jsonrpc):
         reason, message = await ask("ab\0c")
         assert reason == "INVALID_REQUEST"
@@ -188,7 +188,7 @@ async def test_a_body_that_is_no_json_of_ours_is_a_parse_error(wires: Wires, con
     assert len(message) < 200
 
 
-async def test_of_two_members_of_one_name_the_last_counts(wires: Wires) -> None:
+async def test_the_last_of_duplicate_members_counts(wires: Wires) -> None:
     head = b'{"jsonrpc":"2.0","id":1,"method":"no.such","method":"reasoning.execute","params":{"query":"","query":'
     assert await wires.body(head + b'"q"}}') == ("", "")
 
@@ -232,7 +232,7 @@ async def test_a_message_over_the_limit_and_metadata_over_theirs_are_refused(wir
         (b"\xff" * 1000, "are not a message"),
         (b"\x0a\xff\xff\xff\xff\x0f", "are not a message"),
         (b"\x0b" * 40_000, "are not a message"),
-        # Groups that begin and never end: there are too many before anything looks for their ends.
+        # Groups that begin and never end: the limit of fields is reached before their ends are missed.
         (b"\x0b" * 500_000, "hold more than 50000 fields"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Real processes: however a server is ended, and whatever its strategies do meanwhile, it ends with 0."""
+"""Real processes: a server ends with exit code 0, however it is stopped and whatever its strategies do meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Whoever is kept from ending never ends: the limits are for machines that do much else.
+# A blocked server would never end: the limits only have to suffice on a busy machine.
 START_LIMIT_S = 180.0
 END_LIMIT_S = 180.0
 NAMES = ("deaf", "stuck_thread", "stuck_check", "leaving", "patient")
@@ -90,7 +90,7 @@ class Patient(Base):
 
 
 class Served:
-    """A server in a process of its own: where it answers, and how it ended."""
+    """A server in its own process: its address, a token and its process."""
 
     def __init__(self, process: subprocess.Popen[bytes], told: dict[str, str], log: Path) -> None:
         self.process = process
@@ -109,7 +109,7 @@ class Served:
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
-    """A folder that installs the strategies for whoever has it on its path."""
+    """A folder that installs the strategies for every process that has it on its path."""
     folder = tmp_path / "plugin"
     info = folder / "rude_strategies-1.dist-info"
     info.mkdir(parents=True)
@@ -122,7 +122,7 @@ def plugin(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(folder: Path, plugin: Path, **keys: str) -> Iterator[Served]:
-    """Start `reasond serve --dev`, wait until it is ready, and leave nothing behind."""
+    """Start `reasond serve --dev`, wait until it is ready, and end it with all its children."""
     ready, log = folder / "ready.json", folder / "log"
     own = {
         **FREE_PORTS,
@@ -154,7 +154,7 @@ def serving(folder: Path, plugin: Path, **keys: str) -> Iterator[Served]:
 
 
 def with_patience(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait for the end of `process`, for a while."""
+    """Wait up to `seconds` for the end of `process`."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -162,7 +162,7 @@ def with_patience(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 async def last_of(served: Served, strategy: str, *signals: signal.Signals, material: str = "") -> Any:
-    """Follow a run until its first step, end the server, and return the last that the client heard."""
+    """Follow a run until its first step, end the server, and return the client's last event or error."""
     heard: Any = None
     begun = asyncio.Event()
 
@@ -201,7 +201,7 @@ async def test_a_check_that_never_returns_does_not_keep_the_server_from_ending(t
     assert isinstance(heard, ReasondError)
 
 
-async def test_a_strategy_that_exits_does_not_take_the_server_along(tmp_path: Path, plugin: Path) -> None:
+async def test_a_strategy_that_exits_does_not_end_the_server(tmp_path: Path, plugin: Path) -> None:
     with serving(tmp_path, plugin) as served:
         async with AsyncClient(served.grpc, token=served.token) as client:
             with pytest.raises(ReasondError) as caught:
@@ -238,7 +238,7 @@ def test_a_client_that_is_killed_in_mid_stream_frees_its_run(tmp_path: Path, plu
         served.end(signal.SIGTERM)
 
 
-def test_output_that_is_closed_is_no_reason_to_fail(tmp_path: Path, plugin: Path) -> None:
+def test_closed_output_does_not_fail_the_server(tmp_path: Path, plugin: Path) -> None:
     del plugin
     for redirection in (">&-", "2>&-", ">&- 2>&- <&-"):
         command = f"exec {BIN / 'reasond'} config show {redirection}"

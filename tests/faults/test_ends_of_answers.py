@@ -1,4 +1,4 @@
-"""Model servers that write the closing tag themselves: what the call had is theirs to say, if they say it soon."""
+"""Model servers that write the closing tag themselves: usage and finish sent soon after the tag are still used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STRATEGIES = ("chain_of_thought", "react", "self_consistency", "bounded_context"
 
 
 def answering(*after: bytes, then: Script | None = None) -> Script:
-    """Return a script that writes an answer with its closing tag, `after` that, and then does as `then` says."""
+    """Return a script that writes an answer with its closing tag, then `after`, and then runs `then`."""
 
     async def script(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD)
@@ -59,7 +59,7 @@ async def silent(conversation: Conversation) -> None:
 
 
 async def hear_reply(server: Upstream, **options: Any) -> ModelReply:
-    """Hear one call of a model over `server`."""
+    """Return the reply of one call of a model over `server`."""
     async with backend(server, **options) as one:
         call = hear(model=one.model, messages=MESSAGES, max_tokens=100, temperature=0.5)
         async with aclosing(call) as pieces:
@@ -122,7 +122,7 @@ async def breaking(conversation: Conversation) -> None:
     ],
     ids=["no reason", "a break", "nonsense", "an error", "an error at once"],
 )
-async def test_what_goes_wrong_after_the_closing_tag_does_not_take_the_answer_back(script: Script) -> None:
+async def test_a_fault_after_the_closing_tag_does_not_fail_the_answer(script: Script) -> None:
     async with upstream(script) as server:
         reply = await hear_reply(server)
     assert (reply.usage.source, reply.parsed.content) == (UsageSource.ESTIMATED, "42")
@@ -142,7 +142,7 @@ async def serving(server: Upstream) -> AsyncIterator[Listening]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_every_strategy_accounts_for_what_the_server_told_after_the_tag(strategy: str) -> None:
+async def test_every_strategy_counts_the_usage_reported_after_the_tag(strategy: str) -> None:
     end = (chunk("\n"), chunk(finish="stop"), event({"choices": [], "usage": TOLD}), DONE)
     async with upstream(answering(*end)) as server, serving(server) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:

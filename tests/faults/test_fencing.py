@@ -1,7 +1,7 @@
-"""Two real servers on one PostgreSQL, of which one is stopped for longer than its lease and then goes on.
+"""Two real servers on one PostgreSQL; one is stopped for longer than its lease and then resumes.
 
-It is stopped while each of its runs waits for a model call, whose reply comes while it is stopped: what it finds when
-it wakes up is a run that could go on at once. The other server has the runs by then, and waits for its model.
+It is stopped while each of its runs waits for a model call, and the reply arrives while it is stopped, so that each run
+could continue at once when the process resumes. By then the other server has the runs and waits for its model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GONE = (reasond.UnavailableError, reasond.CallCancelledError)
 
 @dataclass
 class Model:
-    """The model of both servers, which tells them apart by their keys, and holds back what a test holds."""
+    """The model of both servers; it distinguishes them by their keys, and holds replies on request."""
 
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
     answered: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Model:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def serve(self, conversation: Conversation) -> None:
-        """Answer a prompt, or keep it."""
+        """Answer a prompt, or hold it."""
         messages = conversation.json.get("messages")
         if not messages:
             await conversation.answer("404 Not Found", b"{}")
@@ -73,12 +73,12 @@ class Model:
             self.changed.notify_all()
 
     async def until_held(self, who: str) -> None:
-        """Wait until a call of each run is held back."""
+        """Wait until a call of each run is held."""
         async with self.changed, asyncio.timeout(PATIENCE_S):
             await self.changed.wait_for(lambda: len(self.held[who]) == RUNS)
 
     async def let_go(self, who: str) -> None:
-        """Answer all that is held back; return when the replies are on their way."""
+        """Answer all held calls; return when the replies are sent."""
         asked = self.of(who)
         async with self.changed, asyncio.timeout(PATIENCE_S):
             self.held[who].clear()
@@ -86,13 +86,13 @@ class Model:
             await self.changed.wait_for(lambda: all(self.answered[who, prompt] for prompt in asked))
 
     def of(self, who: str) -> dict[str, int]:
-        """Return what a server has asked."""
+        """Return the prompts of a server with their counts."""
         return {prompt: count for (by, prompt), count in self.asked.items() if by == who}
 
 
 @dataclass
 class Line:
-    """The line to the database of one server, which a test cuts without telling anybody."""
+    """The connection of one server to the database, which a test cuts silently."""
 
     host: str
     port: int
@@ -100,11 +100,11 @@ class Line:
     carried: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one more connection."""
+        """Forward one more connection."""
         self.carried.add(asyncio.create_task(self.carry(reader, writer)))
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection both ways."""
+        """Forward one connection in both directions."""
         far_reader, far_writer = await asyncio.open_connection(self.host, self.port)
         await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
 
@@ -119,7 +119,7 @@ class Line:
 
 @asynccontextmanager
 async def line_to(url: str) -> AsyncIterator[tuple[Line, str]]:
-    """Yield a line to the database at `url`, and the address of its near end."""
+    """Yield a line to the database at `url`, and the address to connect to."""
     parts = urlsplit(url)
     line = Line(host=parts.hostname or "", port=parts.port or 0)
     line.is_through.set()
@@ -127,13 +127,13 @@ async def line_to(url: str) -> AsyncIterator[tuple[Line, str]]:
         port = near.sockets[0].getsockname()[1]
         yield line, url.replace(f":{line.port}/", f":{port}/")
         line.is_through.set()
-        # The servers are gone by now, and with them their ends.
+        # The servers have ended, which closed their ends of the connections.
         await asyncio.gather(*line.carried)
 
 
 @dataclass
 class Pair:
-    """The servers, their model and what their tools wrote down."""
+    """The servers, their model and the notes that their tools wrote."""
 
     model: Model
     notes: Path
@@ -141,7 +141,7 @@ class Pair:
     servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     def notes_of(self, who: str) -> list[str]:
-        """Return what the tool was called for by a server."""
+        """Return the arguments of a server's tool calls."""
         lines = self.notes.read_text("utf-8").splitlines() if self.notes.exists() else []
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{who} ")]
 
@@ -151,17 +151,17 @@ class Pair:
         return reasond.AsyncClient(server.target, token=server.token)
 
     async def until_left(self, who: str) -> None:
-        """Wait until a server says of each run that another process may go on with it."""
+        """Wait until a server logs for each run that it has left it to another process."""
         log = self.servers[who].log
         async with asyncio.timeout(PATIENCE_S):
-            # Another process sets no event of ours.
+            # Another process cannot set an event here.
             while log.read_text("utf-8", "replace").count("execution left to another process") < RUNS:  # noqa: ASYNC110 - as said
                 await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
 async def two_servers(folder: Path, store_url: str) -> AsyncIterator[Pair]:
-    """Run both; whatever a test did to them, they are gone in the end."""
+    """Run both servers; they are killed in the end."""
     async with AsyncExitStack() as stack:
         line, first_url = await stack.enter_async_context(line_to(store_url))
         pair = Pair(model=Model(), notes=folder / "notes", line=line)
@@ -196,7 +196,7 @@ async def two_servers(folder: Path, store_url: str) -> AsyncIterator[Pair]:
 
 
 async def follow(pair: Pair, number: int, turns: list[str], begun: Callable[[str], None]) -> list[bytes]:
-    """Start a run, or follow it from its first event, on the servers in turn; return the events as they came."""
+    """Start a run, or follow it from its first event, on the servers in turn; return the received events."""
     query = json.dumps({"tag": f"q{number}", "steps": [{"calls": 1, "tool": "t__note" if number % 2 else ""}] * STEPS})
     events: list[reasoning_service_pb2.ReasonIterationsResponse] = []
     execution_id, attempt = "", 0
@@ -225,7 +225,7 @@ async def follow(pair: Pair, number: int, turns: list[str], begun: Callable[[str
 
 
 async def log_at(pair: Pair, who: str, execution_id: str) -> list[bytes]:
-    """Return the log as one of the servers tells it now."""
+    """Return the log as one of the servers returns it now."""
     async with pair.client(who) as client:
         told = await client.get_execution(execution_id)
         stream = client.resume(execution_id, keep_running=True)
@@ -249,7 +249,7 @@ async def test_a_server_that_wakes_up_after_its_lease_makes_no_call_and_writes_n
         first = pair.servers[FIRST].process
         at_first = [asyncio.create_task(follow(pair, n, [FIRST], ids.add)) for n in range(RUNS)]
         await model.until_held(FIRST)
-        # A second client of each run, which asks the other server for the same request.
+        # A second client of each run sends the same request to the other server.
         at_second = [asyncio.create_task(follow(pair, n, [SECOND], ids.add)) for n in range(RUNS)]
         os.kill(first.pid, signal.SIGSTOP)
         await model.until_held(SECOND)
@@ -257,14 +257,14 @@ async def test_a_server_that_wakes_up_after_its_lease_makes_no_call_and_writes_n
         asked, noted = model.of(FIRST), pair.notes_of(FIRST)
         assert (len(names), len(noted)) == (RUNS, HELD_STEP * RUNS // 2)
         if is_cut_off:
-            # Nobody tells it that its runs are another's now: it has only its clock.
+            # The stopped server gets no notice that it has lost its runs: it has only its clock.
             pair.line.is_through.clear()
         await model.let_go(FIRST)
         os.kill(first.pid, signal.SIGCONT)
         await pair.until_left(FIRST)
         assert (model.of(FIRST), pair.notes_of(FIRST)) == (asked, noted)
         pair.line.is_through.set()
-        # What it is asked next it works out, after all that it may have left to write.
+        # Its next request succeeds, after everything that it may still have written.
         async with pair.client(FIRST) as client:
             result = await client.reason(
                 '{"tag": "q99", "steps": [{"calls": 1, "tool": "t__note"}]}', strategy="listed"

@@ -1,4 +1,4 @@
-"""Connections that a server promised to keep, and drops when the next request comes."""
+"""Keep-alive connections that the server drops at the next request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = STREAM_HEAD + b"connection: close\r\n\r\n" + ANSWER
 
 @asynccontextmanager
 async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """Run a server that drops each connection at the request after `answers`; yields its address and the heads."""
+    """Run a server that drops each connection at the request after `answers`; yield its address and the requests."""
     heads: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +49,7 @@ async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 def closes(heads: list[str]) -> list[bool]:
-    """Return which requests asked to end their connection."""
+    """Return for each request whether it asked to close the connection."""
     return ["connection: close" in head for head in heads]
 
 

@@ -1,4 +1,4 @@
-"""What a real server exposes while something goes wrong with it, and when that is over."""
+"""The metrics of a real server during a fault and after it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ async def scrape(address: str) -> Found:
 async def until(address: str, holds: Callable[[Found], bool]) -> Found:
     """Scrape until `holds`."""
     async with asyncio.timeout(LIMIT_S):
-        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - a scrape is all that can be asked
+        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - the state is visible only in a scrape
             await asyncio.sleep(0.05)
     return found
 
 
 async def ask(target: str, token: str) -> str:
-    """Ask once; return the answer, or the reason for which there is none."""
+    """Send one request; return the answer, or the reason of the error."""
     async with AsyncClient(target, token=token) as client:
         try:
             return (await client.reason("What is 6 * 7?", strategy="chain_of_thought", timeout_s=20)).answer
@@ -61,7 +61,7 @@ async def ask(target: str, token: str) -> str:
 
 
 async def ask_without_id(target: str, token: str) -> None:
-    """Ask in a way that nobody can come back for; the client always sends a request id."""
+    """Send a request without a request id, so that nobody can come back for it; the client always sends an id."""
     task = execution_pb2.ReasoningTask(query="What is 6 * 7?", strategy="chain_of_thought")
     async with grpc.aio.insecure_channel(target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
@@ -71,7 +71,7 @@ async def ask_without_id(target: str, token: str) -> None:
 
 
 def endless() -> Mapping[str, Any]:
-    """A strategy that always has more, and a server that soon gives up on who does not read it."""
+    """A strategy that writes without end, and settings with a short write timeout."""
     strategy = Misbehaving(endless_steps)
     return {"strategies": [strategy], "environ": {**OWN_LISTENER, "REASOND__SERVER__WRITE_TIMEOUT_S": "0.2"}}
 
@@ -134,7 +134,7 @@ async def test_a_breaker_is_seen_to_open_to_let_one_call_through_and_to_close() 
             found = await scrape(listening.metrics)
             assert state(found) == ["open"]
             assert set(reasons) == {"MODEL_UNAVAILABLE"}
-            # The client asks again by itself; what the breaker refused never went out.
+            # The client retries by itself; calls that the breaker refused were never sent.
             assert found['reasond_model_calls_total{model="m",outcome="MODEL_UNAVAILABLE"}'] >= 11
             assert server.calls == 10
             await until(listening.metrics, lambda found: state(found) == ["half_open"])
@@ -178,7 +178,7 @@ async def test_a_database_that_is_gone_is_counted_as_a_failure_of_the_store(tmp_
             assert await ask(served.grpc, served.token) == "42"
             assert (await scrape(served.metrics))[failures] == 0
             await asyncio.to_thread(postgres.stop)
-            # It waits for no commit, and is answered; the next one is refused.
+            # This request waits for no commit, so it is answered; the next one is refused.
             await ask_without_id(served.grpc, served.token)
             found = await until(served.metrics, lambda found: found[failures] > 0)
             assert await ask(served.grpc, served.token) == "STORE_UNAVAILABLE"
@@ -190,7 +190,7 @@ async def test_a_database_that_is_gone_is_counted_as_a_failure_of_the_store(tmp_
                     pass
 
 
-async def test_a_run_that_a_dead_process_left_is_counted_by_the_one_that_goes_on(tmp_path: Path) -> None:
+async def test_a_run_of_a_dead_process_is_counted_by_the_one_that_resumes_it(tmp_path: Path) -> None:
     began = asyncio.Event()
 
     async def never(conversation: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""Strategies of third parties that break their contract: the server lives, the client gets an answer, the log ends."""
+"""Third-party strategies that break their contract: the server stays up, the client gets an answer, the log ends."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RUNNING = 1
 
 
 class RudeError(BaseException):
-    """What no `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 @asynccontextmanager
 async def serve(behaviour: Behaviour) -> AsyncIterator[tuple[AsyncClient, Listening, Misbehaving]]:
-    """Serve a strategy that misbehaves and one that does not; stopping the server is bounded too."""
+    """Serve a strategy that misbehaves and one that does not; the stop of the server has a time limit too."""
     naughty = Misbehaving(behaviour)
     try:
         async with asyncio.timeout(SOON):
@@ -74,7 +74,7 @@ def yielding(*events: Any) -> Behaviour:
 ILL_FORMED: dict[str, Any] = {
     "no event at all": None,
     "text": "hello",
-    "a step of no kind": Step(detail={"a": 1}, answer_found=False, metrics=METRICS),  # type: ignore[arg-type]  # so be it
+    "a step of no kind": Step(detail={"a": 1}, answer_found=False, metrics=METRICS),  # type: ignore[arg-type]  # wrong on purpose
     "metrics of no kind": Step(detail=Thought(text="x"), answer_found=False, metrics="fast"),  # type: ignore[arg-type]  # likewise
     "a step with half a character": step(text="\ud800"),
     "a thought with half a character": Step(detail=Thought(text="\ud800"), answer_found=False, metrics=METRICS),
@@ -96,7 +96,7 @@ ILL_FORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", ILL_FORMED)
-async def test_what_no_wire_could_carry_ends_the_run_as_an_internal_error_on_every_wire(what: str) -> None:
+async def test_values_that_no_wire_can_carry_end_the_run_with_an_internal_error(what: str) -> None:
     async with serve(yielding(ILL_FORMED[what], outcome())) as (client, listening, _):
         with pytest.raises(ReasondError) as unary:
             await client.reason("why?", strategy="misbehaving")
@@ -158,14 +158,14 @@ async def test_a_strategy_that_cancels_its_own_task_is_no_cancelled_run() -> Non
 
 
 async def test_an_error_that_no_status_can_hold_reaches_the_client_as_far_as_it_can() -> None:
-    odd = ModelFailedError("\ud800 broke", remedy="\ud801", metadata={"\ud800": 5}, retry_after_s=float("nan"))  # type: ignore[dict-item]  # so be it
+    odd = ModelFailedError("\ud800 broke", remedy="\ud801", metadata={"\ud800": 5}, retry_after_s=float("nan"))  # type: ignore[dict-item]  # wrong on purpose
     async with serve(raising(odd)) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await events_of(client)
     assert (caught.value.reason, caught.value.message) == ("MODEL_FAILED", "? broke. ?")
 
 
-async def test_a_wait_without_end_is_no_advice() -> None:
+async def test_an_infinite_retry_time_is_not_sent() -> None:
     async with serve(raising(RateLimitedError("slow down", retry_after_s=float("inf")))) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving")
@@ -181,7 +181,7 @@ async def test_a_strategy_that_says_not_found_does_not_leave_its_log_open() -> N
 
 
 @pytest.mark.parametrize("behaviour", [parts.more_after_the_outcome, parts.leaving_tasks_behind])
-async def test_what_comes_after_the_outcome_does_not_change_it(behaviour: Behaviour) -> None:
+async def test_events_after_the_outcome_do_not_change_it(behaviour: Behaviour) -> None:
     async with serve(behaviour) as (client, _, _):
         answer = await client.reason("why?", strategy="misbehaving")
     assert answer.answer in {"first", "done"}
@@ -208,7 +208,7 @@ async def test_a_strategy_that_swallows_cancellation_is_left_behind_with_a_warni
 
 
 @pytest.mark.parametrize("behaviour", [parts.deaf, parts.never_yielding])
-async def test_a_deadline_is_kept_by_a_strategy_that_keeps_none(behaviour: Behaviour) -> None:
+async def test_a_deadline_ends_a_strategy_that_ignores_it(behaviour: Behaviour) -> None:
     async with serve(behaviour) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving", timeout_s=0.5)

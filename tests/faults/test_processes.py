@@ -1,7 +1,7 @@
-"""Real processes on one real database that are killed, stopped and cut off under load: nothing is lost or paid twice.
+"""Real processes on a real database that are killed, stopped and cut off under load: nothing is lost or paid twice.
 
-Clients follow their runs over gRPC and resume on whichever server answers. What a client has seen is committed, and
-with it the model calls that led there: the fake model's server must never be asked for one of those again.
+Clients follow their runs over gRPC and resume on any server that answers. An event that a client has received is
+committed, and so are the model calls before it: the fake model's server must never receive one of those again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.
 
 @dataclass
 class Load:
-    """The fake model, the servers and what the clients have seen."""
+    """The fake model, the servers, and the events that the clients have received."""
 
     folder: Path
     environ: dict[str, str]
@@ -62,7 +62,7 @@ class Load:
         return await server.until_ready()
 
     async def model(self, conversation: Conversation) -> None:
-        """Answer a prompt, and note it."""
+        """Answer a prompt and record it."""
         messages = conversation.json.get("messages")
         if not messages:
             await conversation.answer("404 Not Found", b"{}")
@@ -76,7 +76,7 @@ class Load:
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + b"".join(events))
 
     async def saw(self, query: str, sequence: int) -> None:
-        """Note that an event was seen: what led to it is settled."""
+        """Record that a client received an event: the calls before it must not be repeated."""
         tag = json.loads(query)["tag"]
         if sequence > 1:
             self.settled.update(prompt for prompt in prompts_of(query) if prompt.startswith(f"{tag}/{sequence - 2}/"))
@@ -85,18 +85,18 @@ class Load:
             self.changed.notify_all()
 
     async def until_seen(self, events: int) -> None:
-        """Wait until the clients have seen that many events in all."""
+        """Wait until the clients have received that many events in total."""
         async with self.changed, asyncio.timeout(PATIENCE_S):
             await self.changed.wait_for(lambda: self.seen >= events)
 
     def alive(self, number: int) -> ServerProcess | None:
-        """Return a server that answers."""
+        """Return a running server."""
         found = [server for server in self.servers if server.target and server.is_alive]
         return found[number % len(found)] if found else None
 
 
 async def client(load: Load, number: int) -> execution_pb2.Reasoning:
-    """Start a run and follow it to its end, on whichever server answers; check the order of all events."""
+    """Start a run and follow it to its end, on any server that answers; check the order of all events."""
     query = json.dumps({"tag": f"q{number}", "steps": [{"calls": 1 + number % 2, "tool": ""}] * STEPS})
     execution_id, last, attempt, lost_s = "", 0, number, None
     async with asyncio.timeout(PATIENCE_S):
@@ -136,7 +136,7 @@ async def client(load: Load, number: int) -> execution_pb2.Reasoning:
 
 
 def check(load: Load, results: list[execution_pb2.Reasoning]) -> None:
-    """Check what every fault must leave whole, and print what is only reported."""
+    """Check the invariants of every fault, and print the figures that are only reported."""
     assert [result.finish_reason for result in results] == [execution_pb2.FINISH_REASON_ANSWERED] * CLIENTS
     assert load.paid_twice == []
     resent = sum(count - 1 for count in load.begun.values())
@@ -147,7 +147,7 @@ def check(load: Load, results: list[execution_pb2.Reasoning]) -> None:
 
 @asynccontextmanager
 async def open_load(folder: Path, store_url: str) -> AsyncIterator[Load]:
-    """Yield a load with no server yet; all processes are gone in the end."""
+    """Yield a load without servers; all processes are ended in the end."""
     async with AsyncExitStack() as stack:
         load = Load(folder=folder, environ={})
         model = await stack.enter_async_context(upstream(load.model))
@@ -172,8 +172,8 @@ async def open_load(folder: Path, store_url: str) -> AsyncIterator[Load]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    """A real PostgreSQL; skipped where it is not installed, failing there in CI."""
-    # Not at the top: the module is only there where the extra is installed.
+    """A real PostgreSQL; if it is not installed, the test is skipped, or fails in CI."""
+    # Not at the top: the import needs an optional extra.
     from tests.engines.postgres import is_postgres_here, running_postgres  # noqa: PLC0415 - as said above
 
     if not is_postgres_here():

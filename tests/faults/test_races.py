@@ -1,4 +1,4 @@
-"""Start, follow, leave, resume, cancel and delete in every order that a seed gives: what must hold in all of them."""
+"""Start, follow, leave, resume, cancel and delete in random orders by seed, with checks that hold in all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GONE = (ExecutionNotFoundError, CursorExpiredError)
 
 
 class Round:
-    """One execution and everybody who does something to it at the same time."""
+    """One execution and all clients that act on it at the same time."""
 
     def __init__(self, service: ReasoningService, rng: random.Random, request_id: str) -> None:
         self.service = service
@@ -44,12 +44,12 @@ class Round:
         self.was_left = False
 
     async def turns(self) -> None:
-        """Let others work for a while."""
+        """Yield to other tasks for a while."""
         for _ in range(self.rng.randrange(12)):
             await asyncio.sleep(0)
 
     async def watch(self, events: AsyncGenerator[StreamEvent, None], *, after: int, most: int) -> None:
-        """Read up to `most` events and leave; sequences never jump, and nothing follows the result."""
+        """Read up to `most` events and leave; sequence numbers have no gap, and nothing follows the result."""
         last, has_ended, seen = after, False, 0
         try:
             async with aclosing(events) as stream:
@@ -74,7 +74,7 @@ class Round:
         await self.watch(events, after=0, most=most)
 
     async def start_again(self) -> None:
-        """Ask the same once more: by its id the same run, or a new one if that was cancelled, left or deleted."""
+        """Repeat the request: its id gives the same run, or a new one if that was cancelled, left or deleted."""
         await self.turns()
         first = self.execution_id
         events = self.service.stream(CALLER, self.task, request_id=self.request_id, keep_running=True)
@@ -103,7 +103,7 @@ class Round:
             await self.service.desk.delete(CALLER, self.execution_id)
 
     async def play(self) -> None:
-        """Start, and once there is something to fight over, let everybody at it."""
+        """Start the run, and once it has events, let all clients act."""
         starting = asyncio.create_task(self.start())
         begun = asyncio.create_task(self.has_begun.wait())
         await asyncio.wait({starting, begun}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +130,7 @@ async def check_log(service: ReasoningService, execution_id: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(seed: int) -> None:
+async def test_in_every_order_all_logs_are_complete_and_no_client_waits_for_ever(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a seed that repeats a failure, no secret
     settings = load(None, {**FREE_PORTS, "REASOND__REASONING__ENABLED_STRATEGIES": '["stepping"]'}).settings
     model = FunctionModel(lambda _: "<answer>42</answer>")

@@ -1,4 +1,4 @@
-"""Rolling restarts under load: callers go on calling while servers and workers are replaced, and no call fails."""
+"""Rolling restarts under load: callers keep calling while servers and workers are replaced, and no call fails."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ pytestmark = [
 RESTARTS = 4
 CALLERS = 8
 BETWEEN = 50
-"""Calls that are answered before the next server is restarted."""
+"""The number of answered calls before the next server is restarted."""
 
 
 @dataclass
 class Load:
-    """Callers that call again as soon as they are answered, and how their calls ended."""
+    """Callers that repeat their call after each answer, and the outcomes of their calls."""
 
     answered: int = 0
     failed: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Load:
     is_over: bool = False
 
     async def call(self, client: reasond.AsyncClient) -> None:
-        """Ask again and again."""
+        """Call again and again."""
         while not self.is_over:
             try:
                 await client.reason("why?", strategy="chain_of_thought")
@@ -53,7 +53,7 @@ class Load:
                 self.grown.notify_all()
 
     async def until_more(self, count: int) -> None:
-        """Wait until so many more calls have ended."""
+        """Wait until `count` more calls have ended."""
         wanted = self.answered + count
         async with self.grown, asyncio.timeout(PATIENCE_S):
             await self.grown.wait_for(lambda: self.answered >= wanted)
@@ -61,7 +61,7 @@ class Load:
 
 @asynccontextmanager
 async def load_on(target: str, token: str, *, connections: int) -> AsyncIterator[Load]:
-    """Keep callers busy with `target` while the context lasts."""
+    """Keep callers calling `target` while the context lasts."""
     load = Load()
     async with AsyncExitStack() as clients, asyncio.TaskGroup() as callers:
         for number in range(CALLERS):
@@ -89,7 +89,7 @@ ENVIRON = {
 
 @asynccontextmanager
 async def one_server(folder: Path, address: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
-    """Serve at `address` in a process of its own, drain it at the end; yield what waits until it logs a text."""
+    """Serve at `address` in a separate process, drain it at the end; yield a function that waits for a log text."""
     log = folder / f"{address.rpartition(':')[2]}.log"
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
@@ -127,7 +127,7 @@ async def test_no_call_fails_while_two_servers_are_restarted_in_turn(tmp_path: P
             await server.aclose()
             await load.until_more(BETWEEN)
             until_logged = await server.enter_async_context(one_server(tmp_path, address))
-            # Callers have found it again, as they do in the drain delay of the next: that is for load balancers.
+            # Wait until callers have found it again, as they would during the next server's drain delay.
             await until_logged("ReasoningService/Reason OK")
     assert load.failed == []
 

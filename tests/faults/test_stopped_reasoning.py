@@ -1,4 +1,4 @@
-"""Servers that look for stop strings in hidden reasoning: the call that they end there is made again without them."""
+"""Servers that apply stop strings to hidden reasoning: a call that ends there is repeated without stop strings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report_usage(output: int) -> bytes:
 
 
 def thinking(*, is_shown: bool = True, is_answer_there: bool = True) -> Callable[[Conversation], Awaitable[None]]:
-    """Return a script that looks for stop strings in its reasoning too, as servers do that know no reasoning."""
+    """Return a script that applies stop strings to its reasoning too, as servers without reasoning support do."""
 
     async def script(conversation: Conversation) -> None:
         stops = conversation.json.get("stop", [])
@@ -90,7 +90,7 @@ async def test_a_model_that_thinks_of_the_closing_tag_answers_all_the_same(strat
         assert (first.answer, FinishReason.Name(first.finish_reason)) == ("42", "FINISH_REASON_ANSWERED")
         assert [warning for warning in first.warnings if "without stop strings" in warning]
         assert first.metrics.usage.model_calls == calls
-        # It is remembered for the backend: nothing is asked twice any more, and nothing is left to warn of.
+        # The adapter remembers this for the backend: no call is repeated any more, and there is no warning.
         assert second.answer == "42"
         assert not [warning for warning in second.warnings if "stop strings" in warning]
         later = [conversation.json for conversation in server.conversations[calls:]]
@@ -108,7 +108,7 @@ async def test_a_model_that_only_thinks_is_asked_once_more_and_never_again() -> 
 
 
 class Records:
-    """The log of a run, as far as its journal needs one."""
+    """A run's log, as far as its journal needs it."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -125,7 +125,7 @@ class Records:
         return JournaledModel(model=MeteredModel(model=model, budget=Budget()), journal=journal)
 
 
-async def test_a_run_that_is_gone_on_with_is_answered_from_the_records_of_both_calls() -> None:
+async def test_a_resumed_run_is_answered_from_the_records_of_both_calls() -> None:
     log = Records()
     async with upstream(thinking()) as server, backend(server) as one:
         before = await hear_reply(log.journal(one.model))

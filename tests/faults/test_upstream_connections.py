@@ -1,4 +1,4 @@
-"""What faults of the connection do: silence, drips, cuts, and letting go."""
+"""Connection faults: silence, slow content, cuts, and closing by the client."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_the_callers_deadline_less_a_margin_bounds_the_call_and_is_no_faul
 
 
 async def test_a_connection_that_is_not_taken_is_left_after_the_connect_time() -> None:
-    # 240.0.0.0/4 is reserved: where it is not refused at once, nothing answers.
+    # 240.0.0.0/4 is reserved: a connection is refused at once or never answered.
     async with backend("http://240.0.0.1:9/v1", timeouts=SHORT) as one:
         outcome = await call(one.model)
         assert isinstance(outcome.error, (ModelTimeoutError, ModelUnavailableError))
@@ -243,7 +243,7 @@ async def test_done_without_a_finish_reason_is_an_error_because_a_limit_may_have
         assert server.calls == 1
 
 
-async def test_what_goes_wrong_after_the_finish_reason_does_not_matter() -> None:
+async def test_faults_after_the_finish_reason_are_ignored() -> None:
     async def hang_after_finish(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD + chunk("Hello") + chunk(finish="stop"))
         await conversation.until_gone()
@@ -298,12 +298,12 @@ async def test_a_server_that_never_reads_a_long_request_holds_neither_the_call_n
                 assert outcome.error.metadata["limit"] == setting
             if hasattr(socket, "TCP_USER_TIMEOUT") and IS_LISTED:
                 async with asyncio.timeout(120):
-                    while unsent_to(port):  # noqa: ASYNC110 - it ends by the system's own timer, which tells nobody
+                    while unsent_to(port):  # noqa: ASYNC110 - the system's own timer ends it, without any event
                         await asyncio.sleep(0.02)
 
 
 def unsent_to(port: int) -> bool:
-    """Return whether a socket of this machine, closed or not, still holds bytes for that port."""
+    """Return whether a socket of this machine, open or closed, still holds unsent bytes for that port."""
     rows = [line.split() for line in CONNECTIONS.read_text().splitlines()[1:]]
     return any(row[2].endswith(f":{port:04X}") and int(row[4].partition(":")[0], 16) for row in rows)
 

@@ -1,4 +1,4 @@
-"""What happens when a server sends something else than the protocol says."""
+"""Server responses that violate the protocol."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_malformed_content_before_any_text_is_tried_again_once(wrong: byte
         assert server.calls == 2
 
 
-async def test_an_answer_as_long_as_was_asked_for_is_taken_beyond_the_cap_for_what_brings_no_content() -> None:
+async def test_an_answer_of_the_requested_length_may_exceed_the_cap_for_bytes_without_content() -> None:
     words = [chunk(f"word{number} ") for number in range(500)]
     assert sum(map(len, words)) > 16_384
     async with upstream(streaming(*words, chunk(finish="stop"))) as server:
@@ -63,7 +63,7 @@ async def test_an_answer_as_long_as_was_asked_for_is_taken_beyond_the_cap_for_wh
         assert outcome.text.endswith("word499 ")
 
 
-async def test_content_beyond_what_was_asked_for_earns_no_more_bytes() -> None:
+async def test_content_beyond_the_requested_length_does_not_raise_the_cap() -> None:
     async def endless(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD)
         while not conversation.gone.is_set():
@@ -154,7 +154,7 @@ async def test_an_error_inside_the_stream_before_any_text_is_tried_again(wrong: 
         assert (await ask(server, retries=THRICE)).text == "Hello world"
 
 
-async def test_a_content_filter_inside_the_stream_is_told_as_such() -> None:
+async def test_a_content_filter_inside_the_stream_is_reported_as_such() -> None:
     wrong = event({"error": {"message": SECRET, "code": "content_filter"}})
     async with upstream(streaming(chunk("Hello"), wrong)) as server:
         outcome = await ask(server, retries=THRICE)

@@ -1,6 +1,6 @@
-"""Replies that a real server sent, cut at any byte: never taken for whole, and nothing that came is lost.
+"""Replies of a real server, cut at any byte: a cut reply is never taken for whole, and the received part is kept.
 
-The one with reasoning is cut at every byte, in both protocols; the others, of the same form, at every 13th.
+The reply with reasoning is cut at every byte, in both protocols; the others, which have the same form, at every 13th.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERY = {"think": 1, "answer": 13, "calls": 13}
 
 
 def told_at(name: str) -> int:
-    """Return the first cut behind which the end of the answer was told."""
+    """Return the first cut after which the end of the answer has arrived."""
     found = ENDS[name.partition("-")[0]].search(REPLIES[name])
     assert found is not None, name
     return found.end()
@@ -74,9 +74,9 @@ async def test_a_reply_cut_at_any_byte_has_a_named_outcome_and_keeps_what_came(n
 
 
 @pytest.mark.parametrize("name", REPLIES)
-async def test_what_is_told_before_a_cut_is_the_beginning_of_the_whole(name: str) -> None:
+async def test_events_before_a_cut_are_the_beginning_of_the_whole_reply(name: str) -> None:
     whole, protocol = REPLIES[name], name.partition("-")[0]
-    # One cut behind each event is enough: the test above sees that nothing gets less between them.
+    # One cut after each event is enough: the test above checks that nothing is lost between them.
     cuts = [place.end() for place in re.finditer(rb"\n\n", whole)] + [len(whole)]
 
     async def cut(conversation: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""How calls end: reasons, usage, stop strings, the order of what comes."""
+"""Ends of calls: reasons, usage, stop strings, the order of events."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ USAGES |= {
 
 
 @pytest.mark.parametrize(("reported", "expected"), USAGES.values(), ids=USAGES)
-async def test_usage_is_as_reported_where_it_can_be_believed_and_counted_here_otherwise(
+async def test_plausible_usage_is_kept_as_reported_and_other_usage_is_counted_here(
     reported: object, expected: Usage
 ) -> None:
     events = (chunk("Hello"), chunk(finish="stop"), event({"choices": [], "usage": reported}), DONE)
@@ -100,7 +100,7 @@ async def test_usage_is_as_reported_where_it_can_be_believed_and_counted_here_ot
         assert (await ask(server)).finished.usage == expected
 
 
-async def test_usage_is_read_from_wherever_it_stands() -> None:
+async def test_usage_is_read_from_every_known_place() -> None:
     spent = {"prompt_tokens": 40, "completion_tokens": 9}
     first = event(
         {
@@ -152,7 +152,7 @@ async def test_a_stop_string_ends_the_call_here_if_the_server_ignores_it() -> No
         await server.conversations[0].until_gone()
 
 
-async def test_stop_strings_that_are_advice_end_nothing_here_and_are_not_warned_of() -> None:
+async def test_advisory_stop_strings_end_nothing_here_and_cause_no_warning() -> None:
     from reasond_server.llm.profiles import ModelProfile  # noqa: PLC0415 - as above
 
     asked = request(stop=["</answer>"], is_stop_advice=True)

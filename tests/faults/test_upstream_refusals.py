@@ -1,4 +1,4 @@
-"""What happens when a server says no: in which words it is told, and when the call is made again."""
+"""Refusals by the server: our error for each, and whether the call is repeated."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_refusal_is_told_in_our_words_and_tried_again_only_where_that_ca
         assert elsewhere.calls == 0
 
 
-async def test_a_refusal_whose_body_never_ends_is_still_told() -> None:
+async def test_a_refusal_whose_body_never_ends_is_still_reported() -> None:
     async def drip_refusal(conversation: Conversation) -> None:
         await conversation.send(b"HTTP/1.1 401 U\r\ncontent-length: 1000\r\n\r\n{")
         await conversation.until_gone()
@@ -108,7 +108,7 @@ async def test_a_refusal_whose_body_never_ends_is_still_told() -> None:
         assert "api_key_env" in outcome.error.full_message
 
 
-async def test_the_log_has_the_names_that_a_provider_told_and_no_sentence(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_has_the_providers_error_names_and_no_sentence(caplog: pytest.LogCaptureFixture) -> None:
     told = problem(type="invalid_request_error", code="bad_value", param=f"the question: {SECRET}")
     async with upstream(refusing("400 B", told)) as server:
         with caplog.at_level(logging.DEBUG, "reasond.llm"):

@@ -1,4 +1,4 @@
-"""Every row of the table in docs/operations/upstream-faults.md, in both protocols, on a server that misbehaves so."""
+"""Every row of the table in docs/operations/upstream-faults.md, in both protocols, on a server with that fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reasond serve --workers 2` for real: two processes on the same ports, killed, replaced and drained."""
+"""`reasond serve --workers 2` with real processes: two on the same ports, killed, replaced and drained."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLOSED_BREAKERS = 'reasond_model_breaker_state{backend="llm",state="closed"}'
 
 @dataclass
 class Together:
-    """The supervisor, what it logs, and a model whose answers a test holds back."""
+    """The supervisor, its log lines, and a model whose answers a test holds."""
 
     process: asyncio.subprocess.Process
     ready_file: Path
@@ -51,7 +51,7 @@ class Together:
     prompts: Counter[str] = field(default_factory=Counter)
 
     async def read(self) -> None:
-        """Take in what all processes log."""
+        """Read the log lines of all processes."""
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             async with self.grown:
@@ -66,7 +66,7 @@ class Together:
         return [line for line in self.lines if str(line.get("message", "")).startswith(message)]
 
     async def until_told(self, message: str, count: int = 1) -> list[dict[str, object]]:
-        """Wait until as many lines have this message."""
+        """Wait until `count` lines have this message."""
         async with self.grown, asyncio.timeout(PATIENCE_S):
             await self.grown.wait_for(lambda: len(self.find_lines(message)) >= count or self.find_lines("ended"))
         found = self.find_lines(message)
@@ -75,25 +75,25 @@ class Together:
 
     @property
     def workers(self) -> list[int]:
-        """Ids of the processes, in the order in which they were ready."""
+        """Ids of the worker processes, in the order in which they became ready."""
         return [int(str(line["pid"])) for line in self.find_lines("worker ready")]
 
     async def scrape(self) -> dict[str, float]:
-        """Return the metrics, of whichever worker answers."""
+        """Return the metrics of any worker."""
         place = json.loads(self.ready_file.read_text("utf-8"))["metrics"]
         async with aiohttp.ClientSession() as session, session.get(place) as answer:
             lines = [line.rpartition(" ") for line in (await answer.text()).splitlines()]
         return {name: float(value) for name, _, value in lines if not name.startswith("#")}
 
     async def until_counted(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-        """Scrape until `holds`: processes hand over what they counted four times a second."""
+        """Scrape until `holds`: processes publish their counts four times a second."""
         async with asyncio.timeout(PATIENCE_S):
-            while not holds(found := await self.scrape()):  # noqa: ASYNC110 - other processes set no event of ours
+            while not holds(found := await self.scrape()):  # noqa: ASYNC110 - other processes cannot set an event here
                 await asyncio.sleep(0.1)
         return found
 
     async def streams_that_ended(self) -> float:
-        """Return how many streams ended well."""
+        """Return the number of streams that ended with OK."""
         return sum(
             value
             for name, value in (await self.scrape()).items()
@@ -101,7 +101,7 @@ class Together:
         )
 
     def client(self) -> reasond.AsyncClient:
-        """Return a client with a connection of its own."""
+        """Return a client with its own connection."""
         place = json.loads(self.ready_file.read_text("utf-8"))
         return reasond.AsyncClient(
             target=place["grpc"], token=self.token, options={"grpc.use_local_subchannel_pool": 1}
@@ -109,7 +109,7 @@ class Together:
 
 
 async def make_token(environ: Mapping[str, str]) -> str:
-    """Return a token that may do everything."""
+    """Return a token with all permissions."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "token", "--subject", "anna", "--permission", "admin", env=environ, stdout=asyncio.subprocess.PIPE
     )
@@ -175,7 +175,7 @@ async def together(folder: Path, url: str, **more: str) -> AsyncIterator[Togethe
 
 
 async def following(both: Together, query: str, begun: asyncio.Semaphore) -> reasond.Reasoning:
-    """Start a run on a connection of its own and follow it to its end, on whichever worker answers."""
+    """Start a run on its own connection and follow it to its end, on any worker that answers."""
     execution_id, last, told = "", 0, False
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -198,7 +198,7 @@ async def following(both: Together, query: str, begun: asyncio.Semaphore) -> rea
                             if not told:
                                 told = True
                                 begun.release()
-                        # Read to its end: the server notes one that is left before its status as cancelled.
+                        # Read it to its end: the server counts a stream that is left before its status as cancelled.
                         if stream.result is not None:
                             return stream.result
                 except reasond.ReasondError as error:
@@ -208,7 +208,7 @@ async def following(both: Together, query: str, begun: asyncio.Semaphore) -> rea
 
 
 def find_fallen(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the counters that are less than they were, or gone."""
+    """Return the counters that have decreased or disappeared."""
     counters = [name for name in before if name.partition("{")[0].endswith(("_total", "_count", "_sum", "_bucket"))]
     assert counters
     return {name: before[name] for name in counters if after.get(name, -1.0) < before[name]}
@@ -233,7 +233,7 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         assert (died["pid"], died["exit_code"]) == (both.workers[0], -signal.SIGKILL)
         await both.until_told("worker ready", 3)
         taken = await both.until_told("execution taken over")
-        # What the dead worker held is not held any more; what it counted stays.
+        # The dead worker's gauges are gone; its counts stay.
         during = await both.until_counted(lambda found: found["reasond_ready"] == 2)
         assert (during["reasond_processes"], during[CLOSED_BREAKERS]) == (2, 2)
         assert find_fallen(before, during) == {}
@@ -241,14 +241,14 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         results = await clients
         assert {result.answer for result in results} == {"#ANSWER yes"}
         assert 0 < len(taken) <= CLIENTS
-        # Whichever worker is asked answers for all, once they have handed over what they counted.
+        # Any worker answers for all, once they have published their counts.
         async with asyncio.timeout(PATIENCE_S):
-            while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes set no event of ours
+            while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes cannot set an event here
                 await asyncio.sleep(0.1)
         assert [await both.streams_that_ended() for _ in range(6)] == [CLIENTS] * 6
         after = await both.until_counted(lambda found: not found[OPEN] and not found["reasond_executions_running"])
         assert find_fallen(during, after) == {}
-        # Each run ended once, in whichever worker.
+        # Each run ended once, in one of the workers.
         assert sum(value for name, value in after.items() if name.startswith("reasond_executions_total{")) == CLIENTS
         both.process.send_signal(signal.SIGTERM)
         assert await both.process.wait() == 0
@@ -260,11 +260,11 @@ async def test_workers_end_by_themselves_when_their_supervisor_is_killed(tmp_pat
         await both.until_told("worker ready", 2)
         both.process.kill()
         await both.until_told("draining", 2)
-        # The end of the log is the end of the last process that holds it.
+        # The log pipe closes when the last process that holds it ends.
         await both.until_told("ended")
 
 
-async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(tmp_path: Path) -> None:
+async def test_an_unusable_store_is_reported_once_and_ends_the_supervisor(tmp_path: Path) -> None:
     async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
         assert await both.process.wait() == ExitCode.BAD_REQUEST
         await both.until_told("ended")

@@ -1,4 +1,4 @@
-"""A model server on a real socket that does exactly what a test says, wrong or right, and notes what it was sent."""
+"""A model server on a real socket that follows a test's script exactly, and records the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 180.0
 
 @dataclass(slots=True)
 class Conversation:
-    """One request, and the means to answer it; `gone` is set once the client closed its end."""
+    """One request, and the means to answer it; `gone` is set once the client has closed its end."""
 
     head: str
     body: bytes
@@ -47,7 +47,7 @@ class Conversation:
 
 @dataclass(slots=True)
 class Upstream:
-    """The server: the n-th request is answered by the n-th script, further ones by the last."""
+    """The server: the n-th script answers the n-th request; the last one answers all further requests."""
 
     scripts: tuple[Callable[[Conversation], Awaitable[None]], ...]
     conversations: list[Conversation] = field(default_factory=list)
@@ -125,12 +125,12 @@ def event(value: object) -> bytes:
 
 
 def usage(prompt: int, output: int) -> bytes:
-    """Return the event that reports what was spent."""
+    """Return the event that reports the usage."""
     return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}})
 
 
 def streaming(*events: bytes) -> Callable[[Conversation], Awaitable[None]]:
-    """Return a script that sends `events` and ends the connection, which ends the body."""
+    """Return a script that sends `events` and closes the connection, which ends the body."""
 
     async def script(conversation: Conversation) -> None:
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + b"".join(events))

@@ -1,4 +1,4 @@
-"""What must hold whatever bytes come in; each check takes any bytes and fails on a fault.
+"""Properties that hold for all input bytes; each check takes any bytes and fails on a fault.
 
 The same checks run under hypothesis, over the corpus (both in `make test`) and under atheris (by hand).
 """
@@ -44,7 +44,7 @@ _LOOP: Final = asyncio.new_event_loop()
 
 
 class Calls:
-    """Reads what a call of `reasoning.execute` carries and checks its task, without running it."""
+    """Parses the parameters of `reasoning.execute` and checks the task, without running it."""
 
     async def call(self, method: str, params: dict[str, Any] | list[Any]) -> Mapping[str, Any]:
         del method
@@ -64,7 +64,7 @@ class Calls:
 
 
 def jsonrpc(data: bytes) -> None:
-    """Every body is answered by well-formed answers or by nothing; values are counted as a parser would."""
+    """Every body gets well-formed answers or none; values are counted as a parser would count them."""
     answer = _LOOP.run_until_complete(dispatch(data, Calls()))
     if answer is not None:
         found = json.loads(answer)
@@ -82,7 +82,7 @@ def jsonrpc(data: bytes) -> None:
 
 
 class _Members(list[Any]):
-    """The members of an object, those of one name each for itself."""
+    """The members of an object, with duplicate names kept."""
 
 
 def _values_in(node: object) -> int:
@@ -92,7 +92,7 @@ def _values_in(node: object) -> int:
 
 
 def tags(data: bytes) -> None:
-    """A reply means the same however it is cut; a neutralised text opens no tag and can be restored."""
+    """A reply is parsed the same however it is cut; a neutralised text opens no tag and can be restored."""
     size, text = 1 + data[0] % 7 if data else 1, data[1:].decode("utf-8", "replace")
     whole, cut = TagParser(), TagParser()
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
@@ -114,7 +114,7 @@ def tags(data: bytes) -> None:
 
 
 def sse(data: bytes) -> None:
-    """Events are the same however the bytes are cut; a line that is too long is the only complaint."""
+    """Events are the same however the bytes are cut; the only error is a line that is too long."""
     size, rest = 1 + data[0] % 9 if data else 1, data[1:]
     assert _events([rest]) == _events([rest[at : at + size] for at in range(0, len(rest), size)])
 
@@ -131,7 +131,7 @@ def _events(pieces: list[bytes]) -> tuple[list[Any], bool]:
 
 
 def token_header(data: bytes) -> None:
-    """Nobody gets in but by a good signature, as who it was signed for; no refusal quotes what was sent."""
+    """Only a valid signature is accepted, for its own subject; no refusal quotes the input."""
     text = data.decode("latin-1")
     verifier = TokenVerifier(keys=StaticKeys([KEY.verifying_key]), rules=RULES, now=lambda: NOW)
     refusal = ""
@@ -156,7 +156,7 @@ _VARIABLES: Final = ("REASOND__SERVER__GRPC_ADDRESS", "REASOND__LLM__MODEL", "RE
 
 
 def settings(data: bytes) -> None:
-    """A configuration is read, or refused by an error of ours that is short enough to be read itself."""
+    """A configuration is read, or refused with one of our errors, which is short."""
     content, mark, value = data.partition(b"\0")
     text = value.decode("utf-8", "surrogateescape").replace("\0", "")
     environ = {_VARIABLES[len(content) % len(_VARIABLES)]: text} if mark else {}

@@ -11,12 +11,12 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 
 
 def fuzz(name: str) -> None:
-    """Run the check `name` on what libFuzzer makes; its options are the command's, such as -runs=200000.
+    """Run the check `name` on inputs from libFuzzer; the command line has its options, such as -runs=200000.
 
-    What it finds is printed and written where it runs, as crash-…: put that into corpus/NAME, mend the fault, and
-    `make test` replays it for ever. New inputs that only reach further are dropped at the end.
+    A found input is printed and written to the current folder as crash-…: copy it into corpus/NAME and fix the fault;
+    `make test` then replays it. New inputs that only increase coverage are dropped at the end.
     """
-    # Imported here: wheels exist for Linux and CPython up to 3.13 only, and the replay needs no atheris.
+    # Imported here: atheris has wheels for Linux and CPython up to 3.13 only, and the replay does not need it.
     atheris = import_module("atheris")
     with atheris.instrument_imports(include=["reasond_server"]):
         checks = import_module("tests.fuzz.checks")

@@ -1,4 +1,4 @@
-"""The fuzzers' checks on all that was found before, and on what hypothesis makes of it."""
+"""Runs the fuzzers' checks on all earlier findings and on hypothesis' variations of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = 200
 
 
 def splice(name: str) -> st.SearchStrategy[bytes]:
-    """Return inputs that are cut and joined from those that are kept for `name`, with noise between."""
+    """Return inputs that are cut and joined from the corpus of `name`, with noise between the parts."""
     kept = [path.read_bytes() for path in FOUND if path.parent.name == name]
     pieces = st.tuples(st.sampled_from(kept), st.integers(0, 80), st.integers(1, 80)).map(
         lambda cut: cut[0][cut[1] : cut[1] + cut[2]]

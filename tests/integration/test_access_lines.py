@@ -1,4 +1,4 @@
-"""The log of a real server at debug level: a line for each request, however it ended, and no word of what was asked."""
+"""The log of a real server at debug level: one line per request, whatever its outcome, without any content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWER = streaming(chunk("<answer>42"), chunk(finish="stop"), usage(11, 4))
 
 
 class Backend:
-    """Answers, waits where the question says HOLD, and fails with the question in its mouth where it says FAIL."""
+    """Answers; waits if the question contains HOLD, and fails with the question in the error if it contains FAIL."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
@@ -55,7 +55,7 @@ def _as_it_is(content: bytes) -> bytes:
 
 
 async def call_over_grpc(served: Served, plays: Backend) -> None:
-    """Call well, fail, be refused, name a method that does not exist, leave; as a stream too."""
+    """Make calls that succeed, fail, are refused, name an unknown method, and are abandoned; also as streams."""
 
     def headers(name: str, token: str = served.token) -> Sequence[tuple[str, str]]:
         return (("authorization", f"Bearer {token}"), ("x-request-id", name), ("traceparent", PARENT))
@@ -83,7 +83,7 @@ async def call_over_grpc(served: Served, plays: Backend) -> None:
 
 
 async def call_over_http(served: Served) -> None:
-    """Send a call, a batch, a stream, calls that are refused or broken, and look at pages."""
+    """Send a call, a batch, a stream, refused and malformed calls, and fetch pages."""
 
     def headers(name: str, **more: str) -> Mapping[str, str]:
         token = {"authorization": f"Bearer {served.token}", "content-type": "application/json"}
@@ -108,7 +108,7 @@ async def call_over_http(served: Served) -> None:
 
 
 def lines_of(text: str) -> Mapping[str, dict[str, Any]]:
-    """Return the lines of the access log by their request ids, each of which has one."""
+    """Return the lines of the access log by request id; each id must be unique."""
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     found = [line for line in lines if "duration_ms" in line and line["logger"] in {"reasond.grpc", "reasond.http"}]
     by_id = {line["call_id"]: line for line in found}
@@ -155,7 +155,7 @@ async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question
     }
     assert {line["trace_id"] for line in lines.values()} == {TRACE}
     assert all(line["span_id"] for line in lines.values())
-    # Who began a run names it, a batch all of its own.
+    # A request that started a run names it; a batch names all of its runs.
     runs = {name: line["execution_id"].split(",") for name, line in lines.items() if "execution_id" in line}
     assert {name: len(ids) for name, ids in runs.items()} == {
         **dict.fromkeys(("grpc-ok", "grpc-failed", "grpc-stream", "grpc-left", "http-ok", "http-stream"), 1),
@@ -167,7 +167,7 @@ async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question
     assert "weather" not in text.lower()
 
 
-async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Path) -> None:
+async def test_arguments_of_mcp_tools_are_not_logged(tmp_path: Path) -> None:
     called = {"index": 0, "id": "c1", "function": {"name": "t__fail", "arguments": json.dumps({"why": QUESTION})}}
     asking = event({"choices": [{"index": 0, "delta": {"tool_calls": [called]}, "finish_reason": None}]})
     with over_http() as (_, port):
@@ -195,7 +195,7 @@ async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Pat
     assert QUESTION not in text
 
 
-async def test_lines_of_a_call_that_is_in_no_trace_have_a_trace_id_all_the_same_and_name_the_strategy(
+async def test_lines_of_an_untraced_call_have_a_trace_id_and_name_the_strategy(
     tmp_path: Path,
 ) -> None:
     async with upstream(ANSWER) as server:

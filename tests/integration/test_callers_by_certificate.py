@@ -1,4 +1,4 @@
-"""Callers that show a client certificate, over real TLS on both sides of a whole server."""
+"""Callers with a client certificate, over real TLS on both listeners of a whole server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PEERS = (
 
 
 class Secured:
-    """A server that asks for certificates, and those who sign them."""
+    """A server that asks for certificates, and the issuers of the certificates."""
 
     def __init__(self, folder: Path, listening: Listening, ours: Authority, clients: Authority) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Secured:
         return grpc.aio.secure_channel(self.listening.grpc.replace("127.0.0.1", "localhost"), credentials)
 
     async def reason(self, identity: Identity, token: str = "") -> Any:
-        """Ask over gRPC."""
+        """Call Reason over gRPC."""
         async with self.channel(identity) as channel:
             stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
             task = execution_pb2.ReasoningTask(query="What is 6 times 7?", strategy="chain_of_thought")
@@ -52,7 +52,7 @@ class Secured:
             return await stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata, timeout=180)
 
     async def execute(self, identity: Identity, **params: str) -> Any:
-        """Ask over JSON-RPC."""
+        """Call `reasoning.execute` over JSON-RPC."""
         files = {"certificate": identity.certificate, "key": identity.private_key, "ours": self.ours.certificate}
         for name, content in files.items():
             (self.folder / f"client-{name}.pem").write_bytes(content)
@@ -103,7 +103,7 @@ async def test_a_certificate_grants_what_its_rule_says_and_no_more(secured: Secu
     assert (await secured.execute(reader))["error"]["data"]["reason"] == "PERMISSION_MISSING"
 
 
-async def test_a_certificate_that_says_nothing_here_needs_a_token(secured: Secured) -> None:
+async def test_a_certificate_that_matches_no_rule_needs_a_token(secured: Secured) -> None:
     stranger = secured.clients.issue("stranger", "spiffe://elsewhere.org/ns/prod/sa/worker")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await secured.reason(stranger)
@@ -121,7 +121,7 @@ async def test_whoever_a_certificate_does_not_let_in_is_refused_before_a_message
     identity = secured.clients.issue("stranger", uri)
     async with secured.channel(identity) as channel:
         call: Any = channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
-        # Nothing is ever sent: an answer comes only from a server that does not wait for it.
+        # The client never sends a message: only a server that does not wait for one answers.
         code = await asyncio.wait_for(call.code(), 120)
     assert code is (grpc.StatusCode.PERMISSION_DENIED if uri == READER else grpc.StatusCode.UNAUTHENTICATED)
 
@@ -140,7 +140,7 @@ async def test_a_caller_by_certificate_gets_streams_and_is_told_of_faulty_messag
             assert (await call.code()).name == code
 
 
-async def test_a_token_that_is_not_good_is_refused_whatever_the_certificate_says(secured: Secured) -> None:
+async def test_an_invalid_token_is_refused_whatever_the_certificate_says(secured: Secured) -> None:
     worker = secured.clients.issue("worker", WORKER)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await secured.reason(worker, "not.a.token")

@@ -1,4 +1,4 @@
-"""Secrets are planted in a real server, everything goes wrong, and what the run wrote is searched for them."""
+"""Secrets are planted in a real server, every kind of failure is caused, and all output is searched for the secrets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWER = "a heron at dusk"
 START_LIMIT_S = 180.0
 
 
-# A strategy of somebody else that fails with everything that it should not say, in its words and in its locals.
+# A third-party strategy that fails with every secret it knows in its message and in its locals.
 CRASHING = """
 import os
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
@@ -62,7 +62,7 @@ class Crashing(ReasoningStrategy[StrategyConfig]):
 
 @dataclass(kw_only=True)
 class Secrets:
-    """What must be found nowhere; every one is a word of its own, so that a part of it is no other word."""
+    """The texts that must not appear anywhere; each is unique, so that no part of it occurs in other text."""
 
     signing_key: str = "cAnArY-hs256-Zk4qWm8xTt1v-Hr7sLp2yBd9"
     api_key: str = "sk-cAnArY-backend-Qe6uGn3wXc5j"
@@ -78,13 +78,13 @@ class Secrets:
     @property
     def all(self) -> dict[str, str]:
         named = {name: value for name, value in vars(self).items() if isinstance(value, str)}
-        # Of a token the last part alone is enough to make it good again.
+        # The last part of a token alone is a secret, because it completes the token.
         signatures = {f"signature of {name}": token.rpartition(".")[2] for name, token in self.tokens.items()}
         return {**named, **self.tokens, **signatures}
 
 
 def spellings(secret: str) -> Iterator[bytes]:
-    """Yield the ways in which a text may stand somewhere: as it is, quoted, escaped, and within what is coded."""
+    """Yield the forms in which a text may appear: plain, quoted, escaped, and inside encoded text."""
     raw = secret.encode()
     yield raw
     yield urllib.parse.quote(secret, safe="").encode()
@@ -92,14 +92,14 @@ def spellings(secret: str) -> Iterator[bytes]:
     yield raw.hex().encode()
     yield raw.hex().upper().encode()
     for coded in (base64.b64encode, base64.urlsafe_b64encode):
-        # Within a longer text it may begin at any of three places of a group.
+        # Inside a longer text it may begin at any of the three positions of a base64 group.
         for before in range(3):
             group = coded(b"\0" * before + raw)
             yield group[4 if before else 0 : len(group) // 4 * 4 - 4]
 
 
 def leaks(secrets: Mapping[str, str], written: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    """Return which secret stands where."""
+    """Return each found secret with the place where it was found."""
     return [
         (name, place)
         for name, secret in secrets.items()
@@ -124,7 +124,7 @@ def test_a_leak_is_found_however_it_is_spelt(code: str) -> None:
 
 
 class Echoing(BaseHTTPRequestHandler):
-    """A backend that answers well once and otherwise tells the caller its own headers and question back."""
+    """A backend that answers well once, and then returns the caller's own headers and question."""
 
     answered = 0
     asked: ClassVar[list[bytes]] = []
@@ -151,7 +151,7 @@ class Echoing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def backend() -> Iterator[str]:
 
 @contextmanager
 def collecting() -> Iterator[tuple[list[bytes], str]]:
-    """Take in spans as an OTLP receiver does; yields what came, as it came, and the address."""
+    """Receive spans like an OTLP receiver; yield the received bytes, and the address."""
     exported: list[bytes] = []
 
     def export(request: bytes, _context: object) -> bytes:
@@ -188,7 +188,7 @@ def collecting() -> Iterator[tuple[list[bytes], str]]:
 
 
 def install(folder: Path) -> None:
-    """Install the strategy that fails for whoever has `folder` on its path."""
+    """Install the failing strategy for every process that has `folder` on its path."""
     info = folder / "crashing-1.dist-info"
     info.mkdir(parents=True)
     (folder / "crashing.py").write_text(CRASHING, "utf-8")
@@ -198,7 +198,7 @@ def install(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """Where executions are kept, and how all that is there is read."""
+    """The store of the executions, and a function that returns its whole content."""
 
     url: str
     dump: Callable[[], bytes]
@@ -270,7 +270,7 @@ env = {{ CANARY_TOOL = "{secrets.tool_variable}" }}
 
 
 def mint_tokens(secrets: Secrets) -> None:
-    """Make the tokens of the run: one that is good and some that are not."""
+    """Make the tokens of the run: one valid token and several invalid ones."""
 
     def token(*, key: str = secrets.signing_key, audience: str = "reasond", ago_s: int = 0) -> str:
         minter = TokenMinter(
@@ -289,7 +289,7 @@ def mint_tokens(secrets: Secrets) -> None:
 
 @dataclass(kw_only=True)
 class Running:
-    """The server, and what callers were told."""
+    """The server, and the answers that callers received."""
 
     grpc: str
     http: str
@@ -298,7 +298,7 @@ class Running:
 
 @asynccontextmanager
 async def serving(folder: Path, secrets: Secrets, plugin: Path) -> AsyncGenerator[Running, None]:
-    """Run `reasond serve` in `folder`, where it writes all that it writes."""
+    """Run `reasond serve` in `folder`, to which it writes all its files."""
     (folder / "tmp").mkdir()
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "TERM": "dumb"}
     environ |= {"CANARY_API_KEY": secrets.api_key, "PYTHONFAULTHANDLER": "1", "PYTHONASYNCIODEBUG": "1"}
@@ -320,7 +320,7 @@ async def serving(folder: Path, secrets: Secrets, plugin: Path) -> AsyncGenerato
         ready = json.loads((folder / "ready.json").read_text("utf-8"))
         (folder / "ready.copy").write_text(json.dumps(ready), encoding="utf-8")
         yield Running(grpc=ready["grpc"], http=f"http://{ready['http']}")
-        # The write-ahead log is gone when the server has ended.
+        # The write-ahead log is deleted when the server ends.
         for part in (folder / "data").glob("*"):
             (folder / f"live-{part.name}").write_bytes(part.read_bytes())
         process.send_signal(signal.SIGTERM)
@@ -331,7 +331,7 @@ async def serving(folder: Path, secrets: Secrets, plugin: Path) -> AsyncGenerato
 
 
 async def call_over_grpc(running: Running, secrets: Secrets) -> None:
-    """Ask with every token, once and as a stream."""
+    """Call with every token, unary and as a stream."""
     task = execution_pb2.ReasoningTask(query=secrets.question, strategy="chain_of_thought")
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
@@ -347,13 +347,13 @@ async def call_over_grpc(running: Running, secrets: Secrets) -> None:
                 try:
                     running.told.append(str(await call))
                 except grpc.aio.AioRpcError as error:
-                    # An id is shown as it was asked for, to whom it was told by; only the rest is looked at.
+                    # An error may repeat an id to the caller who sent it, so only the rest is searched.
                     said = f"{error.details()} {error.trailing_metadata()!s} {error.initial_metadata()!s}"
                     running.told.append(said.replace(token, "") if "Execution not found" in said else said)
 
 
 async def call_over_http(running: Running, secrets: Secrets) -> None:
-    """Ask with every token in both places, and for tokens with good and bad secrets."""
+    """Call with every token in both places, and request tokens with valid and invalid secrets."""
     async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
         for token in secrets.tokens.values():
             params = {"query": secrets.question, "strategy": "chain_of_thought", "auth_token": token}
@@ -391,7 +391,7 @@ async def everything_in(url: str, password: str) -> bytes:
 
 
 async def fill_redis(running: Running, secrets: Secrets, url: str) -> bytes:
-    """Ask until Redis holds counts: who is not answered within its 50 ms counts by itself for a second."""
+    """Send requests until Redis holds counts; a server that waits more than 50 ms counts in memory for a second."""
     async with asyncio.timeout(120):
         while b"{requests/" not in (found := await everything_in(url, secrets.redis_password)):
             await call_over_grpc(running, secrets)
@@ -399,7 +399,7 @@ async def fill_redis(running: Running, secrets: Secrets, url: str) -> bytes:
 
 
 async def metrics_of(running: Running, secrets: Secrets) -> str:
-    """Return what a Prometheus is told."""
+    """Return the scraped metrics."""
     async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
         token = secrets.tokens["good token"]
         answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
@@ -435,10 +435,10 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     written |= {"spans": b"".join(spans), "database": stored.dump()}
 
     assert leaks(secrets.all, written) == []
-    # What no prompt holds no model can be talked into telling. The question is there, so that is what was looked at.
+    # A model cannot reveal a secret that is in no prompt. The question must be found: the search works.
     prompts = {"prompts": b"".join(Echoing.asked)}
     assert leaks(secrets.all, prompts) == [("question", "prompts")]
-    # What was looked through is what was written: a run that said nothing would pass as well.
+    # The searched output must contain these texts: otherwise a run without any output would pass too.
     for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"strategy failed", b"in run\\n", b'"debug"'):
         assert said in written["stderr"]
     assert ANSWER.encode() in written["answers"]

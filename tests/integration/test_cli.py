@@ -1,4 +1,4 @@
-"""The command as its users know it: real processes, a real server, real signals."""
+"""The command as users run it: real processes, a real server, real signals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REMEDY = "The only Remedy is a most serene and quiet Air"
 def run(
     *arguments: str, environ: Mapping[str, str] | None = None, stdin: str = "", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `reasond` to its end; no traceback may appear, whatever it is asked."""
+    """Run `reasond` to its end; its output must never contain a traceback."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         env={**os.environ, **(environ or {})},
@@ -55,7 +55,7 @@ def run(
 
 
 def caller(server: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of somebody who calls `server`."""
+    """Return the environment of a caller of `server`."""
     return {"REASOND_TARGET": server["grpc"], "REASOND_TOKEN": server["token"]}
 
 
@@ -125,7 +125,7 @@ def test_help_imports_nothing_that_a_command_needs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
-    # coverage, where it measures subprocesses, imports rich and others for itself
+    # coverage imports rich and other packages itself when it measures subprocesses
     assert done.stdout.splitlines()[-1] == "[]" or "COVERAGE_PROCESS_CONFIG" in os.environ
 
 
@@ -213,7 +213,7 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
         (["strategies", "--token", "wrong"], 3, "token"),
     ],
 )
-def test_what_cannot_be_done_has_words_a_remedy_and_an_exit_code(
+def test_a_failed_command_has_a_message_a_remedy_and_an_exit_code(
     dev_server: Mapping[str, str], arguments: list[str], code: int, words: str
 ) -> None:
     done = run(*arguments, environ=caller(dev_server))
@@ -249,7 +249,7 @@ def test_strategies_are_listed_for_people_and_for_programs(dev_server: Mapping[s
     assert [strategy["name"] for strategy in found["strategies"]] == names
 
 
-def test_a_reader_that_leaves_is_no_error_worth_words(dev_server: Mapping[str, str]) -> None:
+def test_a_closed_pipe_is_not_reported_as_an_error(dev_server: Mapping[str, str]) -> None:
     read, written = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -275,7 +275,7 @@ def test_a_run_can_be_followed_again_from_any_event(dev_server: Mapping[str, str
 
 @contextmanager
 def start_command(arguments: list[str], server: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start `reasond` as a caller of `server`; it is gone when the block ends."""
+    """Start `reasond` as a caller of `server`; it is ended with the block."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         env={**os.environ, **caller(server)},
@@ -463,7 +463,7 @@ def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path
 
 
 def terminal_output(*arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run `reasond` on a terminal of its own; return its exit code and what the terminal got."""
+    """Run `reasond` on its own terminal; return its exit code and the terminal's output."""
     mine, its = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *arguments], env={**os.environ, "TERM": "xterm-256color", **environ}, stdout=its, stderr=its

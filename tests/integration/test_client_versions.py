@@ -1,4 +1,4 @@
-"""The client's wheel holds the client alone and works with the lowest and the newest versions that it declares."""
+"""The client's wheel contains only the client, and works with the lowest and the newest versions that it declares."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ print("worked")
 
 
 def run(*command: str | Path) -> str:
-    """Run `command` and return what it printed; fail with all of it if it fails."""
+    """Run `command` and return its output; if it fails, fail with all its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -121,7 +121,7 @@ def test_the_client_works_with_warnings_as_errors(wheel: Path, tmp_path: Path, v
     program.write_text(PROGRAM, encoding="utf-8")
     assert run(python, "-I", "-W", "error", program) == "worked\n"
     installed = run(python, "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check").splitlines()
-    # newer versions of grpcio bring typing_extensions along
+    # newer versions of grpcio depend on typing_extensions
     assert {line.split("==")[0] for line in installed} - {"pip", "setuptools", "typing_extensions"} == {
         *("reasond", "grpcio", "protobuf", "googleapis-common-protos")
     }

@@ -1,7 +1,7 @@
 """The generated synchronous stubs, through pytest-grpc's fixtures, against a real server.
 
-pytest-grpc would start a synchronous server of its own; `grpc_server` and `grpc_addr` are overridden so that its
-channel and stub fixtures talk to ours. The plugin is loaded only in the run for this file (`-p pytest_grpc`).
+pytest-grpc would start its own synchronous server; `grpc_server` and `grpc_addr` are overridden so that its channel and
+stub fixtures use ours. The plugin is loaded only in the run of this file (`-p pytest_grpc`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def grpc_addr(dev_server: Mapping[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def grpc_server(dev_server: Mapping[str, str]) -> Mapping[str, str]:
-    """The server that runs already, in place of the one that pytest-grpc would start."""
+    """The development server, instead of the one that pytest-grpc would start."""
     return dev_server
 
 

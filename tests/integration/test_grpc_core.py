@@ -1,4 +1,4 @@
-"""The real core behind the real gRPC server: what a client sees of starting, leaving, resuming and draining."""
+"""The real core behind the real gRPC server: starting, leaving, resuming and draining as a client sees them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_the_retries_of_a_client_get_the_answer_once_the_model_is_back() -
     assert len(model.requests) == 2
 
 
-async def test_what_follows_spent_tokens_is_never_a_failure_that_clients_retry_by_themselves() -> None:
+async def test_a_failure_after_spent_tokens_is_never_retried_by_clients() -> None:
     away = Reply(error=ModelUnavailableError("The model cannot be reached"))
     model = ScriptedModel(["<continue>so far</continue>", away])
     async with running_server(model=model) as listening, AsyncClient(listening.grpc, token=listening.token) as client:
@@ -152,7 +152,7 @@ async def test_a_draining_core_refuses_new_work_and_says_when_to_retry() -> None
         ({"query": "q", "agent": "nobody"}, "NOT_FOUND", "AGENT_NOT_FOUND", None),
     ],
 )
-async def test_what_the_core_refuses_is_told_by_the_field_of_this_wire(
+async def test_refusals_of_the_core_name_the_field_of_this_wire(
     task: dict[str, Any], code: str, reason: str, field: str | None
 ) -> None:
     async with served_core() as (served, _):

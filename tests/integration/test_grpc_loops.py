@@ -1,4 +1,4 @@
-"""B16 and B20 of the traps of grpc.aio: what else runs in the process, and on which event loop."""
+"""B16 and B20 of the traps of grpc.aio: other code in the process, and the kind of event loop."""
 
 from __future__ import annotations
 

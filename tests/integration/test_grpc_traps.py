@@ -93,7 +93,7 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
     entered = asyncio.Event()
 
     class Witness(grpc.aio.ServerInterceptor):
-        """Stands outside the guard and sees what grpc would see."""
+        """Stands outside the guard and sees the exceptions that grpc would see."""
 
         async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             handler = await continuation(handler_call_details)
@@ -154,7 +154,7 @@ async def test_b03_a_stream_cut_while_blocked_in_flow_control_is_cleaned_up_in_i
 
 
 async def until_still(progress: asyncio.Event) -> None:
-    """Wait until nothing has happened for half a second: the writer is blocked."""
+    """Wait until nothing has happened for half a second, so that the writer is blocked."""
     while True:
         progress.clear()
         try:
@@ -338,7 +338,7 @@ async def drain(call: Any) -> list[Any]:
 
 
 async def test_b11_pings_on_a_silent_stream_are_tolerated_at_the_interval_that_is_set() -> None:
-    """A strict server cuts an eager client off; by then a lenient one has seen as many pings and stays."""
+    """A strict server disconnects a client that pings too often; a lenient one receives as many pings and stays."""
     release = asyncio.Event()
 
     async def events() -> AsyncGenerator[StreamEvent, None]:

@@ -1,4 +1,4 @@
-"""A key set that cannot be fetched, through whole servers: nobody can tell then whether a token is good."""
+"""Whole servers with a key set that cannot be fetched, so that no token can be verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEARER = f"Bearer {TOKEN}"
 
 @asynccontextmanager
 async def serve_without_issuer(**environ: str) -> AsyncGenerator[Listening, None]:
-    """Serve with a key set at a port that is taken but where nobody listens."""
+    """Serve with a key set at an occupied port on which nobody listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/keys"

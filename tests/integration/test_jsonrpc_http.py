@@ -1,4 +1,4 @@
-"""Seed 001's examples as golden cases: a real core, the embedded model, a real socket, curl."""
+"""The examples of seed 001 as golden cases: a real core, the embedded model, a real socket, curl."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS_KEYS = ["total_tokens", "execution_time_ms", "strategy_specific"]
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    """A site with the embedded model and, as seed 000's example has it, chain of thought by default."""
+    """A site with the embedded model and chain of thought as the default, as in the example of seed 000."""
     async with AsyncExitStack() as stack:
         settings = Settings(reasoning=ReasoningSettings(default_strategy="chain_of_thought"))
         yield await serve(stack, DemoModel(), settings=settings)
@@ -64,7 +64,7 @@ async def test_the_chain_of_thought_example(site: Site) -> None:
     assert result["trace"][1]["content"] == result["answer"]
 
 
-async def test_where_reasoning_is_not_to_be_shown_there_is_no_trace(site: Site) -> None:
+async def test_without_show_reasoning_there_is_no_trace(site: Site) -> None:
     result = (await execute(site, query=INTEREST, strategy_config={"show_reasoning": False}))["result"]
     assert result["trace"] == []
     assert result["answer"]
@@ -78,7 +78,7 @@ async def test_a_smaller_window_alone_takes_a_carryover_that_fits(site: Site) ->
         assert answer["result"]["finish_reason"] == "answered", size
 
 
-async def test_the_sentences_of_seed_001_begin_those_of_blanks(site: Site) -> None:
+async def test_a_blank_query_is_refused_with_the_sentence_of_seed_001(site: Site) -> None:
     answer = await execute(site, query="  \n")
     expected = "Request validation failed: query must be between 1 and 100000 characters"
     assert answer["error"]["message"].startswith(expected)
@@ -212,7 +212,7 @@ async def test_curl_watches_an_execution(site: Site, required_program: Callable[
 
 
 async def curl(program: str, *arguments: str) -> str:
-    """Run curl while this loop serves it, and return what it prints."""
+    """Run curl while this event loop serves it, and return its output."""
     process = await asyncio.create_subprocess_exec(
         program, "--silent", "--show-error", "--fail", *arguments, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""What callers see while a server's listeners close: calls end as they would have, and connections are told to go."""
+"""Calls and connections while a server's listeners close: calls end normally, and clients are told to disconnect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_no_call_of_a_hundred_looping_callers_is_cut_while_the_listeners_c
 
 
 async def endings_of_calls_around_a_stop() -> Counter[str]:
-    """Let callers loop on a few connections, stop the server, and return how their calls ended."""
+    """Let callers loop on a few connections, stop the server, and return the outcomes of their calls with counts."""
     ended: Counter[str] = Counter()
     server = new_server(ScriptedReasoning())
     await server.start()
@@ -64,7 +64,7 @@ async def test_a_peer_that_does_not_answer_pings_is_let_go_after_the_time_that_i
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000" + "000000040100000000"))
-    # A ping of grpc's own ends after a minute, whatever is configured: half of that is far more than a second takes.
+    # grpc's own ping ends after a minute, whatever the configuration; 30 s is enough for the configured second.
     async with asyncio.timeout(30):
         while await reader.read(65_536):
             pass

@@ -1,4 +1,4 @@
-"""Limits by caller through whole servers, over both wires."""
+"""Limits per caller on whole servers, over both wires."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_strategy_counts_by_its_weight() -> None:
 
 
 class Gated:
-    """A model that answers once it may, and tells that it was asked."""
+    """A model that answers after its release, and signals each call."""
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_of_many_calls_at_once_only_those_are_made_that_the_budget_covers(
         assert asked == sum(not isinstance(end, BaseException) for end in ends)
 
 
-async def test_a_run_that_meets_the_callers_budget_ends_with_what_it_has() -> None:
+async def test_a_run_that_exhausts_the_callers_budget_ends_with_its_partial_result() -> None:
     numbers = itertools.count()
     thoughts = FunctionModel(
         lambda _request: f"<continue>{' '.join(str(next(numbers)) for _ in range(100))}</continue>"
@@ -156,7 +156,7 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
         assert (await ask(one)).answer == "42"
 
 
-async def test_a_task_that_a_strategy_refuses_counts_so_that_nobody_has_texts_read_for_nothing() -> None:
+async def test_a_task_that_a_strategy_refuses_counts_against_the_limit() -> None:
     reasons = []
     async with serve_limited(requests_per_minute=2) as listening:
         for _ in range(3):

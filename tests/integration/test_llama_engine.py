@@ -1,4 +1,4 @@
-"""The adapter, the counters and the strategies against llama.cpp's own server, which runs models made for the tests."""
+"""The adapter, the counters and the strategies with llama.cpp's own server, which runs models made for the tests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PROMPT = (Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER
 
 @asynccontextmanager
 async def model_of(engine: Engine, **options: Any) -> AsyncIterator[ChatModel]:
-    """Our adapter for the engine, as the configuration would build it."""
+    """Open the adapter for the engine, as the configuration would build it."""
     profile = replace(find_profile(engine.chain, engine.base_url, "llamacpp"), context_window=engine.window)
     backend = BackendOptions(name="engine", model=engine.chain, base_url=engine.base_url, profile=profile)
     model = build_model(backend, **options)
@@ -71,7 +71,7 @@ async def call_model(model: ChatModel, **changes: Any) -> tuple[str, str, Finish
     return text, "".join(event.text for event in events if isinstance(event, ReasoningText)), finished
 
 
-async def test_text_streams_and_ends_with_the_engines_own_account(llama_server: StartEngine) -> None:
+async def test_text_streams_and_ends_with_the_engines_own_usage(llama_server: StartEngine) -> None:
     engine = llama_server("answer")
     async with model_of(engine) as model:
         text, reasoning, finished = await call_model(model)
@@ -98,7 +98,7 @@ async def test_a_repeated_prompt_is_reported_as_cached(llama_server: StartEngine
     assert finished.usage.cached_input_tokens == finished.usage.input_tokens - 1
 
 
-async def test_hidden_reasoning_comes_apart_from_the_answer(llama_server: StartEngine) -> None:
+async def test_hidden_reasoning_is_separate_from_the_answer(llama_server: StartEngine) -> None:
     async with model_of(llama_server("think")) as model:
         text, reasoning, _ = await call_model(model)
     assert (text, reasoning) == ("<answer>42</answer>", " Hm, easy")
@@ -158,7 +158,7 @@ async def test_an_estimate_learns_from_the_engine_that_it_was_far_too_low(llama_
     async with model_of(llama_server("answer"), counter_kind="estimate") as model:
         assert isinstance(model.counter, EstimatingCounter)
         assert model.counter.count_prompt(prompt) < 1000
-        # So many tokens for each letter are doubted until a second call reports the same.
+        # Such a high ratio of tokens per letter is only trusted after a second call with the same report.
         for _ in range(2):
             _, _, finished = await call_model(model, messages=prompt)
             model.counter.learn(prompt, finished.usage.input_tokens)
@@ -182,7 +182,7 @@ async def test_closing_a_stream_frees_the_engine_long_before_it_is_done(
                 left = time.perf_counter()
             await asyncio.to_thread(_await_idle, engine)
             freed_s.append(time.perf_counter() - left)
-    # A slot that went on would have written 32,000 tokens for each.
+    # A slot that was not freed would have written 32,000 tokens for each call.
     assert engine.tokens_written() - written < CANCELS * 16_000
     cuts = quantiles(freed_s, n=100)
     with capsys.disabled():
@@ -221,7 +221,7 @@ async def test_a_model_that_writes_nothing_is_reported_as_such(llama_server: Sta
 async def run_bounded(
     engine: Engine, *, material: str = "", chunk_size: int = 2048, **options: Any
 ) -> tuple[execution_pb2.Reasoning, Sequence[tuple[ChatRequest, Finished]]]:
-    """Run bounded context over gRPC and return its result and the calls that it made."""
+    """Run bounded context over gRPC and return its result and its model calls."""
     async with model_of(engine, **options) as model:
         recording: Any = Recording(model)
         async with (

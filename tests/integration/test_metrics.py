@@ -1,4 +1,4 @@
-"""What a real server exposes after real calls: each is counted once, in the room where it happened."""
+"""The metrics of a real server after real calls: each call is counted once, in the right place."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_denials_are_counted_by_kind_and_nobody_is_named() -> None:
     assert not any("developer" in name for name in found)
 
 
-async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> None:
+async def test_waiting_and_refused_callers_are_counted_once() -> None:
     hold = asyncio.Event()
     model = ScriptedModel([Reply(text="<answer>4</answer>", hold=hold), "<answer>4</answer>"])
     places = {
@@ -126,7 +126,7 @@ async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> Non
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             two = [asyncio.create_task(client.reason("2 + 2?", strategy="chain_of_thought")) for _ in range(2)]
             async with asyncio.timeout(120):
-                while not (during := await scrape(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
+                while not (during := await scrape(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - the state is visible only in a scrape
                     await asyncio.sleep(0.05)
             refused = await post(listening, "reasoning.execute", query="2 + 2?")
             hold.set()
@@ -140,7 +140,7 @@ async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> Non
     assert (found["reasond_executions_queued"], found["reasond_executions_running"]) == (0, 0)
 
 
-async def test_who_is_refused_a_token_or_a_scrape_is_a_denial_too() -> None:
+async def test_refused_tokens_and_scrapes_count_as_denials() -> None:
     secret = {"REASOND__AUTH__AGENTS__CRAWLER__SECRET_HASH": hash_secret("the secret of the crawler")}
     async with running_server(environ={**OWN_LISTENER, **secret}) as listening:
         async with httpx.AsyncClient(base_url=listening.http) as client:
@@ -173,7 +173,7 @@ async def test_with_metrics_off_there_is_no_such_address() -> None:
         assert (await client.get(f"{listening.http}/metrics", headers=headers)).status_code == 404
 
 
-async def test_the_http_listener_serves_them_to_tokens_that_may_only() -> None:
+async def test_the_http_listener_serves_metrics_only_to_permitted_tokens() -> None:
     async with running_server() as listening, httpx.AsyncClient() as client:
         headers = {"authorization": f"Bearer {listening.token}"}
         assert (await client.get(f"{listening.http}/metrics")).status_code == 401

@@ -1,4 +1,4 @@
-"""A scrape after mixed work says exactly what was done: by callers, by strategies, and at the model server."""
+"""A scrape after mixed work agrees with all callers, with the strategies, and with the model server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought")
 GRPC = 'method="reasond.v1.ReasoningService/{}",transport="grpc"'
 LIMIT_S = 180.0
-# What the model server reports for every answer.
+# The usage that the model server reports for every answer.
 INPUT, OUTPUT, CACHED, REASONING = 100, 10, 60, 3
 USAGE = event(
     {
@@ -43,7 +43,7 @@ CALCULATE = {"index": 0, "id": "c1", "function": {"name": "calculator", "argumen
 
 
 class Backend:
-    """A model server that counts its answers. BUSY and BROKEN in a question: it fails once; HOLD: it waits."""
+    """A model server that counts its answers. With BUSY and BROKEN in a question it fails once; with HOLD it waits."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -83,7 +83,7 @@ async def scrape(listening: Listening) -> Mapping[str, float]:
 
 
 def total(found: Mapping[str, float], name: str, *with_labels: str) -> float:
-    """Return the sum of the series of `name` that have these labels."""
+    """Return the sum of the series of `name` that have all these labels."""
     return sum(
         value
         for series, value in found.items()
@@ -92,7 +92,7 @@ def total(found: Mapping[str, float], name: str, *with_labels: str) -> float:
 
 
 def require_budget_spent(found: Mapping[str, float]) -> None:
-    """Fail unless what was reserved of budgets is what was used, and what came back."""
+    """Fail unless the reserved tokens of budgets equal the used ones plus the released ones."""
     budget = {name: found[f'reasond_budget_tokens_total{{event="{name}"}}'] for name in ("reserved", "settled")}
     spent = total(found, "reasond_tokens_total", 'kind="input"') + total(found, "reasond_tokens_total", 'kind="output"')
     assert budget["settled"] == spent
@@ -100,7 +100,7 @@ def require_budget_spent(found: Mapping[str, float]) -> None:
 
 
 async def ask_and_leave(listening: Listening, plays: Backend) -> None:
-    """Ask without a request id, and leave while the model works."""
+    """Send a request without a request id, and disconnect while the model works."""
     task = execution_pb2.ReasoningTask(query="HOLD", strategy="chain_of_thought")
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
@@ -113,7 +113,7 @@ async def ask_and_leave(listening: Listening, plays: Backend) -> None:
 
 
 async def use(listening: Listening, plays: Backend) -> None:
-    """Run every strategy twice, meet a server that fails, be refused, leave, and make up names."""
+    """Run every strategy twice, cause failures of the model server and refusals, disconnect, and use unknown names."""
     async with AsyncClient(listening.grpc, token=listening.token) as client:
         for strategy in STRATEGIES:
             config = {"allow_tool_use": True} if strategy == "react" else {}
@@ -150,7 +150,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
             await use(listening, plays)
             ends = 'reasond_executions_total{finish_reason="cancelled",strategy="chain_of_thought"}'
             async with asyncio.timeout(LIMIT_S):
-                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - a scrape is all that can be asked
+                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - the state is visible only in a scrape
                     await asyncio.sleep(0.05)
         attempts = sum(conversation.body != b"" for conversation in server.conversations)
 
@@ -172,7 +172,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
     assert found[ends] == 1
     assert total(found, "reasond_executions_total") == 2 * len(STRATEGIES) + 4
 
-    # The call that was left is charged by our own count; the server has told of all others.
+    # The abandoned call is charged by our own count; the model server reported the usage of all others.
     calls = "reasond_model_calls_total"
     by_server = total(found, calls, 'outcome="stop"') + total(found, calls, 'outcome="tool_calls"')
     assert by_server == plays.answered
@@ -194,7 +194,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
     require_budget_spent(found)
 
 
-async def test_what_a_run_saved_is_told_as_its_caller_is_told() -> None:
+async def test_the_metrics_of_savings_equal_those_that_the_caller_receives() -> None:
     book = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
     question = "What is the only remedy for the confusion caused by the tremors of the air?"
     config = {"chunk_size": 2048, "carryover_size": 512}

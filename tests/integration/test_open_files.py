@@ -1,4 +1,4 @@
-"""More connections than the process may open files: idle ones keep nobody out, on either listener."""
+"""More connections than the process may open files: idle connections block nobody, on either listener."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOFT = 200
-# Idle connections are closed by themselves after a minute.
+# The server closes idle connections after a minute.
 SOONER_S = 40
 COMMAND = str(Path(sys.executable).with_name("reasond"))
 
 
 @contextmanager
 def serving(folder: Path, *, soft: int, hard: int, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run the command with limits of open files; yields the process and its log."""
+    """Run the command with limits of open files; yield the process and its log."""
     log = folder / "log"
     limited = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$0" "$@"'
     with log.open("wb") as file:
@@ -65,7 +65,7 @@ async def test_idle_connections_keep_nobody_out_though_there_are_more_than_the_s
         for _ in range(SOFT + 20):
             _, writer = await asyncio.open_connection(host, int(port))
             stack.callback(writer.close)
-            # Idle from then on: a connection that has made no request yet would be closed sooner.
+            # Idle after this request: a connection without any request would be closed sooner.
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
             told = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOONER_S)
@@ -74,7 +74,7 @@ async def test_idle_connections_keep_nobody_out_though_there_are_more_than_the_s
             assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_a_hard_limit_that_is_too_low_is_said_at_the_start(tmp_path: Path) -> None:
+async def test_a_hard_limit_that_is_too_low_is_reported_at_the_start(tmp_path: Path) -> None:
     with serving(tmp_path, soft=SOFT, hard=500, REASOND__LOGS__FORMAT="json") as (process, log):
         await addresses_of(process, tmp_path)
         assert "the process may open 500 files" in log.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""`reasond serve` refuses what it must not serve: before a word is printed, before anything listens."""
+"""`reasond serve` refuses a forbidden configuration before it prints a word and before it listens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AGENT = f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A configuration by its sections, and what the refusal has to say: the key, the value, the way out."""
+    """A configuration by its sections, and the parts of its refusal: the key, the value, the remedy."""
 
     says: tuple[str, ...]
     server: str = ""
@@ -37,7 +37,7 @@ class Refused:
 
 REFUSED = {
     "no key": Refused(auth="", says=("auth.keys: is empty", "REASOND_SIGNING_KEY", "--dev")),
-    # There is no way to switch the check of tokens off: without a key nothing is served, reflection neither.
+    # Tokens are always checked: without a key nothing is served, not even reflection.
     "reflection and no key": Refused(
         server="reflection = true", auth="", says=("auth.keys: is empty", "REASOND_SIGNING_KEY", "--dev")
     ),
@@ -153,7 +153,7 @@ REFUSED = {
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
-    """Ports that are taken: a server that opened one before it refuses would speak of the port instead."""
+    """Occupied ports: a server that opened one before its refusal would report the port instead."""
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         yield taken[0].getsockname()[1], taken[1].getsockname()[1]

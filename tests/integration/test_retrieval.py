@@ -1,4 +1,4 @@
-"""What is looked for is looked for in the text of the run alone: there is no index that runs share."""
+"""Retrieval searches only the text of its own run: no index is shared between runs."""
 
 from __future__ import annotations
 

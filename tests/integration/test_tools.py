@@ -36,7 +36,7 @@ LIMIT_S = 180.0
 
 @contextmanager
 def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server process on `port`, or on one of its own."""
+    """Run a server process on `port`, or on a free one."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), "http", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -54,7 +54,7 @@ def stdio(*args: str, **changed: Any) -> McpOptions:
 
 @contextmanager
 def logs_to(stream: io.StringIO) -> Iterator[None]:
-    """The process logs as a server does, to `stream`."""
+    """Log to `stream` in the server's format."""
     loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp", "client")]
     handlers, levels = loggers[0].handlers[:], [each.level for each in loggers]
     configure(stream, is_human=False)
@@ -68,7 +68,7 @@ def logs_to(stream: io.StringIO) -> Iterator[None]:
 
 
 class ListedServer(McpServer):
-    """Sets `listed` whenever the tools were listed."""
+    """Sets `listed` whenever the tools have been listed."""
 
     def __init__(self, options: McpOptions) -> None:
         super().__init__(options, jitter=lambda: 0.0)
@@ -199,7 +199,7 @@ async def test_a_result_of_a_server_is_kept_whole() -> None:
     assert "xend" in json.loads(read.result_json)["text"]
 
 
-async def test_a_program_that_prints_to_its_output_is_heard_and_does_not_fill_the_log() -> None:
+async def test_lines_that_are_no_messages_do_not_stop_a_program_or_fill_the_log() -> None:
     lines = io.StringIO()
     with logs_to(lines):
         async with connect(
@@ -269,7 +269,7 @@ async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
         {"command": "", "url": "http://127.0.0.1:9/mcp"},
     ],
 )
-async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wrong: dict[str, Any]) -> None:
+async def test_a_broken_server_only_delays_the_start(wrong: dict[str, Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
         async with connect(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
             assert not server.is_connected

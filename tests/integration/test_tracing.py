@@ -1,4 +1,4 @@
-"""What a server's traces look like from outside: the whole tree of each strategy, and of what goes wrong."""
+"""A server's traces as a receiver sees them: the whole tree of each strategy, and of failures."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ async def test_a_caller_continues_its_trace_over_grpc_and_over_http() -> None:
 
 
 async def ask_as(listening: Listening, token: str) -> None:
-    """Ask over both wires as somebody who says that their trace is kept."""
+    """Send a request over both wires with a trace header that asks for sampling."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         call = channel.unary_unary(
             f"/{SERVER}ListStrategies",
@@ -247,7 +247,7 @@ async def test_a_stranger_neither_has_a_trace_kept_nor_writes_into_one() -> None
         assert [f"{link.context.trace_id:032x}" for link in span.links] == [TRACE]
 
 
-async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -> None:
+async def test_names_from_strangers_name_no_span_and_probes_have_no_span() -> None:
     spans = Spans()
     async with running_server(spans=spans.sink) as listening:
         async with grpc.aio.insecure_channel(listening.grpc) as channel:
@@ -296,7 +296,7 @@ async def test_content_is_there_only_where_it_is_asked_for_and_cut() -> None:
 
 
 class Receiver(TraceServiceServicer):
-    """An OTLP receiver over gRPC and HTTP; `came` is set with each export."""
+    """An OTLP receiver over gRPC and HTTP; `came` is set at each export."""
 
     def __init__(self) -> None:
         self.spans: dict[str, Any] = {}
@@ -304,14 +304,14 @@ class Receiver(TraceServiceServicer):
         self.metadata: dict[str, Any] = {}
         self.came = threading.Event()
 
-    def Export(  # noqa: N802 - the name is the contract's
+    def Export(  # noqa: N802 - the name is given by gRPC
         self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> ExportTraceServiceResponse:
         self.take(request, dict(context.invocation_metadata()))
         return ExportTraceServiceResponse()
 
     def take(self, request: ExportTraceServiceRequest, metadata: dict[str, Any]) -> None:
-        """Note what came."""
+        """Record an export."""
         self.metadata = metadata
         for each in request.resource_spans:
             self.resource = {one.key: one.value.string_value for one in each.resource.attributes}
@@ -345,7 +345,7 @@ def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
 
 @contextmanager
 def redirecting_to(location: str) -> Iterator[tuple[list[str], str]]:
-    """Answer every export with a redirect; yields the keys that came, and the address."""
+    """Answer every export with a redirect; yield the received keys and the address."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Who is told of a trace by tools: nobody, until the operator says so; then the hosts and servers that tools call."""
+"""Trace context in tool calls: none by default, and after the operator enables it, to the hosts and servers called."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 TOLD = ("tools",)
-# All that may be told of a trace, ours and that of other conventions.
+# All headers that carry a trace context, in our convention and in others.
 WORDS = ("traceparent", "tracestate", "baggage", "b3", "x-b3-traceid", "uber-trace-id", "x-cloud-trace-context")
 
 
 @asynccontextmanager
 async def host() -> AsyncIterator[tuple[int, list[str]]]:
-    """An HTTP server that keeps the heads of what it is asked."""
+    """An HTTP server that records the request heads."""
     heads: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +44,7 @@ async def host() -> AsyncIterator[tuple[int, list[str]]]:
 
 
 async def call_tool(spans: Spans, tool: str, arguments: Mapping[str, Any], **environ: str) -> tuple[str, ReadableSpan]:
-    """Have a run on a real server call `tool`; return what that returned, and the span of the call."""
+    """Let a run on a real server call `tool`; return the tool's result and the span of the call."""
     call = ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments))
     model = ScriptedModel([Reply(tool_calls=(call,)), "<answer>done</answer>"], has_native_tools=True)
     async with running_server(model=model, environ=environ, spans=spans.sink) as listening:

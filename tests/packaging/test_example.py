@@ -1,7 +1,7 @@
-"""The strategy in `examples/` is a package like any third party's: it installs, is found, serves, and fails well.
+"""The strategy in `examples/` as a third-party package: it installs, is found, serves, and fails well.
 
-The environment is clean but for the third-party dependencies, which it shares with the one that the tests run in, so
-that nothing is downloaded for it but the build backend.
+Its environment is clean except for the third-party dependencies, which it shares with the environment of the tests, so
+that only the build backend is downloaded.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = home / "bin" / "python"
     succeed(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *folder.glob("*.whl"))
     packages = Path(succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    # After its own packages, and without the editable installs, which are .pth files of the other environment.
+    # Found after its own packages. Editable installs are not found: they are .pth files of the other environment.
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     return home
 
 
 @contextmanager
 def serving(home: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    """Run `reasond serve` of the environment; yields what it wrote when it was ready."""
+    """Run `reasond serve` of the environment; yield the content of its ready file."""
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
     ready = folder / "ready.json"
     known = {name: value for name, value in os.environ.items() if not name.startswith(("REASOND", "OPENAI"))}
@@ -96,7 +96,7 @@ def serving(home: Path, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def told_by(process: subprocess.Popen[bytes], ready: Path, log: Path) -> dict[str, Any]:
-    """Wait until the server says where it is, and fail with its log if it ends before."""
+    """Wait until the server writes its addresses; fail with its log if it ends before."""
     limit = time.monotonic() + WITHIN_S
     while time.monotonic() < limit and process.poll() is None:
         with suppress(FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Both wheels, built from this tree, work in clean environments and pull nothing that they should not."""
+"""Both wheels, built from this tree, work in clean environments and install no unwanted dependencies."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ assert error_details_pb2.ErrorInfo(reason="INTERNAL").reason == "INTERNAL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A virtual environment of its own."""
+    """A virtual environment."""
 
     home: Path
 
     def run(self, *command: str | Path) -> str:
-        """Run a program of the environment outside the repository; fail with all that it printed."""
+        """Run a program of the environment outside the repository; if it fails, fail with all its output."""
         program, *arguments = command
         done = subprocess.run(
             [self.home / "bin" / program, *arguments], cwd=self.home, capture_output=True, text=True, check=False
@@ -117,7 +117,7 @@ class Environment:
         self.run("python", "-m", "pip", "install", "-q", *arguments)
 
     def distributions(self) -> dict[str, str]:
-        """Return name -> version of what is installed, without pip's own."""
+        """Return name -> version of the installed packages, without pip's own."""
         listed = json.loads(self.run("python", "-m", "pip", "list", "--format", "json"))
         return {
             entry["name"].lower(): entry["version"] for entry in listed if entry["name"] not in {"pip", "setuptools"}
@@ -125,7 +125,7 @@ class Environment:
 
 
 def lowest(project: Path, *extras: str) -> list[str]:
-    """Return pip's arguments for the lowest version of everything that `project` declares, `extras` included."""
+    """Return pip's arguments for the lowest versions of all dependencies of `project`, including `extras`."""
     told = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [*told["dependencies"], *(entry for extra in extras for entry in told["optional-dependencies"][extra])]
     return [f"{bound[1]}=={bound[2]}" for entry in declared if (bound := LOWER_BOUND.match(entry))]
@@ -138,7 +138,7 @@ def new_environment(home: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both wheels by the name of their distribution."""
+    """Both wheels, by distribution name."""
     folder = tmp_path_factory.mktemp("dist")
     for project in (CLIENT, SERVER):
         command: list[str | Path] = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, project]
@@ -149,7 +149,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def server_wheelhouse(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the server's wheel and the wheels of all that it needs."""
+    """A folder with the server's wheel and the wheels of all its dependencies."""
     folder = tmp_path_factory.mktemp("wheelhouse")
     pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "-q", "-c", CONSTRAINTS, "-d", folder]
     command = [*pip, *wheels.values()]
@@ -190,7 +190,7 @@ def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_st
     assert "serve" in environment.run("reasond", "--help")
     environment.run("python", "-W", "error", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
     environment.run("python", "-m", "pip", "check")
-    # The migrations are in the wheel: Alembic reads them from files.
+    # The wheel must contain the migrations, because Alembic reads them from files.
     monkeypatch.setenv("REASOND__STORE__URL", f"sqlite:///{tmp_path}/here/reasond.db")
     for _ in range(2):
         assert "has the schema of this release" in environment.run("reasond", "migrate")

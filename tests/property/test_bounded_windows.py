@@ -34,7 +34,7 @@ UNITS = st.sampled_from([
 
 @st.composite
 def texts(draw: st.DrawFn, *, most: int) -> str:
-    """A text of repeated hostile units: long, and yet small to draw."""
+    """A text of repeated hostile units: long, but quick to draw."""
     rows = draw(st.lists(st.tuples(UNITS | st.text(max_size=5), st.integers(1, 120)), max_size=8))
     return "".join(unit * times for unit, times in rows)[:most]
 
@@ -53,21 +53,21 @@ REPLIES = st.sampled_from([
 ])  # fmt: skip
 COUNTERS = st.sampled_from([WordPieceCounter(), ByteCounter()])
 PIECE = 512
-"""Units in a delta of a long reply."""
+"""The number of units in a delta of a long reply."""
 SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def work(
     task: Task, config: BoundedContextConfig, replies: Sequence[str], counter: TokenCounter
 ) -> tuple[list[ChatRequest], list[StrategyEvent]]:
-    """Run with a model that always writes as much as it may, in turn of each of `replies`."""
+    """Run with a model that always writes as much as allowed, with each of `replies` in turn."""
     turns = itertools.cycle(replies)
 
     def reply(request: ChatRequest) -> Reply:
         unit = next(turns)
         is_marked = unit.endswith(("</answer>", "</continue>"))
         times = 1 if is_marked or not unit else request.max_tokens * 16 // len(unit) + 1
-        # Long pieces: each delta costs the same, whatever its length, and how text is cut is tested elsewhere.
+        # Long pieces, because each delta costs the same time; other tests cover the cuts of text.
         return Reply(pieces=(unit * PIECE,) * (times // PIECE) + (unit * (times % PIECE),))
 
     model = FunctionModel(reply, counter=counter)
@@ -130,15 +130,15 @@ LEGAL = st.integers(1024, 32_768).flatmap(
 
 
 class RememberingCounter(WordPieceCounter):
-    """Counts each text once: the strategy, the model and the test ask about the same ones."""
+    """Counts each text once, because the strategy, the model and the test count the same texts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same, faster
+        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same function with a cache
 
 
 def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) -> str:
-    """A text of the greatest size allowed: the units again and again, whole characters only."""
+    """Return a text of the greatest allowed size: the units repeated, in whole characters."""
     once = "".join(unit * times for unit, times in units) or "x"
     text = (once * (characters // len(once) + 1))[:characters]
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
@@ -203,14 +203,14 @@ def test_the_number_of_calls_is_linear_in_the_material(
     counter = WordPieceCounter()
     requests, _ = work(Task(query="How many gates?", material=material), config, replies, counter)
     tokens = counter.count_text(neutralize(material))
-    # At least 64 tokens are free for a segment, which is at least half full in characters (16 a token at most).
+    # A segment has room for at least 64 tokens and is at least half full in characters (at most 16 per token).
     windows = 1 + 32 * tokens / 64 + config.max_iterations
     assert len(requests) <= windows * (1 if config.carryover_mode is CarryoverMode.TAIL else 2)
 
 
 def plain(text: str) -> str:
-    """Return `text` with one spelling for each less-than sign, so that neutralising does not show.
+    """Return `text` with one spelling for each less-than sign, so that neutralised and original text compare equal.
 
-    A cut may leave "<name" at the end of a part, which is neutralised there, or fall into a "&lt;".
+    A cut may leave "<name" at the end of a part, which is neutralised there, or fall inside a "&lt;".
     """
     return re.sub("&lt;|\uff1c|\ufe64", "<", text)

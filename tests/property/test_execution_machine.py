@@ -1,4 +1,4 @@
-"""Start, repeat, follow, leave, resume, cancel and delete in any order, against a model of a few lines."""
+"""Start, repeat, follow, leave, resume, cancel and delete in any order, compared with a short model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ A_WHILE_S = 0.5
 
 
 class GatedModel:
-    """Answers a prompt once the test lets it; counts what it has answered."""
+    """Answers a prompt after the test releases it; counts its answers."""
 
     name = "gated"
     warnings: Sequence[str] = ()
@@ -75,7 +75,7 @@ class GatedModel:
 
 @dataclass(eq=False)
 class Expected:
-    """What the model of the test knows of one execution: how many steps it has taken, and how it must be."""
+    """The expected state of one execution: the number of its steps, and its status."""
 
     tag: str
     keeps_running: bool
@@ -102,7 +102,7 @@ class Expected:
 
 @dataclass(eq=False)
 class Stream:
-    """A follower: what it has read of which execution."""
+    """A follower: its execution and the events that it has read."""
 
     of: str
     after: int
@@ -111,7 +111,7 @@ class Stream:
 
 
 class Executions(RuleBasedStateMachine):
-    """The service on a memory store, and beside it what it must be like."""
+    """The service on a memory store, compared with its expected state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Executions(RuleBasedStateMachine):
 
     @rule(request_id=st.sampled_from(["", "one", "two"]), keep_running=st.booleans())
     def start(self, request_id: str, *, keep_running: bool) -> None:
-        """Start, or repeat what has that request id."""
+        """Start a run, or repeat the request with that request id."""
         holder = self.holders.get(request_id, "")
         known = self.expected.get(holder)
         if known is None:
@@ -190,7 +190,7 @@ class Executions(RuleBasedStateMachine):
             known.keeps_running = known.keeps_running or (keep_running and known.state is ExecutionState.RUNNING)
         else:
             assert stream.of not in self.expected, "a new request was answered by an old execution"
-            # What an earlier execution of the same request was told by the model is not asked again.
+            # Model replies to an earlier execution of the same request are not requested again.
             steps = known.steps if known else 0
             broken_off = known.broken_off if known else 0
             self.expected[stream.of] = Expected(tag=tag, keeps_running=keep_running, steps=steps, broken_off=broken_off)
@@ -201,7 +201,7 @@ class Executions(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), keep_running=st.booleans())
     def resume(self, data: st.DataObject, *, keep_running: bool) -> None:
-        """Follow an execution from any place that it has."""
+        """Follow an execution from any of its sequence numbers."""
         name = data.draw(st.sampled_from(sorted(self.expected)))
         known = self.expected[name]
         if known.is_deleted:
@@ -221,7 +221,7 @@ class Executions(RuleBasedStateMachine):
     @precondition(lambda self: self.streams)
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
-        """Let a follower go away."""
+        """Disconnect a follower."""
         stream = self.streams.pop(data.draw(st.integers(0, len(self.streams) - 1)))
         assert stream.task is not None
         was_open = not stream.task.done()
@@ -233,7 +233,7 @@ class Executions(RuleBasedStateMachine):
     @precondition(lambda self: self.model.open)
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        """Let the model answer one of the calls that it works on."""
+        """Let the model answer one of its pending calls."""
         prompt = data.draw(st.sampled_from(sorted(self.model.open)))
         self.model.open[prompt].set_result(None)
         self.settle()
@@ -247,7 +247,7 @@ class Executions(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """Cancel an execution, whether it runs or not."""
+        """Cancel a running or ended execution."""
         name = data.draw(st.sampled_from(sorted(self.expected)))
         if not self.expected[name].is_deleted:
             self.do(self.service.desk.cancel(ANN, name))
@@ -257,7 +257,7 @@ class Executions(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """Forget an execution, whether it runs or not."""
+        """Delete a running or ended execution."""
         name = data.draw(st.sampled_from(sorted(self.expected)))
         known = self.expected[name]
         if known.is_deleted:

@@ -1,4 +1,4 @@
-"""Whoever writes a question, a text or notes, and whatever they know: what they write stays where it was put."""
+"""Texts from outside cannot leave their fence: a question, a text or notes stay in their section of the prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAG = re.compile(rf"<\s*/?\s*(?:{'|'.join(RESERVED_TAGS)})(?![a-z0-9_-])")
 
 
 def as_seen(text: str) -> str:
-    """Return `text` as a reader would see it who cares for no spelling."""
+    """Return `text` as a reader would see it that ignores differences of spelling."""
     visible = "".join(char for char in text if unicodedata.category(char) != "Cf" and char != "\ufe0f")
     return unicodedata.normalize("NFKC", visible).casefold()
 
@@ -67,7 +67,7 @@ def test_the_demo_model_reads_every_section_to_its_end(question: str, text: str)
         passage=Passage(text=text, segment=1, segment_count=2),
     )
     prompt = read_prompt(messages)
-    # The reader takes every kind of line break for one.
+    # The reader accepts every kind of line break.
     assert prompt.question.split("\n") == (neutralize(question) + "\n").splitlines()
     assert prompt.passage.split("\n") == (neutralize(text) + "\n").splitlines()
 
@@ -106,7 +106,7 @@ def test_a_part_of_a_neutralised_text_holds_no_control_token_either(start: int, 
     neutral = neutralize(text)
     for part in (neutral[start:], neutral[:start]):
         assert not [token for token in TOKENS if token in part]
-        # A tag can come of a longer word that is cut; the prompt neutralises once more.
+        # Cutting a longer word can produce a tag; the prompt neutralises once more.
         assert not TAG.search(as_seen(neutralize(part)))
 
 

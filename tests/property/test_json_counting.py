@@ -1,4 +1,4 @@
-"""Values of a JSON text are counted without building them as they would be after it."""
+"""The values of a JSON text are counted before they are built; the count equals that of the parsed value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A walk over the table of phases, over every store: whatever happens leads where the table says."""
+"""Random walks over the table of phases, on every store: every transition is one of the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENDED = {
 
 
 class WatchedRun(Run):
-    """Notes how it is moved on."""
+    """Records its transitions."""
 
     __slots__ = ()
     moves: list[tuple[Phase, Trigger, Phase]] = []  # noqa: RUF012 - of all runs of a machine
@@ -51,7 +51,7 @@ class WatchedRun(Run):
 
 @dataclass(eq=False)
 class Expected:
-    """What the machine knows of one execution."""
+    """The expected state of one execution."""
 
     naps: list[float]
     phase: Phase = Phase.WORKING
@@ -73,7 +73,7 @@ class Expected:
 
 
 class Phases(RuleBasedStateMachine):
-    """Processes on one store, one after the other, whose work stands still in each step until it is let go on."""
+    """Processes on one store, one after the other; their work waits in each step until it is released."""
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__()
@@ -106,20 +106,20 @@ class Phases(RuleBasedStateMachine):
         return self.loop.run(work)
 
     async def expire_leases(self) -> None:
-        """Let leases run out that the database counts by its own clock."""
+        """Let the leases expire, also those that the database checks by its own clock."""
         if self.url.startswith("postgres"):
             async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
                 await connection.execute("UPDATE executions SET lease_until = lease_until - 3600")
 
     async def stand(self, run: Run, number: int) -> None:
-        """Wait to be let go on."""
+        """Wait for the release."""
         known = self.expected.setdefault(run.identity.execution_id, Expected(naps=list(run.work.describe()["naps"])))
         assert number == known.steps
         known.gate = asyncio.get_running_loop().create_future()
         await known.gate
 
     async def until_standing(self, name: str) -> None:
-        """Wait until the work of an execution stands in a step, or is gone."""
+        """Wait until the work of an execution waits in a step, or has ended."""
         while True:
             run, known = self.runner.find_live(name), self.expected.get(name)
             if run is None or (known is not None and known.gate is not None and not known.gate.done()):
@@ -130,7 +130,7 @@ class Phases(RuleBasedStateMachine):
             await run.log.flush()
 
     async def look(self) -> None:
-        """Let the upkeep take over what it finds; a process that was late does so in its second round."""
+        """Let the upkeep recover executions; a process that was late recovers them in its second round."""
         for known in self.expected.values():
             if known.phase is Phase.SUSPENDED and known.wakes_s <= self.time.monotonic():
                 known.wake()
@@ -161,7 +161,7 @@ class Phases(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Phase.WORKING))
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """Let one take its step: it goes on, suspends or finishes."""
+        """Let one execution take its step: it continues, suspends or finishes."""
         name, known = self.draw_one(data, Phase.WORKING)
 
         async def step() -> None:
@@ -186,7 +186,7 @@ class Phases(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Phase.WORKING))
     @rule(data=st.data(), trigger=st.sampled_from([Trigger.FAIL, Trigger.CANCEL]))
     def end(self, data: st.DataObject, trigger: Trigger) -> None:
-        """Let one fail, or cancel it."""
+        """Let one execution fail, or cancel it."""
         name, known = self.draw_one(data, Phase.WORKING)
 
         async def end() -> None:
@@ -207,7 +207,7 @@ class Phases(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Phase.SUSPENDED))
     @rule(data=st.data(), is_cancel=st.booleans())
     def call(self, data: st.DataObject, *, is_cancel: bool) -> None:
-        """Wake a suspended one, or cancel it."""
+        """Wake a suspended execution, or cancel it."""
         name, known = self.draw_one(data, Phase.SUSPENDED)
 
         async def call() -> None:
@@ -227,14 +227,14 @@ class Phases(RuleBasedStateMachine):
 
     @rule()
     def sleep(self) -> None:
-        """Let naps end."""
+        """Let the naps end."""
         self.time.advance(LATE_S)
         self.do(self.look())
 
     @precondition(lambda self: self.stores.executions.is_durable)
     @rule(is_killed=st.booleans())
     def change_process(self, *, is_killed: bool) -> None:
-        """Let another process go on, after this one was killed or has handed everything over."""
+        """Replace the process, after it was killed or has handed its executions over."""
 
         async def change() -> None:
             runs = list(self.runner.runs.by_id.values())
@@ -279,9 +279,7 @@ class Phases(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
-def test_whatever_happens_leads_where_the_table_says(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_every_transition_is_one_of_the_table(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     numbers = iter(range(10**6))
     url = request.getfixturevalue("postgres_url") if store == "postgres" else ""
 
@@ -293,7 +291,7 @@ def test_whatever_happens_leads_where_the_table_says(
         return Phases(url, tmp_path)
 
     run_state_machine_as_test(
-        begin,  # type: ignore[arg-type]  # whatever makes one will do
+        begin,  # type: ignore[arg-type]  # any factory is accepted
         settings=settings(
             max_examples=15,
             stateful_step_count=15,

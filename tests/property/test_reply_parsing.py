@@ -1,4 +1,4 @@
-"""However a reply is cut into deltas, it is parsed the same; however text is spelt, no tag gets through."""
+"""A reply is parsed the same however it is cut into deltas; no spelling of a text gets a tag through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments joined are the text, and none is too large, whatever the text and the counter."""
+"""The joined segments equal the text, and none is too large, for any text and counter."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_every_character_is_in_exactly_one_segment_within_the_limit(
 def test_the_number_of_segments_is_linear_in_the_tokens(text: str, limit: int) -> None:
     counter = WordPieceCounter()
     segments = split_text(text, limit=limit, counter=counter)
-    # A piece has 16 characters at most, so half the characters are at least a 32nd of the tokens.
+    # A token has at most 16 characters, so a segment half full in characters has at least 1/32 of the limit in tokens.
     assert len(segments) <= 1 + 32 * counter.count_text(text) / limit

@@ -1,4 +1,4 @@
-"""Run simulations by hand: `python -m tests.simulation --seeds 0:10000`; a seed that fails can be repeated."""
+"""Run simulations by hand: `python -m tests.simulation --seeds 0:10000`; a failed seed can be repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command_for(seed: int) -> str:
 
 
 def story_of(report: Report) -> str:
-    """Return what went wrong in a simulation and how to see it again."""
+    """Return the violations of a simulation and the command that repeats it."""
     lines = "\n".join(f"  {violation}" for violation in report.violations[:5])
     return f"seed {report.seed} failed:\n{lines}\n  repeat with: {command_for(report.seed)}"
 
@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds, tell which failed and what happened in all; return 1 if one did."""
+    """Run the seeds, print the failed ones and the totals; return 1 if a seed failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0:300", help="first:end, such as 0:10000")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes to use")

@@ -1,4 +1,4 @@
-"""How one server process is put together for a simulation: the real runner and service on a simulated world."""
+"""Assembles one server process of a simulation: the real runner and service on a simulated world."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Parts:
     napping: NappingKind
 
     async def start(self) -> None:
-        """Begin the upkeep."""
+        """Start the upkeep."""
         self.runner.begin()
 
     async def stop(self) -> None:
-        """Drain, as a signal would make it, and let go of everything."""
+        """Drain, as after SIGTERM, and release all resources."""
         await self.runner.drain(grace_s=5.0)
 
 
@@ -45,8 +45,8 @@ def assemble(
     world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str, napping: NappingKind
 ) -> Parts:
     """Return the parts of the process `name`."""
-    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
-    # Clocks do not run alike.
+    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - a seeded, repeatable sequence
+    # Clocks of different processes run at slightly different rates.
     rate = chance.uniform(1 - _SLOWEST_CLOCK, 1 + _SLOWEST_CLOCK)
     clock = Clock(
         now=world.loop.now,

@@ -1,4 +1,4 @@
-"""Clients that start, repeat, leave, come back, cancel and delete as chance has it, and look closely."""
+"""Clients that start, repeat, leave, resume, cancel and delete at random, and check every event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATIENCE_S = 400.0
 
 
 class Client:
-    """One client with one question, which several clients may share together with its request id."""
+    """One client with one question; several clients may share a question and its request id."""
 
     def __init__(self, world: World, choose: Callable[[], Process | None], *, tag: str, request_id: str) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Client:
         self._has_ended = False
 
     async def live(self) -> None:
-        """Ask, and go on until the answer is known or patience ends."""
+        """Act until the answer is known or the client gives up."""
         for _ in range(_MOST_ATTEMPTS):
             await asyncio.sleep(self._chance.choice((0.0, self._chance.random() * 5, self._chance.random() * 30)))
             process = self._choose()
@@ -68,7 +68,7 @@ class Client:
                 return
 
     async def _act(self, process: Process) -> None:
-        """Do one of the things that clients do."""
+        """Do one random action of a client."""
         throw = self._chance.random()
         self._world.note(f"{self._tag} turns to {process.name}, {throw:.3f}")
         if not self._execution_id or (self._request_id and throw < 0.25):
@@ -89,7 +89,7 @@ class Client:
         return self._world.questions[self._tag].task()
 
     def _ask_anew(self) -> None:
-        """Another execution is another question, so that no call of one is taken for one of the other."""
+        """Ask a new question for a new execution, so that calls of one are not counted for the other."""
         self._tag = self._world.new_id("q")
         self._world.questions[self._tag] = asked_by_chance(self._tag, self._chance)
 
@@ -126,10 +126,10 @@ class Client:
                 self._last = max(self._last, known[1])
 
     async def _execute(self, process: Process) -> None:
-        """Ask for the answer alone; without a request id nobody can come back for it."""
+        """Ask for the answer without a stream; without a request id nobody can come back for it."""
         if not self._request_id:
             self._ask_anew()
-        # What it is told from here on may be of another execution than the one that it knows.
+        # The next answer may belong to a different execution than the known one.
         self._execution_id, self._last = "", 0
         deadline_s = self._chance.choice((None, None, 2.0, 60.0))
 
@@ -163,7 +163,7 @@ class Client:
             connection.close()
 
     async def _read(self, connection: Connection) -> None:
-        """Read events, all of them or some, and leave."""
+        """Read all events or some, and leave."""
         most = self._chance.choice((1, 2, 3, 4, 1000, 1000, 1000))
         try:
             while most > 0:
@@ -177,7 +177,7 @@ class Client:
             connection.close()
 
     def _take(self, event: StreamEvent) -> bool:
-        """Look at an event; return whether it belongs to the log."""
+        """Check an event; return whether it belongs to the log."""
         self._execution_id = self._execution_id or event.execution_id
         world = self._world
         if event.execution_id != self._execution_id:
@@ -195,7 +195,7 @@ class Client:
         return True
 
     def _check_end(self) -> None:
-        """A stream that ends by itself has told the result, unless the log was at its end already."""
+        """Check that a stream that ended without an error delivered the result, unless the log had already ended."""
         if not self._has_ended and self._last == 0:
             self._world.report(f"a stream of {self._execution_id or self._tag} ended without its result")
 
@@ -203,7 +203,7 @@ class Client:
         return self._world.is_gone(self._execution_id)
 
     def _judge(self, error: ReasondError) -> None:
-        """Only what has a reason may go wrong."""
+        """Report an error that no fault of the simulation explains."""
         self._world.note(f"{self._tag} is told {error.reason}")
         self._world.happened[error.reason] += 1
         if isinstance(error, DrainingError | OverloadedError | StoreUnavailableError):

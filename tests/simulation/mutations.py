@@ -1,4 +1,4 @@
-"""Code that is broken on purpose, to see whether the simulation finds it: `python -m tests.simulation.mutations`."""
+"""Deliberately broken code, to check that the simulation finds it: `python -m tests.simulation.mutations`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One place of the code and what stands there instead."""
+    """One place of the code and its replacement."""
 
     name: str
     path: str
@@ -90,7 +90,7 @@ MUTATIONS: Final = (
 
 
 def find_violation(mutation: Mutation, *, seeds: int = SEEDS) -> str:
-    """Return the first lines that the simulation prints of code broken in that way; empty where it finds nothing."""
+    """Return the first lines that the simulation prints with this mutation; empty if it finds nothing."""
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "reasond_server"
         ignored = shutil.ignore_patterns("__pycache__")
@@ -100,11 +100,11 @@ def find_violation(mutation: Mutation, *, seeds: int = SEEDS) -> str:
         if text.count(mutation.old) != 1:
             raise LookupError(f"{mutation.name}: {mutation.path} does not have this once any more: {mutation.old}")
         path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
-        # This code must not stand under the tests' own time limit for what hangs: a broken runner may.
+        # A separate process: a broken runner may hang, and the time limit of the tests must not apply to it.
         run = subprocess.run(
             [sys.executable, "-m", "tests.simulation", "--seeds", f"0:{seeds}", "--workers", "1", "--until-failure"],
             cwd=ROOT,
-            # Its coverage would count for a copy of the code that is gone afterwards.
+            # Coverage would measure a copy of the code that is deleted afterwards.
             env={**_without_coverage(), "PYTHONPATH": name},
             timeout=LIMIT_S,
             capture_output=True,
@@ -121,7 +121,7 @@ def _without_coverage() -> dict[str, str]:
 
 
 def main(names: Sequence[str] = ()) -> int:
-    """Try those that are named, or all; return 1 if one was not found."""
+    """Try the named mutations, or all; return 1 if one was not found, else 0."""
     missed = 0
     for mutation in (one for one in MUTATIONS if not names or one.name in names):
         story = find_violation(mutation)

@@ -1,4 +1,4 @@
-"""Work that suspends, in the simulation: its steps have effects, and its clients wake it, follow it and cancel it."""
+"""Suspending work in the simulation: its steps have effects; its clients wake, follow and cancel it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_kind(world: World, process: Process) -> NappingKind:
-    """Return the kind as one process has it; each step has an effect that must not come twice."""
+    """Return the kind for one process; each step has an effect that must not happen twice."""
 
     async def do(run: Run, number: int) -> None:
         tag, execution_id = run.work.request.request_id.removeprefix("r-"), run.identity.execution_id
@@ -42,7 +42,7 @@ def make_kind(world: World, process: Process) -> NappingKind:
 
 
 class NapClient(Client):
-    """A client of work that suspends."""
+    """A client of suspending work."""
 
     def __init__(self, world: World, choose: Callable[[], Process | None], *, tag: str) -> None:
         super().__init__(world, choose, tag=tag, request_id=f"r-{tag}")
@@ -69,7 +69,7 @@ class NapClient(Client):
             await self._get(process)
 
     async def _follow_a_while(self, process: Process) -> None:
-        """Follow, but not until the end: perhaps nobody ever wakes it."""
+        """Follow for a while only: perhaps nobody ever wakes the execution."""
         try:
             async with asyncio.timeout(self._chance.random() * 60):
                 await self._resume(process)

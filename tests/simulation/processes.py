@@ -1,4 +1,4 @@
-"""Server processes that share one store and can die at any moment, and the network between them and their clients."""
+"""Server processes that share one store and can die at any moment, and their network connections to clients."""
 
 from __future__ import annotations
 
@@ -42,35 +42,39 @@ _WORK_ON_A_RUN = Driver.drive.__qualname__
 
 
 def current_process() -> Process | None:
-    """Return the process whose code is running, if it is one's."""
+    """Return the process that owns the running code, or None."""
     process = OWNER.get()
     return process if isinstance(process, Process) else None
 
 
 class CutError(Exception):
-    """The connection ended without a word: the process at the other end has died."""
+    """The connection ended without a status: the process at the other end has died."""
 
 
 class Connection:
-    """One call of a client: what the process sends arrives here, and no longer once it has died."""
+    """One call of a client: it receives the process's messages until the process dies."""
 
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[StreamEvent | BaseException | None] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
 
     def deliver(self, item: StreamEvent | BaseException | None) -> None:
-        """Bring an event, the error that the call ended with, or None at its end."""
+        """Deliver an event, the error that ended the call, or None at its end."""
         self._arrived.put_nowait(item)
 
     async def take(self) -> StreamEvent | None:
-        """Return the next event, or None at the end; raise what the call ended with."""
+        """Return the next event, or None at the end.
+
+        Raises:
+          BaseException: the error that ended the call.
+        """
         item = await self._arrived.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
     def close(self) -> None:
-        """Go away, as a client does that is cut off."""
+        """Disconnect, like a client whose connection was cut."""
         if self.task is not None:
             self.task.cancel()
 
@@ -93,7 +97,7 @@ class Process:
         self.awake_since_s = 0.0
         self._dies_at = dies_at_point
         self._points = 0
-        # No sets: their order depends on addresses, and the same seed would give another simulation.
+        # Not a set: its order depends on addresses, so that the same seed would give another simulation.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._open: dict[Connection, None] = {}
         self._context = contextvars.copy_context()
@@ -109,24 +113,24 @@ class Process:
 
     @property
     def service(self) -> ReasoningService:
-        """The front door."""
+        """The service."""
         return self._parts.service
 
     async def start(self) -> None:
-        """Begin to work: leases, recovery and retention."""
+        """Start leases, recovery and retention."""
         await self.spawn(self._parts.start())
 
     def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
-        """Run `work` as this process's own; what it starts belongs to the process as well."""
+        """Run `work` as a task of this process; tasks that it starts belong to the process as well."""
         return asyncio.get_running_loop().create_task(work, context=self._context.copy())
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Note a task that dies with the process."""
+        """Register a task that dies with the process."""
         self._tasks[task] = None
         task.add_done_callback(lambda _: self._tasks.pop(task, None))
 
     async def point(self, what: str) -> None:
-        """Stand at a place where the process may die; if it is dead, nothing after it happens."""
+        """Mark a place where the process may die; if it is dead, the code after it does not run."""
         self._points += 1
         if not self.is_dead and (
             (self._points == self._dies_at and not self.world.has_calmed)
@@ -137,7 +141,7 @@ class Process:
             raise asyncio.CancelledError
 
     def die(self, what: str) -> None:
-        """End as by SIGKILL: no task goes on, nothing more is written, no connection says goodbye."""
+        """End as after SIGKILL: no task continues, nothing more is written, no connection is closed properly."""
         self.is_dead = True
         self.world.happened["crash"] += 1
         self.world.note(f"{self.name} dies at {what}")
@@ -148,7 +152,7 @@ class Process:
         self._open.clear()
 
     async def freeze(self, seconds: float) -> None:
-        """Stand still, as by SIGSTOP: nothing that belongs to the process happens for `seconds`, timers included."""
+        """Pause for `seconds`, as after SIGSTOP: no task and no timer of the process runs."""
         loop = self.world.loop
         self.world.note(f"{self.name} stands still for {seconds:.3f} s")
         loop.freeze(self)
@@ -160,7 +164,7 @@ class Process:
             loop.thaw(self)
 
     async def stop(self) -> None:
-        """End as by SIGTERM."""
+        """End as after SIGTERM."""
         self.is_stopping = True
         # It may die while it stops.
         await asyncio.wait({self.spawn(self._parts.stop())})
@@ -173,11 +177,11 @@ class Process:
         return self._connect(self._stream(make, connection := Connection()), connection)
 
     def ask(self, make: Callable[[ReasoningService], Awaitable[object]]) -> Connection:
-        """Make a call that is answered with nothing but its end."""
+        """Make a call without a stream; only its end is delivered."""
         return self._connect(self._unary(make, connection := Connection()), connection)
 
     def ask_parts(self, make: Callable[[Parts], Awaitable[object]]) -> Connection:
-        """Make a call behind the front door, as the service of another kind of work would."""
+        """Make a call below the service, as the service of another kind of work would."""
         return self._connect(self._unary(lambda _: make(self._parts), connection := Connection()), connection)
 
     def _connect(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
@@ -205,7 +209,7 @@ class Process:
 
     @contextmanager
     def _answering(self, connection: Connection) -> Iterator[None]:
-        """Send how the call ended, unless there is nobody left to send it."""
+        """Deliver the outcome of the call, unless the client is gone."""
         how: BaseException | None = None
         try:
             yield
@@ -214,7 +218,7 @@ class Process:
             raise
         except ReasondError as error:
             how = error
-        except Exception as error:  # noqa: BLE001 - the client judges it
+        except Exception as error:  # noqa: BLE001 - the client checks it
             how = error
         finally:
             if not self.is_dead:
@@ -222,7 +226,7 @@ class Process:
 
 
 class FaultyStore:
-    """The store as one process reaches it: late, sometimes out of reach, and with answers and notices that get lost."""
+    """The store as seen by one process: slow, sometimes unreachable, with lost answers and lost notices."""
 
     is_durable = True
     is_shared = True
@@ -376,7 +380,7 @@ class FaultyStore:
 
     @contextmanager
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> Iterator[None]:
-        """See ExecutionStore; notices get lost here, and come from nowhere to a process that has died."""
+        """See ExecutionStore; notices may be lost here, and a dead process receives none."""
 
         def tell(change: Change) -> None:
             if self._process.is_dead or self._world.happens(self._world.rates.lost_notice, "lost notice"):
@@ -387,15 +391,15 @@ class FaultyStore:
             yield
 
     async def aclose(self) -> None:
-        """The store outlives the process."""
+        """Do nothing: the store outlives the process."""
 
     async def _do(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
-        """Do `operation`, with all that may come between a process and its store."""
+        """Run `operation` with the possible faults between a process and its store."""
         world, process = self._world, self._process
         world.expire()
         await process.point(f"before {what}")
         await world.latency(world.rates.slowest_store_s)
-        # Not one after the other without an end: whoever waits must get through between two of them.
+        # There is a calm period between two outages, so that waiting operations succeed.
         if world.loop.time() > self._outage_until_s + _CALM_BETWEEN_S and world.happens(world.rates.outage, "outage"):
             self._outage_until_s = world.loop.time() + world.rates.outage_s
         if world.happens(world.rates.refused, "refused") or world.loop.time() < self._outage_until_s:
@@ -415,7 +419,7 @@ class FaultyStore:
         raise StoreUnavailableError("the store is out of reach", retry_after_s=1.0)
 
     async def _check_request_id(self, request_id: str) -> None:
-        """Check that one execution at most runs for a request id."""
+        """Check that at most one execution runs for a request id."""
         if not request_id:
             return
         running = [
@@ -428,7 +432,7 @@ class FaultyStore:
 
 
 def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:
-    """Return the execution whose strategy a task is to run; the name of a task is given to it later only."""
+    """Return the execution whose strategy a task will run; asyncio sets the name of the task only later."""
     frame: FrameType | None = getattr(work, "cr_frame", None)
     if frame is None or frame.f_code.co_qualname != _WORK_ON_A_RUN:
         return ""
@@ -437,7 +441,7 @@ def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
-    """Make a task that belongs to the process in whose context it is made."""
+    """Make a task that belongs to the process of the current context."""
     context = options.get("context")
     context = contextvars.copy_context() if context is None else context
     process = context.run(current_process)

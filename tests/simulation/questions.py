@@ -1,6 +1,6 @@
-"""What the clients of a simulation ask: the listed strategy, and the real ones, with what the model answers them.
+"""The questions of a simulation: for the listed strategy and for the real ones, and the model's replies to them.
 
-What a real strategy does is compared with what it did undisturbed: once, in a run of its own, without any fault.
+The steps of a real strategy are compared with those of one undisturbed run, which is made once without any fault.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A task and the strategy that it is for; `tag` names it in whatever is kept of it."""
+    """A task and its strategy; `tag` identifies it in everything that is stored."""
 
     tag: str
     strategy: str = "listed"
@@ -76,7 +76,7 @@ class Question:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the task lists what is done."""
+        """Whether the task lists its calls."""
         return self.strategy == "listed"
 
     @property
@@ -85,23 +85,23 @@ class Question:
         return prompts_of(self.query)
 
     def task(self) -> Task:
-        """Return what the service is asked."""
+        """Return the task for the service."""
         return Task(
             query=self.query,
             material=self.material,
             strategy=self.strategy,
             config=dict(self.config),
             budget=self.budget,
-            # It names no strategy and narrows nothing.
+            # The tag names no strategy, so it does not narrow the choice.
             agent_capabilities=(self.tag,),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a run does undisturbed: how often it asks the same, its steps, what it says and what that costs.
+    """An undisturbed run: the number of identical requests, its steps, its result and its cost.
 
-    `replies` are those that it is given, by the marker of the request.
+    `replies` maps the marker of a request to the model's replies.
     """
 
     asked: Mapping[str, int]
@@ -128,7 +128,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
 
 
 def asked_by_chance(tag: str, chance: random.Random) -> Question:
-    """Return a question, every other one of the listed strategy."""
+    """Return a random question, every second one for the listed strategy."""
     if chance.random() < 0.5:
         query = query_of(tag, chance)
         return Question(tag=tag, query=query, budget=_budget(chance.random(), query))
@@ -144,7 +144,7 @@ def asked_by_chance(tag: str, chance: random.Random) -> Question:
 
 
 def _budget(throw: float, query: str) -> Budget:
-    """Return no bound, or one that is sometimes too small for the task."""
+    """Return no budget, or one that is sometimes too small for the task."""
     if throw < 0.75:
         return Budget()
     calls = sum(step["calls"] for step in json.loads(query)["steps"])
@@ -152,7 +152,7 @@ def _budget(throw: float, query: str) -> Budget:
 
 
 def marker_of(request: ChatRequest) -> str:
-    """Return what only the reply to such a request contains; marks that a run draws for itself make no difference."""
+    """Return the text that only the reply to such a request contains; the run's own random marks do not matter."""
     asked = [(str(message.role), message.content, repr(message.tool_calls)) for message in request.messages]
     text = _NONCE.sub("", repr((asked, request.temperature, request.max_tokens, request.tool_choice)))
     return f"reply-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -164,7 +164,7 @@ def plain(detail: StepDetail) -> str:
 
 
 def run_calculator(call: ToolCall) -> ToolResult:
-    """Return what the calculator says."""
+    """Return the calculator's result."""
     expression = CalculatorArguments.model_validate_json(call.arguments_json).expression
     return ToolResult(call_id=call.call_id, result_json=json.dumps({"result": calculate(expression)}))
 
@@ -175,7 +175,7 @@ CALCULATOR_SPEC: Final = ToolSpec(
 
 
 async def reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
-    """Return what the model answers: what it answered when nothing disturbed it, if it was asked that then."""
+    """Return the model's reply: the reply of the undisturbed run, if that run made the same request."""
     marker = marker_of(request)
     for course in courses().values():
         if marker in course.replies:
@@ -184,9 +184,9 @@ async def reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
 
 
 async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
-    """Return what the model answers: always the same where only the marks that a run draws for itself differ.
+    """Return the model's reply, which is the same for requests that differ only in the run's own random marks.
 
-    The last event carries the marker of the request as a warning, so that it is found in whatever is kept of the reply.
+    The last event carries the marker of the request as a warning, so that it is found wherever the reply is stored.
     """
     if any(_ABOUT_MATERIAL in message.content for message in request.messages):
         async with aclosing(DemoModel().stream(request)) as events:
@@ -228,7 +228,7 @@ def _mark(finished: Finished, request: ChatRequest) -> Finished:
 
 
 class _Heard(WrappedModel[DemoModel]):
-    """The model, which remembers what it was asked."""
+    """A model that records its requests and replies."""
 
     def __init__(self) -> None:
         super().__init__(model=DemoModel())
@@ -236,7 +236,7 @@ class _Heard(WrappedModel[DemoModel]):
         self.replies: dict[str, Sequence[ModelEvent]] = {}
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer, and remember a reply that was heard to its end."""
+        """Reply, and record a reply that was read to its end."""
         marker = marker_of(request)
         self.replies[marker] = await _reply_to(request)
         for event in self.replies[marker]:
@@ -259,16 +259,16 @@ class _Calculator:
         return run_calculator(call)
 
     def is_idempotent(self, name: str) -> bool:
-        """Nothing is done twice here."""
+        """Return whether a call may be repeated; no call is repeated here."""
         return name == CALCULATOR
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Nothing is restored here."""
+        """Do nothing: no call is restored here."""
 
 
 @functools.cache
 def courses() -> Mapping[str, Course]:
-    """Return what each real strategy does undisturbed with its question, by name."""
+    """Return the undisturbed run of each real strategy with its question, by name."""
     return {
         name: VirtualLoop(has_threads=True).run(_course(name, query, material, config))
         for name, query, material, config in _REAL

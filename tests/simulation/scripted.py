@@ -1,4 +1,4 @@
-"""The strategy of the simulation: makes the calls that its task lists, whose prompts are found nowhere else."""
+"""The strategy of the simulation: it makes the calls that its task lists, with unique prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROMPT: Final = re.compile(r"q\d+/\d+/\d+")
 
 
 class Config(StrategyConfig):
-    """Nothing can be configured; every run may call tools."""
+    """No settings; every run may call tools."""
 
     @property
     def uses_tools(self) -> bool:
@@ -30,7 +30,7 @@ class Config(StrategyConfig):
 
 
 def query_of(tag: str, chance: random.Random) -> str:
-    """Return a task: for each step how many calls it makes at once, and which tool it uses, if any."""
+    """Return a task: for each step the number of concurrent calls, and the tool, if any."""
     steps = [
         {"calls": chance.choice((1, 1, 1, 2, 3, 0)), "tool": chance.choice(("", "", "transfer", "look_up"))}
         for _ in range(chance.randint(1, 6))
@@ -39,12 +39,12 @@ def query_of(tag: str, chance: random.Random) -> str:
 
 
 def is_of_list(prompt: str) -> bool:
-    """Return whether a prompt is one that a task of this strategy lists."""
+    """Return whether the prompt comes from a task of this strategy."""
     return _PROMPT.fullmatch(prompt) is not None
 
 
 def prompts_of(query: str) -> list[str]:
-    """Return the prompts of all calls of a task, in the order in which they begin."""
+    """Return the prompts of all calls of a task, in the order of their starts."""
     task = json.loads(query)
     return [
         f"{task['tag']}/{number}/{call}" for number, step in enumerate(task["steps"]) for call in range(step["calls"])
@@ -52,7 +52,7 @@ def prompts_of(query: str) -> list[str]:
 
 
 class Listed(ReasoningStrategy[Config]):
-    """Does what the task lists; the same again when it is given the same replies."""
+    """Makes the calls of its task; the same replies always lead to the same steps."""
 
     name = "listed"
     description = "Makes the calls that its task lists."

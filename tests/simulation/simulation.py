@@ -1,4 +1,4 @@
-"""One simulation from a seed: a few processes and clients, faults, then calm, and what must hold in the end."""
+"""One simulation from a seed: a few processes and clients, faults, then calm, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _UNWINDING_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of a simulation; `trace` is the same whenever the seed and the code are."""
+    """The outcome of a simulation; the same seed and code always give the same `trace`."""
 
     seed: int
     violations: tuple[str, ...]
@@ -53,7 +53,7 @@ class Report:
 
 
 class Simulation:
-    """The course of events. `wrap` puts something between the store and the processes; `tells` hears everything."""
+    """Runs a simulation. `wrap` puts a layer between store and processes; `tells` receives every line of the trace."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Simulation:
         self._processes: list[Process] = []
 
     def run(self) -> Report:
-        """Let everything happen and return what came of it."""
+        """Run the simulation and return its report."""
         world = self._world
         logger, listener = logging.getLogger("reasond"), _Listener(world)
         was_level, was_propagating = logger.level, logger.propagate
@@ -133,7 +133,7 @@ class Simulation:
         return clients
 
     def _choose(self) -> Process | None:
-        """Return a process that answers, as a load balancer does."""
+        """Return a process that accepts calls, as a load balancer does."""
         alive = [process for process in self._processes if not process.is_dead]
         return self._world.chance.choice(alive) if alive else None
 
@@ -163,7 +163,7 @@ class Simulation:
             await asyncio.sleep(chance.random() * 10)
 
     async def _all_ended(self) -> None:
-        """Wait until every log has its result: nothing may be left that runs for ever."""
+        """Wait until every log has its result: no execution may run for ever."""
         limit = self._loop.time() + _CALM_LIMIT_S
         while running := [one for one in self._world.all_executions() if not one.state.has_ended]:
             if self._loop.time() > limit:
@@ -178,18 +178,18 @@ class Simulation:
 
 
 async def _wake(execution_id: str, parts: Parts) -> None:
-    """Wake what only a call can wake."""
+    """Wake an execution that only a call can wake."""
     await parts.runner.wake(TENANT, execution_id)
 
 
 class Verdict:
-    """What must hold of every log in the end."""
+    """The checks of every log at the end."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def judge(self) -> None:
-        """Look at every execution that is kept, and at every one that was seen."""
+        """Check every stored execution and every execution that a client saw."""
         self._world.require_kept()
         kept = {execution.execution_id for execution in self._world.all_executions()}
         for execution in self._world.all_executions():
@@ -199,7 +199,7 @@ class Verdict:
                 self._world.report(f"{execution_id} was seen and is gone")
 
     def judge_end(self, execution_id: str) -> None:
-        """Look at a log that has ended just now, and may be forgotten before the simulation is over."""
+        """Check a log that has just ended; it may be deleted before the simulation is over."""
         if self._world.retention_s < _LONG_S:
             self._judge_log(execution_id)
 
@@ -236,13 +236,13 @@ class Verdict:
             self._judge_answer(execution_id, steps, result)
 
     def _judge_answer(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
-        """Who asked for the answer alone, and could ask again, was given what the log says."""
+        """Check that a caller that could repeat its request received the answer in the log."""
         for view in self._world.answers.get(execution_id, ()):
             if view.execution.request_id and (list(view.steps), view.result) != (steps, result):
                 self._world.report(f"{execution_id} was answered with {view.result} and ended with {result}")
 
     def _judge_usage(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
-        """What was spent is what the calls cost, each counted once, and never more than the budget."""
+        """Check that the usage is the sum of the calls, each counted once, and within the budget."""
         world, usage = self._world, result.metrics.usage
         stepped = sum((step.usage for step in steps), Usage())
         if usage.total_tokens < stepped.total_tokens:
@@ -253,7 +253,7 @@ class Verdict:
             world.report(f"{execution_id} took {result.answer} steps and has {len(steps)}")
         if result.error is not None:
             world.happened[f"failed {result.error.reason}"] += 1
-            # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
+            # A unary run without a request id is not resumed, because no caller could come back for its answer.
             is_fault = result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}
             if is_fault and "nobody could have come back" not in result.error.message:
                 world.report(f"{execution_id} failed: {result.error}")
@@ -270,7 +270,7 @@ class Verdict:
             self._judge_cost(execution_id, usage, question)
 
     def _judge_budget(self, execution_id: str, usage: Usage, budget: Budget) -> None:
-        """What no process broke off keeps to the budget; a life that was cut off may have had calls in flight."""
+        """Check the budget of an execution that no crash interrupted; calls in flight at a crash may exceed it."""
         world = self._world
         if execution_id in world.interrupted:
             return
@@ -280,7 +280,7 @@ class Verdict:
             world.report(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
 
     def _judge_course(self, execution_id: str, steps: list[Iteration], result: Result, course: Course) -> None:
-        """What died on the way, and where, makes no difference: the same steps as undisturbed, as far as it came."""
+        """Check that the steps equal those of the undisturbed run, as far as the run came, in spite of crashes."""
         taken = [plain(step.detail) for step in steps]
         if taken != list(course.steps[: len(taken)]):
             self._world.report(f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}")
@@ -291,7 +291,7 @@ class Verdict:
             self._world.report(f"{execution_id} says {result.answer!r} after {len(taken)} steps: {course}")
 
     def _judge_cost(self, execution_id: str, usage: Usage, question: Question) -> None:
-        """An answer costs what its calls cost; what was broken off on the way may come on top, as an estimate."""
+        """Check that the cost is that of the calls; interrupted calls may add an estimate."""
         world = self._world
         if question.is_listed:
             least = sum((usage_of(prompt) for prompt in question.prompts), Usage())
@@ -308,14 +308,14 @@ class Verdict:
 
 
 class _Listener(logging.Handler):
-    """Hears what a living process calls an error."""
+    """Records the errors that a living process logs."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the line; what a dying process says does not count, nor what one thinks hangs while it stood still."""
+        """Record the line, unless the process is dying, or was frozen and therefore reports a hanging task."""
         process = current_process()
         is_of_a_stop = process is not None and self._world.loop.time() - process.awake_since_s < _UNWINDING_S
         if is_of_a_stop and "left behind" in record.getMessage():

@@ -1,4 +1,4 @@
-"""Simulations from seeds: three hundred of them, the same again for the same seed, and faults that they must find."""
+"""Simulations from seeds: three hundred of them, the same result for the same seed, and faults that they must find."""
 
 import pytest
 

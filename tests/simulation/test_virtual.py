@@ -1,4 +1,4 @@
-"""The loop with a time of its own."""
+"""Tests of the event loop with virtual time."""
 
 import asyncio
 import contextvars
@@ -35,7 +35,7 @@ def test_a_timeout_is_kept_to_the_microsecond() -> None:
     assert loop.run(main()) == pytest.approx(12.5, abs=1e-6)
 
 
-def test_waiting_for_what_never_comes_is_told() -> None:
+def test_waiting_for_ever_is_an_error() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
@@ -51,7 +51,7 @@ def test_work_for_a_thread_is_refused() -> None:
         VirtualLoop().run(main())
 
 
-def test_a_fault_that_nobody_caught_is_kept() -> None:
+def test_an_uncaught_exception_is_recorded() -> None:
     loop = VirtualLoop()
 
     async def main() -> None:
@@ -65,7 +65,7 @@ def test_a_fault_that_nobody_caught_is_kept() -> None:
 
 def test_the_same_seed_gives_the_same_order_again() -> None:
     def order(seed: int) -> list[int]:
-        chance, heard = random.Random(seed), list[int]()  # noqa: S311 - chance that can be repeated
+        chance, heard = random.Random(seed), list[int]()  # noqa: S311 - a seeded, repeatable sequence
 
         async def wait(number: int) -> None:
             for _ in range(3):
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_order_again() -> None:
     assert order(1) != order(2)
 
 
-def test_what_stands_still_catches_up_in_its_order_while_others_go_on() -> None:
+def test_frozen_work_catches_up_in_order_while_other_work_continues() -> None:
     loop, heard = VirtualLoop(), list[tuple[str, float]]()
 
     async def tick(name: str) -> None:

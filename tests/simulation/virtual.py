@@ -1,8 +1,8 @@
-"""An event loop whose time is its own: it jumps to the next timer when nothing else is to be done.
+"""An event loop with virtual time: if nothing is ready, it jumps to the next timer.
 
-Everything that happens on it follows from the code and the random numbers that it draws, so the same seed gives the
-same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads. What runs in
-contexts with the same `OWNER` can be made to stand still together, as a process does that is stopped by a signal.
+All that happens on it follows from the code and its random numbers, so that the same seed gives the same run, and an
+hour of waiting takes no time. There are no sockets, no signals and no threads. All contexts with the same `OWNER` can
+be frozen together, like a process that is stopped by a signal.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ OWNER: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=
 
 
 class StandstillError(RuntimeError):
-    """Nothing is left to be done and no timer is set, but the run has not ended: somebody waits for ever."""
+    """No task is ready and no timer is set, but the run has not ended: a task waits for ever."""
 
 
 class ThreadError(RuntimeError):
-    """Work was handed to a thread, whose time is not that of the loop."""
+    """Work was given to a thread, but threads do not follow the virtual time."""
 
 
 class _Jump:
-    """What the loop takes for a selector: waiting means that time passes."""
+    """Replaces the loop's selector: instead of waiting, it advances the time."""
 
     def __init__(self) -> None:
         self.now_s = _FIRST_S
 
     def select(self, timeout: float | None) -> Sequence[Any]:
-        """Let `timeout` seconds pass; None would be for ever."""
+        """Let `timeout` seconds pass.
+
+        Raises:
+          StandstillError: `timeout` is None, so the loop would wait for ever.
+        """
         if timeout is None:
             raise StandstillError("nothing is left to be done, no timer is set, and the run has not ended")
         self.now_s += timeout
@@ -45,9 +49,9 @@ class _Jump:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it.
+    """The loop, built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it.
 
-    Work for threads is refused, or done on the spot where `has_threads`, in no time.
+    Work for threads is refused, or, if `has_threads`, done at once in no time.
     """
 
     _ready: deque[asyncio.Handle]
@@ -61,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
-        """Return the seconds of this loop; they begin at 1,000."""
+        """Return the seconds of this loop, which start at 1,000."""
         return self._selector.now_s
 
     @property
@@ -70,21 +74,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._selector.now_s - _FIRST_S
 
     def now(self) -> datetime:
-        """Return the time of day that goes with `time`."""
+        """Return the time of day that corresponds to `time`."""
         return BEGIN + timedelta(seconds=self.passed_s)
 
     def freeze(self, owner: object) -> None:
-        """Let nothing of `owner` happen until `thaw`, but for what was about to happen at this very moment."""
+        """Run nothing of `owner` until `thaw`, except what is due at this very moment."""
         self._frozen.setdefault(owner, [])
 
     def thaw(self, owner: object) -> None:
-        """Let happen what should have happened meanwhile, in that order."""
+        """Run the callbacks that were due meanwhile, in their order."""
         self._ready.extend(self._frozen.pop(owner, ()))
 
-    def call_at(  # type: ignore[override]  # typeshed's says more of the callback than can be passed on
+    def call_at(  # type: ignore[override]  # typeshed's signature is more precise than this one can be
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call back when the time has come, unless the owner stands still then."""
+        """Call back at that time, unless the owner is frozen then."""
         context = contextvars.copy_context() if context is None else context
         owner = context.get(OWNER)
         if owner is None:
@@ -111,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             frozen.append(handle)
         return handle
 
-    def run_in_executor(  # type: ignore[override]  # typeshed's says more of the function than can be passed on
+    def run_in_executor(  # type: ignore[override]  # typeshed's signature is more precise than this one can be
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Do the work now.
@@ -125,7 +129,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         done = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it is for whoever waits
+        except Exception as error:  # noqa: BLE001 - it is passed to the waiting task
             done.set_exception(error)
         return done
 
@@ -148,7 +152,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults.append(f"{context['message']}: {context.get('exception')!r}")
 
     def _process_events(self, event_list: Sequence[Any]) -> None:
-        """There are none: see `_Jump`."""
+        """Do nothing: there are no events, see `_Jump`."""
 
     def _write_to_self(self) -> None:
-        """Nobody else can be running, so nobody need be woken."""
+        """Do nothing: no other thread can be waiting for the loop."""

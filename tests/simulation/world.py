@@ -1,4 +1,4 @@
-"""What processes and clients of one simulation share: chance, time, the model's server, tools, and what was seen."""
+"""State that processes and clients of a simulation share: chance, time, model, tools, and all observed events."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ ResultT = TypeVar("ResultT")
 TENANT = "acme"
 REPEATABLE_TOOL = "look_up"
 WORKS_ON: contextvars.ContextVar[str] = contextvars.ContextVar("execution", default="")
-# A stream that is open is closed a tenth of a lease after the last moment at which a call may begin, or after the
-# process has woken up; clocks differ by a few percent of a lease.
+# An open stream is closed a tenth of a lease after the last moment at which a call may begin, or after the process
+# has resumed; clocks differ by a few per cent of a lease.
 CLOSED_WITHIN_S = 2.5
 
 
 class ViolationError(AssertionError):
-    """Something that must hold did not."""
+    """A required condition does not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How often what goes wrong: chances per operation or per call, and seconds."""
+    """The rates of faults: probabilities per operation or per call, and seconds."""
 
     crash: float = 0.015
     freeze: float = 0.0
@@ -64,7 +64,7 @@ class Rates:
 
     @classmethod
     def of(cls, chance: random.Random) -> Rates:
-        """Return the weather of one simulation: often calm in some respect, sometimes rough in all."""
+        """Return the rates of one simulation: often no faults of some kind, sometimes many of all kinds."""
         return cls(
             crash=chance.choice((0.0, 0.005, 0.02, 0.05)),
             freeze=chance.choice((0.0, 0.0, 0.02, 0.1)),
@@ -81,7 +81,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who has the lease of an execution: since when, and until when unless it is renewed."""
+    """The holder of an execution's lease: since when, and until when unless it is renewed."""
 
     process: str
     since_s: float
@@ -89,13 +89,13 @@ class Holder:
 
 
 class World:
-    """One simulation; every choice is drawn from `chance`."""
+    """The shared state of one simulation; every choice is drawn from `chance`."""
 
     def __init__(self, seed: int, loop: VirtualLoop, *, tells: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.tells = tells
         self.loop = loop
-        self.chance = random.Random(f"world {seed}")  # noqa: S311 - chance that can be repeated
+        self.chance = random.Random(f"world {seed}")  # noqa: S311 - a seeded, repeatable sequence
         self.rates = Rates.of(self.chance)
         self.has_calmed = False
         self.trace = hashlib.sha256()
@@ -108,7 +108,7 @@ class World:
         self.keys: dict[str, ToolCall] = {}
         self.effects: Counter[str] = Counter()
         self.questions: dict[str, Question] = {}
-        # Tags of which a call failed: what came of them is another thing than undisturbed.
+        # Tags with a failed call: their runs differ from the undisturbed ones.
         self.failed: set[str] = set()
         self.retention_s = self.chance.choice((100_000.0, 100_000.0, 60.0, 5.0))
         self.created: set[str] = set()
@@ -133,17 +133,17 @@ class World:
         self.trace.update(f"{self.loop.passed_s:.9f} {what}\n".encode())
 
     def report(self, what: str) -> None:
-        """Note that something that must hold did not."""
+        """Record a violation."""
         self.note(what)
         self.violations.append(f"after {self.loop.passed_s:.3f} s: {what}")
 
     def new_id(self, prefix: str) -> str:
-        """Return a name that nothing else has."""
+        """Return a unique name."""
         self._ids += 1
         return f"{prefix}{self._ids}"
 
     def happens(self, rate: float, what: str) -> bool:
-        """Return whether a fault comes now."""
+        """Return whether a fault occurs now, with probability `rate`."""
         if self.has_calmed or self.chance.random() >= rate:
             return False
         self.happened[what] += 1
@@ -151,11 +151,11 @@ class World:
         return True
 
     async def latency(self, most_s: float) -> None:
-        """Let a moment pass, often none at all."""
+        """Wait for up to `most_s` seconds, often not at all."""
         await asyncio.sleep(self.chance.choice((0.0, 0.0, self.chance.random() * most_s)))
 
     def saw(self, event: StreamEvent) -> None:
-        """Compare what a client sees with what is committed, and with what anybody has seen at that place before."""
+        """Compare an event that a client received with the committed one, and with that of any other client."""
         if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
             self.report(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
@@ -163,7 +163,7 @@ class World:
             self.report(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
 
     def check_answer(self, view: ExecutionView) -> None:
-        """Look at a whole answer: its steps are those that anybody has seen."""
+        """Check that the steps of a whole answer are those that clients have seen."""
         execution_id = view.execution.execution_id
         self.answers[execution_id].append(view)
         for step in view.steps:
@@ -172,7 +172,7 @@ class World:
                 self.report(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
 
     def was_committed(self, part: Append) -> None:
-        """Note which replies are on record; each names the prompt that it answers."""
+        """Record which replies are committed; each names its prompt."""
         execution_id = part.execution.execution_id
         if part.execution.state is ExecutionState.SUSPENDED:
             self.happened["suspended"] += 1
@@ -186,17 +186,17 @@ class World:
             and execution_id not in self._expiries
         ):
             self._expiries[execution_id] = part.execution.expire_time
-            # It may have waited for its commit for longer than it is kept.
+            # Its retention may have ended while it waited for the commit.
             if not self.is_gone(execution_id):
                 self.on_end(execution_id)
 
     def is_gone(self, execution_id: str) -> bool:
-        """Return whether a log was deleted, or its time is over."""
+        """Return whether a log was deleted or has expired."""
         self.expire()
         return execution_id in self.deleted or execution_id in self.expired
 
     def expire(self) -> None:
-        """Note whose time is over; what was done for its request id is forgotten with it."""
+        """Record which executions have expired, and forget the effects of their request ids."""
         now = self.loop.now()
         for execution_id in [one for one, until in self._expiries.items() if until <= now]:
             del self._expiries[execution_id]
@@ -210,7 +210,7 @@ class World:
                 self._forget_effects(request_id)
 
     def require_kept(self) -> None:
-        """Nothing may be gone that nobody deleted and whose time is not over."""
+        """Check that only deleted and expired executions are gone."""
         self.expire()
         kept = {execution.execution_id for execution in self.all_executions()}
         for execution_id in sorted(self.created - kept - self.deleted - self.expired):
@@ -218,7 +218,7 @@ class World:
             self.deleted.add(execution_id)
 
     def was_leased(self, execution_ids: Sequence[str], seconds: float, process: Process) -> None:
-        """Note who may work on executions, and for how long."""
+        """Record which process may work on executions, and for how long."""
         now_s = self.loop.time()
         for execution_id in execution_ids:
             before = self.leases.get(execution_id)
@@ -227,9 +227,9 @@ class World:
             self.leases[execution_id] = Holder(process=process.name, since_s=since_s, until_s=now_s + seconds)
 
     def require_right(self, process: Process, execution_id: str, what: str) -> None:
-        """A call begins: nobody else may have the lease, nor be able to get it.
+        """Check at the start of a call that no other process has the lease or can get it.
 
-        Executions that nobody can go on with are left out, and those whose caller deleted them: nobody else will make
+        Executions that nobody can resume, and those that their caller deleted, are exempt: no other process will make
         their calls.
         """
         holder = self.leases.get(execution_id)
@@ -242,7 +242,7 @@ class World:
             self.report(f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late")
 
     def require_closed(self, process: Process, execution_id: str, what: str) -> None:
-        """A call goes on: that may be for a moment after somebody else has got the lease."""
+        """Check during a call that it ends soon after another process has got the lease."""
         holder = self.leases.get(execution_id)
         if holder is None or execution_id in self._left_alone or holder.process == process.name:
             return
@@ -251,9 +251,9 @@ class World:
             self.report(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
 
     def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
-        """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
+        """Record the question of an execution, the execution that it inherits from, and whether it can be resumed."""
         kept = json.loads(plan)
-        # The time of whoever held the request id before may have ended while this was on its way.
+        # The execution that held the request id before may have expired in the meantime.
         self.expire()
         self.created.add(execution_id)
         if request_id:
@@ -267,11 +267,11 @@ class World:
             self.committed[execution_id] |= self.committed[inherits]
 
     def tag_of(self, execution_id: str) -> str:
-        """Return the name of the question that an execution works on; empty where nobody could come back for it."""
+        """Return the tag of an execution's question; empty if nobody could come back for the answer."""
         return self._tags.get(execution_id, "")
 
     def was_deleted(self, execution_id: str, request_id: str) -> None:
-        """Note that an execution is gone; with the holder of a request id what was done for that is forgotten."""
+        """Record that an execution is gone; if it held a request id, forget the effects of that id."""
         self.note(f"delete {execution_id} {request_id}")
         self.deleted.add(execution_id)
         self.committed.pop(execution_id, None)
@@ -279,7 +279,7 @@ class World:
             self._forget_effects(request_id)
 
     def _forget_effects(self, request_id: str) -> None:
-        """With the holder of a request id what was done for that is forgotten: it may be done again."""
+        """Forget the effects of a request id whose holder is gone: they may happen again."""
         tag = request_id.removeprefix("r-")
         for execution in self.all_executions():
             if execution.request_id == request_id:
@@ -288,11 +288,11 @@ class World:
             del self.effects[effect]
 
     def all_executions(self) -> Sequence[Execution]:
-        """Return every execution that is kept."""
+        """Return every stored execution."""
         return at_once(self.store.page(TENANT, ExecutionFilter(), size=1000, before=None))
 
     def log_of(self, execution_id: str) -> Sequence[LoggedEvent]:
-        """Return what is committed of a log."""
+        """Return the committed entries of a log."""
         return at_once(self.store.read(TENANT, execution_id))
 
     def has_on_record(self, execution_id: str, marker: str) -> str:
@@ -312,7 +312,7 @@ class World:
 
 
 def at_once(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return what `work` returns, which must not wait for anything; the memory store never does."""
+    """Return the result of `work`, which must not wait; the memory store never does."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -322,12 +322,12 @@ def at_once(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def marker_of(prompt: str) -> str:
-    """Return what only the reply to `prompt` contains."""
+    """Return the text that only the reply to `prompt` contains."""
     return f"reply-{hashlib.sha256(prompt.encode()).hexdigest()[:16]}"
 
 
 def usage_of(prompt: str) -> Usage:
-    """Return what a completed call with `prompt` costs: always the same."""
+    """Return the usage of a completed call with `prompt`, which is always the same."""
     return Usage(
         input_tokens=WordPieceCounter().count_text(prompt),
         output_tokens=WordPieceCounter().count_text(f"{marker_of(prompt)} done"),
@@ -336,7 +336,7 @@ def usage_of(prompt: str) -> Usage:
 
 
 class Upstream:
-    """The model as one process reaches it; all processes reach the same server."""
+    """The model as seen by one process; all processes use the same server."""
 
     name = "upstream"
     warnings: Sequence[str] = ()
@@ -349,18 +349,18 @@ class Upstream:
 
     @property
     def counter(self) -> TokenCounter:
-        """Counts word pieces."""
+        """Return the counter of word pieces."""
         return WordPieceCounter()
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the counter counts."""
+        """Return the counter's count."""
         return self.counter.count_prompt(messages)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer in two pieces, sometimes not at all."""
+        """Answer in two pieces, or fail."""
         world, execution_id = self._world, WORKS_ON.get()
         await self._process.point("model called")
         what = self._begin(request, execution_id)
@@ -378,7 +378,7 @@ class Upstream:
             yield event
 
     def _begin(self, request: ChatRequest, execution_id: str) -> str:
-        """Note that a call begins, unless it may not; return what it is called."""
+        """Record the start of a call and check that it is allowed; return the name of the call."""
         world, tag = self._world, self._world.tag_of(execution_id)
         prompt = request.messages[-1].content
         is_listed = is_of_list(prompt)
@@ -408,32 +408,32 @@ async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
 
 
 class Tools:
-    """The tools as one process has them: one whose effect must not come twice, and one that may be repeated."""
+    """The tools of one process: one whose effect must not happen twice, and one that may be repeated."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
 
     def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
-        """Return itself: nothing here is counted per run."""
+        """Return this object: calls are not counted per run here."""
         del max_calls, execution_id
         return self
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """What is offered to the model; the listed strategy calls others by itself."""
+        """The tools that are offered to the model; the listed strategy calls others itself."""
         return (CALCULATOR_SPEC,)
 
     def is_idempotent(self, name: str) -> bool:
-        """Return whether a call may be made again where nobody knows what came of it."""
+        """Return whether a call with an unknown outcome may be repeated."""
         question = self._world.questions.get(self._world.tag_of(WORKS_ON.get()))
         return name == REPEATABLE_TOOL or (question is not None and question.has_repeatable_tools)
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Nothing is counted here."""
+        """Do nothing: calls are not counted here."""
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
-        """Have the effect, which a crash may follow at once; the same key stands for the same call, in any life."""
+        """Cause the effect, after which the process may crash; the same key means the same call, in any process."""
         world = self._world
         world.require_right(self._process, WORKS_ON.get(), f"the tool call {call.name} {call.arguments_json}")
         await world.latency(0.5)
@@ -444,7 +444,7 @@ class Tools:
         if call.name == CALCULATOR:
             whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
             effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'
-        # A process that stood still may have begun for a request whose time is over by now.
+        # A process that was frozen may have started for a request that has expired since.
         world.effects[effect] += not world.is_gone(WORKS_ON.get())
         world.note(f"effect {effect}")
         if not self.is_idempotent(call.name) and world.effects[effect] > 1:

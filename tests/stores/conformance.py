@@ -1,4 +1,4 @@
-"""What every store of event logs must do, as checks that run against any of them: runs rely on nothing else."""
+"""The contract of every store of event logs, as checks for any implementation: the runner relies on nothing else."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HOSTILE = ("", "\x00", "\ud800", "a" * 5000, "'; DROP TABLE executions; --", "%
 
 
 class ExecutionStoreConformance:
-    """Checks one store, which may hold other executions already, but no orphans.
+    """Checks one store, which may contain other executions, but no orphans.
 
     Args:
-        store: what is checked; it is not closed. Its clock shows `tests.stores.logs.START` at first.
-        pass_time: lets that many seconds pass, for leases and for `expire_time`.
-        races: how often two writers race.
-        largest_log_bytes: bytes of text that fit into no log of the store.
-        timeout_s: longest that one check may take.
+      store: the store to check; it is not closed. Its clock shows `tests.stores.logs.START` at first.
+      pass_time: lets that many seconds pass, for leases and for `expire_time`.
+      races: the number of races between two writers.
+      largest_log_bytes: a number of bytes of text that exceeds every limit of the store for one log.
+      timeout_s: the time limit of one check, in seconds.
     """
 
     CHECKS: ClassVar[tuple[str, ...]] = (
@@ -96,7 +96,7 @@ class ExecutionStoreConformance:
         """Run one of CHECKS.
 
         Raises:
-            StoreContractError: the store does not do what the port says.
+          StoreContractError: the store violates its contract.
         """
         if name not in self.CHECKS:
             raise ValueError(name)
@@ -144,7 +144,7 @@ class ExecutionStoreConformance:
     async def _refuses_a_lost_lease(self) -> None:
         log = await self._begin_log()
         await self._pass_time(LEASE_S + 1)
-        # Run out but not taken: the writer is alive after all.
+        # The lease has expired, but nobody has taken it: its writer is still alive.
         nothing(await log.write(step("late")))
         taken = await self._recover_one(log, owner="two")
         expect_refusal(LeaseLostError, await log.write(step("too late")))
@@ -441,7 +441,7 @@ class ExecutionStoreConformance:
             [running.execution.execution_id],
         )
         removed = [await self._store.forget(limit=2) for _ in range(4)]
-        # A store may also forget by itself what is past its time.
+        # A store may also delete expired executions by itself.
         if removed not in ([2, 2, 1, 0], [0, 0, 0, 0]):
             raise StoreContractError(f"forget(limit=2) removed {removed} of five")
         for call in self._calls():
@@ -460,7 +460,7 @@ class ExecutionStoreConformance:
         same(claim and claim.execution_id, log.execution.execution_id)
 
     def _calls(self) -> Sequence[Callable[[str, str], Awaitable[object]]]:
-        """Return the calls that need an execution to be there."""
+        """Return the calls that need an existing execution."""
         store = self._store
         wishes = (store.request_cancel, store.request_keep)
         wake = partial(store.wake, Lease(owner="two", seconds=LEASE_S))

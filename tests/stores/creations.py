@@ -1,4 +1,4 @@
-"""What every store does with an append that makes its log; a part of `ExecutionStoreConformance`."""
+"""Checks of an append that creates its log; a part of `ExecutionStoreConformance`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CreationChecks:
-    """Checks of `store`; `pass_time` lets seconds pass, `tenant` is this check's own."""
+    """Checks of `store`; `pass_time` lets seconds pass, `tenant` belongs to this check only."""
 
     CHECKS: ClassVar[tuple[str, ...]] = (
         "makes_logs_with_their_first_entries",
@@ -33,7 +33,7 @@ class CreationChecks:
         self._tenant = tenant
 
     async def makes_logs_with_their_first_entries(self) -> None:
-        """Whole logs and beginnings of logs can be made in one append, beside parts of others."""
+        """One append can create whole logs and beginnings of logs, and continue others."""
         whole, begun, known = self._log(), self._log(), self._log()
         await known.create()
         parts = [
@@ -55,7 +55,7 @@ class CreationChecks:
         same([event.sequence for event in await self._store.read(*begun.name)], [1, 2, 3])
 
     async def makes_a_log_once(self) -> None:
-        """A repeated append is taken again; another one for the same id changes nothing, whosever it is."""
+        """A repeated append succeeds again; a different append for the same id changes nothing, whoever makes it."""
         log = self._log()
         part = _making(log, first_event(), step("a"))
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
@@ -69,7 +69,7 @@ class CreationChecks:
         same([event.event for event in await self._store.read(*log.name)], [first_event(), step("a")])
 
     async def leases_what_it_makes(self) -> None:
-        """A log that was made by an append is held by its owner, and found by others when the lease has run out."""
+        """A log that an append created is leased to its owner; others recover it when the lease has expired."""
         log = self._log()
         nothing((await self._store.append([_making(log, first_event())]))[0])
         other = Lease(owner="two", seconds=LEASE_S)

@@ -1,4 +1,4 @@
-"""What the checks of the stores expect, and how they fail."""
+"""Assertions for the checks of the stores."""
 
 from collections.abc import Awaitable
 
@@ -6,23 +6,23 @@ from reasond_server.errors import ReasondError
 
 
 class StoreContractError(AssertionError):
-    """A store does not do what its port says."""
+    """A store violates its contract."""
 
 
 def same(found: object, expected: object) -> None:
-    """Require that both are equal."""
+    """Require that both values are equal."""
     if found != expected:
         raise StoreContractError(f"expected {expected!r}, found {found!r}")
 
 
 def nothing(found: object) -> None:
-    """Require that there is nothing."""
+    """Require None."""
     if found is not None:
         raise StoreContractError(f"expected nothing, found {found!r}")
 
 
 def expect_refusal(kind: type[ReasondError], found: ReasondError | None) -> None:
-    """Require a refusal of that kind."""
+    """Require an error of that kind."""
     if not isinstance(found, kind):
         raise StoreContractError(f"expected to be refused by {kind.__name__}, found {found!r}")
 

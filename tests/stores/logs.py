@@ -1,4 +1,4 @@
-"""Logs that are written by hand, to see what a store makes of them."""
+"""Logs that a test writes by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEASE_S = 15.0
 
 @dataclass(slots=True, kw_only=True)
 class HandWrittenLog:
-    """One execution and its writer: makes the appends that continue the log, and keeps count where one is taken."""
+    """One execution and its writer: it builds the appends that continue the log, and counts the accepted ones."""
 
     store: ExecutionStore
     execution: Execution
@@ -62,7 +62,7 @@ class HandWrittenLog:
 
     @property
     def name(self) -> tuple[str, str]:
-        """Tenant and id."""
+        """Tenant and execution id."""
         return self.execution.tenant, self.execution.execution_id
 
     async def create(
@@ -73,7 +73,7 @@ class HandWrittenLog:
         return await self.store.create(self.execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
 
     def part(self, *bodies: Event | Record, keeps_records: bool = False) -> Append:
-        """Return the append of `bodies` to the log as it is now."""
+        """Return the append of `bodies` to the current log."""
         entries: list[LoggedEvent | Record] = []
         sequence = self.execution.last_sequence
         for body in bodies:
@@ -102,7 +102,7 @@ class HandWrittenLog:
         return replace(part, execution=execution)
 
     async def suspend(self, *bodies: Event | Record, wake_time: datetime | None = None) -> ReasondError | None:
-        """Append `bodies`, suspending the execution, and return why that was refused, if it was."""
+        """Append `bodies`, suspending the execution, and return the error of a refusal, or None."""
         part = self.suspension(*bodies, wake_time=wake_time)
         (refused,) = await self.store.append([part])
         if refused is None:
@@ -110,16 +110,16 @@ class HandWrittenLog:
         return refused
 
     def go_on(self, recovery: Recovery) -> None:
-        """Write from now on as whoever has `recovery`."""
+        """Write from now on as the owner of `recovery`."""
         self.execution, self.version, self.fence = recovery.execution, recovery.version, recovery.fence
 
     def took(self, part: Append) -> None:
-        """Remember that the store has taken `part`."""
+        """Record that the store has accepted `part`."""
         self.execution = part.execution
         self.version += len(part.entries)
 
     async def write(self, *bodies: Event | Record, keeps_records: bool = False) -> ReasondError | None:
-        """Append `bodies` and return why they were refused, if they were."""
+        """Append `bodies` and return the error of a refusal, or None."""
         part = self.part(*bodies, keeps_records=keeps_records)
         (refused,) = await self.store.append([part])
         if refused is None:
@@ -146,7 +146,7 @@ def first_event() -> ExecutionStarted:
 
 
 def step(text: str = "step", *, index: int = 0) -> Iteration:
-    """Return a step that says `text`."""
+    """Return a step with the text `text`."""
     detail = CustomStep(data={"text": text})
     return Iteration(index=index, answer_found=False, usage=Usage(), elapsed_s=0.25, detail=detail)
 

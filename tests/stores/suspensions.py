@@ -1,4 +1,4 @@
-"""What every store does with an execution that is suspended; a part of `ExecutionStoreConformance`."""
+"""Checks of suspended executions; a part of `ExecutionStoreConformance`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG_S = 10 * 365 * 86_400.0
 
 
 class SuspensionChecks:
-    """Checks of `store`; `pass_time` lets seconds pass, `tenant` is this check's own."""
+    """Checks of `store`; `pass_time` lets seconds pass, `tenant` belongs to this check only."""
 
     CHECKS: ClassVar[tuple[str, ...]] = (
         "gives_the_lease_up_with_a_suspension",
@@ -52,7 +52,7 @@ class SuspensionChecks:
         self._now = START
 
     async def gives_the_lease_up_with_a_suspension(self) -> None:
-        """Nobody holds it, nobody recovers it, and what is needed to go on stays."""
+        """A suspended execution has no lease and is not recovered; its plan and records stay."""
         log = await self._suspend_log(plan='{"p":1}', wake_time=START + timedelta(seconds=_LONG_S))
         same(await self._store.find(*log.name), log.execution)
         same(log.execution.state, ExecutionState.SUSPENDED)
@@ -64,7 +64,7 @@ class SuspensionChecks:
         same(await self._recover_ids(), [])
 
     async def takes_a_repeated_suspension_once(self) -> None:
-        """A suspension whose answer was lost can be repeated, until the execution was woken."""
+        """A suspension whose answer was lost can be repeated until the execution is woken."""
         log = await self._begin_log()
         part = log.suspension(Record(key="k", body="{}"), step())
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
@@ -73,7 +73,7 @@ class SuspensionChecks:
         expect_refusal(LeaseLostError, (await self._store.append([part]))[0])
 
     async def refuses_what_follows_a_suspension(self) -> None:
-        """A suspended log takes nothing, not even its end, from whoever wrote it; a suspension needs an entry."""
+        """A suspended log refuses every entry of its writer, also the result; a suspension needs an entry."""
         log = await self._suspend_log()
         running = replace(log.execution, state=ExecutionState.RUNNING, wake_time=None)
         late = replace(log, execution=running)
@@ -91,7 +91,7 @@ class SuspensionChecks:
         same([event.sequence for event in await self._store.read(*other.name)], [1, 2])
 
     async def lets_one_of_many_wakes_win(self) -> None:
-        """Of many calls at once one gets the execution, with all that it needs."""
+        """Of many concurrent wake calls, one gets the execution with all its data."""
         log = await self._suspend_log(plan='{"p":1}')
         woken = await asyncio.gather(*(self._wake(log, owner=f"owner {n}") for n in range(_WAKERS)))
         winners = [one for one in woken if one is not None]
@@ -108,7 +108,7 @@ class SuspensionChecks:
         same((await self._store.find(*log.name)).state, ExecutionState.SUCCEEDED)
 
     async def wakes_nothing_else(self) -> None:
-        """What runs or has ended is not woken; of what is gone, or another tenant's, the caller is told."""
+        """A running or ended execution is not woken; for a deleted one or another tenant's, the call fails."""
         running, ended, deleted, foreign = [await self._begin_log() for _ in range(4)]
         nothing(await ended.write(ended.result()))
         for log in (running, ended):
@@ -123,7 +123,7 @@ class SuspensionChecks:
         same((await self._store.find(*foreign.name)).state, ExecutionState.SUSPENDED)
 
     async def wakes_at_its_time(self) -> None:
-        """Recovery returns it once its time has come, to one caller, and never one that has no time."""
+        """Recovery returns it once after its wake time, to one caller, and never if it has no wake time."""
         await self._suspend_log()
         later = [await self._suspend_log(wake_time=START + timedelta(seconds=_WAIT_S)) for _ in range(6)]
         orphan = await self._begin_log()
@@ -139,7 +139,7 @@ class SuspensionChecks:
         nothing(await self._wake(later[0]))
 
     async def wakes_what_somebody_wants_stopped(self) -> None:
-        """Recovery returns what is to be cancelled at once, whether that was asked before the suspension or after."""
+        """Recovery returns a cancelled one at once, whether the cancellation came before the suspension or after."""
         after, before, other = await self._suspend_log(), await self._begin_log(), await self._suspend_log()
         await self._store.request_cancel(*after.name)
         await self._store.request_cancel(*before.name)
@@ -153,7 +153,7 @@ class SuspensionChecks:
         same((await self._store.find(*other.name)).state, ExecutionState.SUSPENDED)
 
     async def recovers_what_its_waker_left(self) -> None:
-        """A process that is killed after it woke an execution, or never heard that it did, leaves an orphan."""
+        """A process that dies after it woke an execution, or did not receive the answer, leaves an orphan."""
         log = await self._suspend_log(plan='{"p":1}')
         woken = await self._wake(log)
         nothing(await self._wake(log))
@@ -167,7 +167,7 @@ class SuspensionChecks:
         expect_refusal(LeaseLostError, await log.write(step()))
 
     async def suspends_again_and_again(self) -> None:
-        """Each life of an execution has a fence of its own; the wish to keep it outlives all of them."""
+        """Each wake gives a new fence; the wish to keep the execution running survives all suspensions."""
         log = await self._suspend_log()
         await self._store.request_keep(*log.name)
         for life in range(2, 5):
@@ -180,7 +180,7 @@ class SuspensionChecks:
         same([event.sequence for event in await self._store.read(*log.name)], list(range(1, 9)))
 
     async def lists_and_deletes_what_is_suspended(self) -> None:
-        """It is listed, holds its request id, tells its watchers and goes when it is deleted."""
+        """A suspended execution is listed, holds its request id, and notifies its watchers when it is deleted."""
         log = await self._begin_log(request_id="r")
         heard: asyncio.Queue[Change] = asyncio.Queue()
         with self._store.watch(log.name[1], heard.put_nowait):
@@ -199,7 +199,7 @@ class SuspensionChecks:
         same(await self._recover_ids(), [])
 
     async def keeps_what_is_suspended_until_it_ends(self) -> None:
-        """However long it waits; its retention begins with its end."""
+        """A suspended execution is kept however long it waits; its retention begins with its end."""
         log = await self._suspend_log()
         await self._let_pass(_LONG_S)
         await self._store.forget(limit=1000)
@@ -221,7 +221,7 @@ class SuspensionChecks:
         await raises(CursorExpiredError, self._wake(log))
 
     async def makes_a_log_that_is_suspended(self) -> None:
-        """An execution can be suspended by the append that makes it."""
+        """The append that creates an execution can suspend it."""
         log = self._log()
         creation = Creation(plan="the plan", lease=Lease(owner="one", seconds=LEASE_S))
         nothing((await self._store.append([replace(log.suspension(first_event()), creation=creation)]))[0])
@@ -230,7 +230,7 @@ class SuspensionChecks:
         same(found and (found.plan, found.version, found.fence), ("the plan", 1, 2))
 
     async def tells_kinds_apart(self) -> None:
-        """The kind of work is kept, and lists can ask for it."""
+        """The kind of work is stored, and lists can filter by it."""
         turn, reasoning = self._log(), await self._begin_log()
         turn.execution = replace(turn.execution, kind="turn")
         await turn.create()

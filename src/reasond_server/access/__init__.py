@@ -1,1 +1,1 @@
-"""Who may: tokens are verified here and permissions looked up; knows no transport."""
+"""Access control: verifies tokens and looks up permissions; independent of the transports."""

@@ -1,4 +1,4 @@
-"""Agents that authenticate with a secret, of which only the argon2 hash is known here (RFC 9106), and get a token."""
+"""Agents that exchange a secret for a token; the server stores only the argon2 hash of the secret (RFC 9106)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_SECRET_CHARACTERS: Final = 1024
 # A verification takes 20-60 ms of a core and 64 MiB.
 _MOST_AT_ONCE: Final = 2
 _MOST_WAITING: Final = 30
-# A provider gives a customer a whole network of IPv6, so an attacker has all of its addresses.
+# A provider gives a customer a whole IPv6 network, so an attacker can use all of its addresses.
 _IPV6_NETWORK_BITS: Final = 64
 
 
@@ -42,7 +42,7 @@ class AgentAccount:
 
 
 def _load_hasher() -> PasswordHasher:
-    # Loaded here: most servers have no agents with secrets.
+    # Imported here because most servers have no agents with secrets.
     from argon2 import PasswordHasher, Type  # noqa: PLC0415 - as above
 
     return PasswordHasher(type=Type.ID)
@@ -65,7 +65,7 @@ def is_secret_hash(text: str) -> bool:
 
 
 def has_hash(secret_hash: str, secret: str) -> bool:
-    """Return whether `secret` has that hash; the parameters in the hash decide how long this takes."""
+    """Return whether `secret` has the hash `secret_hash`; the parameters in the hash decide how long this takes."""
     from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - see `_load_hasher`
 
     try:
@@ -75,9 +75,9 @@ def has_hash(secret_hash: str, secret: str) -> bool:
 
 
 class Throttle:
-    """Allows `most` failures of a key in `window_s` seconds, then no try until the first is that old.
+    """Allows `most` failures of a key in `window_s` seconds, then no attempt until the first failure is that old.
 
-    It remembers up to `most_keys` keys.
+    It stores up to `most_keys` keys.
     """
 
     def __init__(self, *, most: int, window_s: float, monotonic: Callable[[], float], most_keys: int = 10_000) -> None:
@@ -88,7 +88,7 @@ class Throttle:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def compute_wait_s(self, key: str) -> float:
-        """Return the seconds until `key` may try again; 0 now."""
+        """Return the seconds until `key` may try again; 0 if it may try now."""
         times = self._failures.get(key)
         if times is None:
             return 0.0
@@ -100,7 +100,7 @@ class Throttle:
         return times[0] + self._window_s - now if len(times) >= self._most else 0.0
 
     def note_failure(self, key: str) -> None:
-        """Note that `key` failed now."""
+        """Record a failure of `key` at this time."""
         times = self._failures.setdefault(key, deque(maxlen=self._most))
         times.append(self._monotonic())
         self._failures.move_to_end(key)
@@ -116,7 +116,7 @@ class FairSemaphore:
     """A semaphore of `permits` with up to `most_waiting` waiters: keys take turns, each in order of arrival.
 
     When the queue is full, a newcomer replaces the last waiter of the key with the most waiters, unless its own key
-    would then have as many. So no key keeps another one out by asking more often.
+    would then have as many. So no key can crowd out another one with many requests.
     """
 
     def __init__(self, *, permits: int, most_waiting: int) -> None:
@@ -139,7 +139,7 @@ class FairSemaphore:
         """Wait for a permit under `key` and hold it in the context.
 
         Raises:
-            OverloadedError: too many wait, now or since.
+            OverloadedError: the queue is full, or a newcomer took the place of this waiter.
         """
         await self._wait_for_permit(key)
         try:
@@ -148,7 +148,7 @@ class FairSemaphore:
             self._release()
 
     async def _wait_for_permit(self, key: str) -> None:
-        # No permit is free while anybody waits: a released one is handed on.
+        # No permit is free while there is a waiter, because a released permit goes to the next waiter.
         if self._free:
             self._free -= 1
             return
@@ -160,7 +160,7 @@ class FairSemaphore:
             await permit
         except asyncio.CancelledError:
             if not permit.cancelled() and permit.exception() is None:
-                # The permit came at the moment of the cancellation.
+                # The permit arrived at the moment of the cancellation.
                 self._release()
             raise
 
@@ -188,12 +188,12 @@ class FairSemaphore:
 
 
 class AgentSecrets:
-    """Authenticates agents by their secrets, in the same time whether or not there is such an agent.
+    """Authenticates agents by their secrets, in the same time for known and unknown agents.
 
     `by_agent` counts the failures of an address with one agent, `by_address` those with all agents. Failures from other
-    addresses do not count: anybody who knows the name of an agent could lock it out by them. `verify` compares a secret
-    with a hash. Addresses take turns at it, so that one that asks often does not keep the others waiting. A /64 network
-    of IPv6 is one address.
+    addresses do not count, because anybody who knows the name of an agent could then lock it out. `verify` compares a
+    secret with a hash. Addresses take turns at it, so that many requests from one do not delay the others. A /64
+    network of IPv6 counts as one address.
     """
 
     def __init__(
@@ -216,23 +216,23 @@ class AgentSecrets:
         """Return the account of `agent_id` if `secret` is right.
 
         Raises:
-            TokenInvalidError: there is no such agent, or it has another secret; the error does not say which.
-            RateLimitedError: too many attempts failed before.
-            OverloadedError: too many wait for verification.
+            TokenInvalidError: the agent is unknown or has another secret; the error does not say which.
+            RateLimitedError: too many earlier attempts failed.
+            OverloadedError: too many attempts wait for verification.
         """
         address = _network_of(address)
         self._refuse_throttled(agent_id, address)
-        # A task of its own: if the caller leaves, the thread keeps its permit, and a failure still counts.
+        # A separate task: if the caller is cancelled, the thread keeps its permit, and a failure still counts.
         trial = asyncio.create_task(self._try(agent_id, secret, address), name="secret of an agent")
         self._trials.add(trial)
         trial.add_done_callback(self._note_end)
         return await asyncio.shield(trial)
 
     async def _try(self, agent_id: str, secret: str, address: str) -> AgentAccount:
-        """Wait for a permit and verify in a thread. Raises as `authenticate`."""
+        """Wait for a permit and verify in a thread. Raises the same errors as `authenticate`."""
         account = self._accounts.get(agent_id)
         async with self._semaphore.acquire(address):
-            # Again: of many attempts at once the first may have failed meanwhile.
+            # Check again: concurrent attempts may have failed during the wait.
             self._refuse_throttled(agent_id, address)
             secret_hash = self._nobody if account is None else account.secret_hash
             is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
@@ -248,14 +248,14 @@ class AgentSecrets:
     def _note_end(self, trial: asyncio.Task[AgentAccount]) -> None:
         self._trials.discard(trial)
         if not trial.cancelled():
-            # The caller may have left; asyncio would log an exception that nobody reads.
+            # The caller may be cancelled, and asyncio would log an exception that is never retrieved.
             trial.exception()
 
     def _refuse_throttled(self, agent_id: str, address: str) -> None:
-        """Refuse an address that failed too often, with this agent or with all.
+        """Refuse an address that failed too often, with this agent or with all agents.
 
         Raises:
-            RateLimitedError: with the time to wait.
+            RateLimitedError: the address must wait; the error has the time.
         """
         with_agent_s = self._by_agent.compute_wait_s(_join_key(agent_id, address))
         wait_s = max(with_agent_s, self._by_address.compute_wait_s(address))
@@ -286,7 +286,7 @@ class AgentTokens:
     now: Callable[[], datetime]
 
     async def issue(self, *, agent_id: str, secret: str, address: str) -> IssuedToken:
-        """Return a token for the agent. Raises as `AgentSecrets.authenticate`."""
+        """Return a token for the agent. Raises the same errors as `AgentSecrets.authenticate`."""
         account = await self.secrets.authenticate(agent_id=agent_id, secret=secret, address=address)
         token = self.minter.mint(
             subject=account.agent_id,
@@ -310,7 +310,7 @@ def _join_key(agent_id: str, address: str) -> str:
 
 
 def _network_of(address: str) -> str:
-    """Return the address or network to count; a text that is no IP address, as of a Unix socket, as it is."""
+    """Return the network of an IPv6 address, the IPv4 address of a mapped one, or any other text unchanged."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,11 +1,11 @@
-"""The audit log: one line for each decision about who may do what; never what was asked or answered.
+"""The audit log: one line for each access decision; never the content of a request or an answer.
 
 Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed", "denied", or
-"unavailable" where the server could not serve anybody), `reason` (of the error table; empty where allowed), `subject`,
-`tenant`, `call_id` and, where one is concerned, `execution_id`.
+"unavailable" if the server could not serve any caller), `reason` (of the error table; empty if allowed), `subject`,
+`tenant`, `call_id` and, for an operation on an execution, `execution_id`.
 
-A transport begins a decision once it knows the caller. The core ends it if an execution is concerned, else the
-transport. What happens after its end is not logged.
+A transport begins a decision once it knows the caller. The core ends it if the operation concerns an execution, else
+the transport ends it. Later events are not logged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
-# These say nothing about the caller: anybody would have met them.
+# These errors do not depend on the caller.
 _OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError, IssuerUnavailableError)
 UNREAD: Final = Operation("Unread")
 """The operation of a JSON-RPC body that is not read because the token in its header is refused."""
@@ -53,15 +53,15 @@ class Decision:
     is_logged: bool = False
 
     def allow(self, execution_id: str = "") -> None:
-        """Note that it is allowed, for an execution if one is concerned."""
+        """Log that the operation is allowed; `execution_id` is empty if it concerns no execution."""
         if not self.is_logged:
             self.is_logged = True
             log_allowed(self.operation, principal=self.principal, call_id=self.call_id, execution_id=execution_id)
 
     def end(self, error: ReasondError, execution_id: str = "") -> None:
-        """Note that it ended with `error`: a refusal of the caller is a denial, a refusal of everybody an outage.
+        """Log that the operation ended with `error`: a refusal of this caller is a denial, of every caller an outage.
 
-        Any other error, as of a faulty request, means that it was allowed.
+        Any other error, such as that of an invalid request, means that the operation was allowed.
         """
         if not isinstance(error, _DENIALS) or isinstance(error, SlowConsumerError):
             self.allow(execution_id)
@@ -80,21 +80,21 @@ _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decisio
 
 
 def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
-    """Begin the decision of the call in progress; it lives as long as the call's context."""
+    """Begin the decision of the current call; it lasts as long as the context of the call."""
     decision = Decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
     return decision
 
 
 def concern(execution_id: str) -> None:
-    """Note that the call in progress is allowed and concerns the execution."""
+    """Log that the current call is allowed and concerns the execution."""
     decision = _CURRENT.get()
     if decision is not None:
         decision.allow(execution_id)
 
 
 def refuse(error: ReasondError, execution_id: str = "") -> None:
-    """Note that the call in progress is refused by `error`; `execution_id` is what the caller wrote."""
+    """Log that the current call is refused with `error`; `execution_id` is the caller's unchecked text."""
     decision = _CURRENT.get()
     if decision is not None:
         decision.end(error, execution_id)
@@ -124,7 +124,7 @@ def log_denied(
     call_id: str = "",
     execution_id: str = "",
 ) -> None:
-    """Log that a caller may not, or cannot, do `operation`, and why; `principal` is None if it is unknown."""
+    """Log that a caller may not, or cannot, do `operation`, with the reason; `principal` is None if unknown."""
     _write(
         {
             "operation": operation.name,
@@ -140,7 +140,7 @@ def log_denied(
 
 
 def _clean_id(execution_id: str) -> str:
-    """Return an id that a line may have: a caller may send anything as an id, even content."""
+    """Return an id that a line may contain; a caller may send any text as an id, even content."""
     return execution_id if not execution_id or _EXECUTION_ID.fullmatch(execution_id) else "malformed"
 
 

@@ -1,4 +1,4 @@
-"""Reads the claims of a token: its principal and its times. Every error has our own words."""
+"""Reads the claims of a token: its principal and its times. No error quotes a foreign text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SPACED: Final = frozenset({"scope", "scp"})
 _MAX_SUBJECT_CHARACTERS = 256
 _MAX_TENANT_CHARACTERS = 128
 OWN_TENANT: Final = "sub:"
-"""Prefix of the tenant of a subject that has none; no claim and no setting may name a tenant with it."""
+"""Prefix of the own tenant of a subject without a tenant; no claim and no setting may name a tenant with it."""
 
 
 def build_token_error(reason: str) -> TokenInvalidError:
-    """Return the error of a token that is refused for `reason`."""
+    """Return the error for a token that is refused because of `reason`."""
     return TokenInvalidError(f"Authentication failed: {reason}", remedy="Obtain a token that is meant for this server.")
 
 
@@ -40,7 +40,7 @@ _BUILT_IN: Final = ClaimNames()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTimes:
-    """When a token is valid, in seconds since 1970; checked to be numbers."""
+    """The validity of a token, in seconds since 1970; all values are checked to be numbers."""
 
     expires: float
     issued: float
@@ -51,7 +51,7 @@ class TokenTimes:
         """Return the times of `claims`.
 
         Raises:
-            TokenInvalidError: one is no number of seconds.
+            TokenInvalidError: a time is not a number of seconds.
         """
         issued = _read_seconds(claims, "iat")
         begins = _read_seconds(claims, "nbf") if "nbf" in claims else issued
@@ -61,8 +61,8 @@ class TokenTimes:
         """Refuse a token that is not valid at `now`, or is valid for too long.
 
         Raises:
-            TokenExpiredError: it is over.
-            TokenInvalidError: it has not begun, or lives longer than `max_lifetime_s`.
+            TokenExpiredError: the token has expired.
+            TokenInvalidError: the token is not valid yet, or its lifetime exceeds `max_lifetime_s`.
         """
         if self.expires <= now - leeway_s:
             raise TokenExpiredError("Authentication failed: Token has expired", remedy="Obtain a new token.")
@@ -75,10 +75,10 @@ class TokenTimes:
 
 
 def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None) -> Principal:
-    """Return the principal of verified `claims`; a subject without a tenant gets one of its own.
+    """Return the principal of verified `claims`; a subject without a tenant gets its own tenant.
 
     Raises:
-        TokenInvalidError: subject, tenant, permissions or roles are not what they must be.
+        TokenInvalidError: subject, tenant, permissions or roles have a wrong form.
     """
     subject = claims["sub"]
     if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
@@ -95,22 +95,22 @@ def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, ro
 
 
 def own_tenant_of(subject: str) -> str:
-    """Return the tenant of a subject that has none; no claim and no setting can name it."""
+    """Return the own tenant of a subject without a tenant; no claim and no setting can name it."""
     return f"{OWN_TENANT}{subject}"
 
 
 def is_free_tenant(tenant: str) -> bool:
-    """Return whether a claim or setting may name the tenant: it is not the own tenant of a subject."""
+    """Return whether a claim or setting may name the tenant; it may not name the own tenant of a subject."""
     return not tenant.startswith(OWN_TENANT)
 
 
 def token_id_of(claims: Mapping[str, Any]) -> str:
-    """Return the claim `jti` of verified claims, a text; empty where there is none."""
+    """Return the text of the claim `jti` of verified claims; empty if it is missing."""
     return str(claims.get("jti", ""))
 
 
 def _read_words(claims: Mapping[str, Any], name: str, what: str) -> Sequence[str]:
-    """Return the words of a claim: a list, or for OAuth's scope one text with spaces (RFC 8693)."""
+    """Return the words of a claim, which is a list, or for OAuth's scope one text with spaces (RFC 8693)."""
     found = claims.get(name, [])
     if isinstance(found, str) and name in _SPACED:
         return found.split()
@@ -120,9 +120,9 @@ def _read_words(claims: Mapping[str, Any], name: str, what: str) -> Sequence[str
 
 
 def _read_seconds(claims: Mapping[str, Any], name: str) -> float:
-    """Return the time that claim `name` holds, in seconds since 1970."""
+    """Return the time in the claim `name`, in seconds since 1970."""
     value = claims[name]
-    # A number beyond 2**53 is no time, and may be too large for the arithmetic of floats.
+    # A number beyond 2**53 is not a sensible time, and may be too large for float arithmetic.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 2**53:
         raise build_token_error(f"Token claim {name} must be a number of seconds")
     return float(value)

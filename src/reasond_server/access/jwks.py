@@ -1,4 +1,4 @@
-"""The keys of an issuer, fetched from the address of its JSON Web Key Set in a task beside the calls that need them.
+"""The keys of an issuer, fetched from the address of its JSON Web Key Set in a separate task.
 
 PyJWT's own client blocks a thread for up to 30 s under one lock, so that one slow issuer stalls every call.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger("reasond.access")
 
 
 class JwksFetchError(Exception):
-    """The key set could not be fetched or read; the text says why in our own words."""
+    """The key set could not be fetched or read; the text says why without quoting a foreign text."""
 
 
 class JwksFetcher(Protocol):
@@ -39,7 +39,7 @@ class JwksFetcher(Protocol):
         """Return the document.
 
         Raises:
-            JwksFetchError: it cannot be fetched.
+            JwksFetchError: the document cannot be fetched.
         """
         ...
 
@@ -49,9 +49,9 @@ class JwksFetcher(Protocol):
 
 
 class HttpJwksFetcher:
-    """Fetches `url`, bounded in time and bytes; redirects are refused: the operator trusts this address alone.
+    """Fetches `url`, bounded in time and bytes; redirects are refused, because the operator trusts only this address.
 
-    `tls` replaces the system's trust for an issuer whose certificate has another root.
+    `tls` replaces the system's trusted certificates for an issuer whose certificate has another root.
     """
 
     def __init__(self, *, url: str, tls: ssl.SSLContext | None = None, timeout_s: float = _TIMEOUT_S) -> None:
@@ -88,12 +88,12 @@ class HttpJwksFetcher:
         return document
 
     async def aclose(self) -> None:
-        """Do nothing: each request has a connection of its own."""
+        """Do nothing: each request has its own connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwksTimes:
-    """Seconds: how long a key set is fresh, how long it serves without the issuer, and between two requests."""
+    """Seconds for which a key set is fresh, or is used while the issuer is down, and seconds between two requests."""
 
     fresh_s: float = 300.0
     stale_s: float = 86_400.0
@@ -103,9 +103,9 @@ class JwksTimes:
 class JwksKeys:
     """A cache over one key set. Only a caller whose key is unknown waits for the issuer.
 
-    One request is under way at a time. After the first caller the set is fetched again in the background whenever 80 %
-    of its time is over, even if nobody calls: a key that the issuer removed must not work after a long silence. An
-    unknown key causes one more request, at most once per `retry_s`.
+    At most one request is open at a time. After the first call the set is fetched again in the background whenever 80 %
+    of its lifetime has passed, even without calls, because a key that the issuer removed must not work after a long
+    pause. An unknown key causes one more request, at most once per `retry_s`.
     """
 
     def __init__(self, *, fetcher: JwksFetcher, monotonic: Callable[[], float], times: JwksTimes | None = None) -> None:
@@ -120,11 +120,11 @@ class JwksKeys:
         self._next: asyncio.TimerHandle | None = None
 
     async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
-        """Return the key of that id, or nothing; a token that names no key fits no key set.
+        """Return the key with the id `key_id`, or nothing; a token without a key id matches no key.
 
         Raises:
-            IssuerUnavailableError: the issuer's keys cannot be fetched. None that are young enough are at hand, or
-                the key is not among them and may be a new one.
+            IssuerUnavailableError: the issuer's keys cannot be fetched, and the cached keys are too old or do not
+                contain the key, which may be a new one.
         """
         if key_id is None:
             return ()
@@ -148,7 +148,7 @@ class JwksKeys:
         return ()
 
     async def aclose(self) -> None:
-        """Stop fetching, cancel a request under way, and close connections."""
+        """Stop fetching, cancel an open request, and close connections."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -170,7 +170,7 @@ class JwksKeys:
         return self._fetching is None and not self._measure_rest_s()
 
     def _start_fetch(self) -> asyncio.Task[None]:
-        """Fetch in a task of its own, which outlives the caller."""
+        """Fetch in a separate task, which continues if the caller is cancelled."""
         self._tried_s = self._monotonic()
         self._fetching = asyncio.create_task(self._refresh(), name="key set of the issuer")
         return self._fetching
@@ -197,10 +197,10 @@ class JwksKeys:
 
 
 def parse_key_set(document: bytes) -> Mapping[str, VerifyingKey]:
-    """Return the keys of a key set by id; unfit ones are left out and logged.
+    """Return the keys of a key set by id; unfit keys are omitted and logged.
 
     Raises:
-        JwksFetchError: it is no key set, or has too many keys.
+        JwksFetchError: `document` is not a key set, or has too many keys.
     """
     try:
         found: Any = json.loads(document)

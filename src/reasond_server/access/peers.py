@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ID_BYTES: Final = 2048
-# SPIFFE-ID, section 2: a trust domain of small letters, and a path of plain segments.
+# SPIFFE-ID, section 2: a trust domain in lower case, and a path of plain segments.
 _SPIFFE = re.compile(r"spiffe://(?P<domain>[a-z0-9._-]{1,255})(?P<path>(?:/[A-Za-z0-9._-]+)+)")
 
 
@@ -29,7 +29,7 @@ class PeerRule:
 
 
 class Peers:
-    """Recognises the peers of one trust domain by the first rule that fits their path, unless they are revoked."""
+    """Recognises the peers of one trust domain by the first rule that matches their path, unless they are revoked."""
 
     def __init__(
         self, *, trust_domain: str = "", rules: Sequence[PeerRule] = (), revocations: Revocations | None = None
@@ -44,11 +44,11 @@ class Peers:
         return bool(self._trust_domain and self._rules)
 
     def recognise(self, uris: Sequence[str]) -> Principal | None:
-        """Return the principal for the URIs of a verified certificate; None if no rule fits them, or it is revoked.
+        """Return the principal for the URIs of a verified certificate; None if no rule matches or it is revoked.
 
-        The subject is the SPIFFE id; without a tenant in the rule it gets one of its own.
+        The subject is the SPIFFE id; if the rule has no tenant, the subject gets its own.
         """
-        # An SVID has exactly one URI; which of several counts would be a guess.
+        # An SVID has exactly one URI; to choose among several would be a guess.
         if not self._trust_domain or len(uris) != 1 or len(uris[0]) > MAX_ID_BYTES:
             return None
         found = _SPIFFE.fullmatch(uris[0])

@@ -1,4 +1,4 @@
-"""The permissions, the roles that grant them, and who may do what; services declare what their operations need."""
+"""The permissions, the roles that grant them, and the checks; services declare the permissions of their operations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ADMIN = "admin"
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
 KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WRITE_AGENTS}))
-"""Every permission but those for single strategies."""
+"""Every permission except those for single strategies."""
 
 
 class Operation(NamedTuple):
-    """What a caller asks to do, named as the RPC that does it, and the permission that it needs.
+    """An operation with the name of its RPC, and the permission that it needs.
 
-    An operation without one is only named in the audit log: nothing asks `require_permission` for it.
+    An operation without a permission is never passed to `require_permission`; only the audit log names it.
     """
 
     name: str
@@ -42,9 +42,9 @@ def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
 
 
 def require_permission(principal: Principal, operation: Operation) -> None:
-    """Refuse `operation` if `principal` may not do it; here a permission for one strategy is as good as for all.
+    """Refuse `operation` if `principal` may not do it; a permission for one strategy is enough here.
 
-    Callers then call `require_strategy` with the strategy that was chosen.
+    Callers then call `require_strategy` with the chosen strategy.
 
     Raises:
         PermissionMissingError: the token lacks the permission.
@@ -74,7 +74,7 @@ def require_strategy(principal: Principal, strategy: str) -> None:
     """Refuse `strategy` if `principal` may not use it.
 
     Raises:
-        PermissionMissingError: the token grants other strategies only.
+        PermissionMissingError: the token grants only other strategies.
     """
     if not may_use_strategy(principal, strategy):
         raise _build_error(f"{EXECUTE}:{strategy}")
@@ -101,7 +101,7 @@ def require_metrics(principal: Principal) -> None:
 
 
 def _build_error(permission: str) -> PermissionMissingError:
-    """Make the error that names `permission`; existing clients read its words (seed 001)."""
+    """Return the error that names `permission`; existing clients parse its text (seed 001)."""
     return PermissionMissingError(
         f"Authorization failed: Missing required permission '{permission}'", metadata={"permission": permission}
     )
@@ -109,14 +109,14 @@ def _build_error(permission: str) -> PermissionMissingError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRole:
-    """A role of the configuration; with `strategies` it grants `reasoning:execute` for those alone."""
+    """A role of the configuration; with `strategies` it grants `reasoning:execute` only for those."""
 
     permissions: Sequence[str]
     strategies: Sequence[str] = ()
 
     @property
     def grants(self) -> frozenset[str]:
-        """The permissions, one for each strategy where `strategies` are given."""
+        """The permissions of the role, with one for each of its `strategies`."""
         if not self.strategies:
             return frozenset(self.permissions)
         others = {permission for permission in self.permissions if permission != EXECUTE}

@@ -25,12 +25,12 @@ _CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r
 
 
 class UnfitKeyError(ValueError):
-    """A key cannot be used; the text says why in our own words and has nothing of the key."""
+    """A key cannot be used; the text says why and contains no part of the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyingKey:
-    """A key and the only algorithm it may be used with; the material does not show in `repr`."""
+    """A key and the only algorithm it may be used with; `repr` does not show the key."""
 
     id: str
     algorithm: str
@@ -39,7 +39,7 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """A secret that signs and verifies; it does not show in `repr`."""
+    """A secret that signs and verifies; `repr` does not show it."""
 
     id: str
     secret: bytes = field(repr=False)
@@ -47,7 +47,7 @@ class SigningKey:
 
     @property
     def verifying_key(self) -> VerifyingKey:
-        """This key in the form that verifies."""
+        """This key as a `VerifyingKey`."""
         return VerifyingKey(id=self.id, algorithm=self.algorithm, material=self.secret)
 
 
@@ -55,7 +55,7 @@ class KeySource(Protocol):
     """A source of keys that may have signed a token."""
 
     async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
-        """Return the key of that id, or nothing if it is unknown; all keys if the token names none.
+        """Return the key with the id `key_id`, nothing if it is unknown, or all keys if `key_id` is None.
 
         Raises:
             TokenInvalidError: the keys are not available at present.
@@ -75,13 +75,13 @@ class StaticKeys:
 
 
 class JoinedKeys:
-    """Several sources, asked in order until one knows the key."""
+    """Several sources, which are searched in order until one has the key."""
 
     def __init__(self, sources: Sequence[KeySource]) -> None:
         self._sources = tuple(sources)
 
     async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
-        """See KeySource; a token that names no key may be signed by any of the sources' keys."""
+        """See KeySource; a token without a key id may be signed by any key of the sources."""
         found: list[VerifyingKey] = []
         for source in self._sources:
             found += await source.find(key_id)
@@ -99,7 +99,7 @@ def parse_public_key(*, key_id: str, algorithm: str, pem: bytes) -> VerifyingKey
     """Return the key of `pem`, a public key or certificate, for `algorithm`.
 
     Raises:
-        UnfitKeyError: it is a private key, no key, too weak, or of another kind than `algorithm` needs.
+        UnfitKeyError: `pem` is a private key, not a key, too weak, or not of the kind that `algorithm` needs.
     """
     if b"PRIVATE KEY" in pem:
         raise UnfitKeyError("holds a private key; a server that verifies needs the public one alone")
@@ -118,7 +118,7 @@ def key_of_jwk(jwk: dict[str, Any]) -> VerifyingKey:
     """Return the key of one member of a JSON Web Key Set (RFC 7517).
 
     Raises:
-        UnfitKeyError: it has no id or algorithm, is symmetric, not for signatures, too weak or malformed.
+        UnfitKeyError: the key has no id or algorithm, is symmetric, not for signatures, too weak or malformed.
     """
     key_id, algorithm = jwk.get("kid"), jwk.get("alg") or _infer_algorithm(jwk)
     if not isinstance(key_id, str) or not key_id:
@@ -138,10 +138,10 @@ def key_of_jwk(jwk: dict[str, Any]) -> VerifyingKey:
 
 
 def require_fit(material: object, algorithm: str) -> None:
-    """Refuse a key that is of another kind than `algorithm` needs, or too weak for it.
+    """Require a key that fits `algorithm`.
 
     Raises:
-        UnfitKeyError: it is.
+        UnfitKeyError: the key is not of the kind that `algorithm` needs, or too weak for it.
     """
     if algorithm[:2] in {"RS", "PS"}:
         if not isinstance(material, rsa.RSAPublicKey):
@@ -156,11 +156,11 @@ def require_fit(material: object, algorithm: str) -> None:
 
 
 def _infer_algorithm(jwk: dict[str, Any]) -> str:
-    """Return the algorithm of a key that names none: the only one for its kind, or the usual one for RSA."""
+    """Return the algorithm for a key without `alg`: the only one for its kind, or the usual one for RSA."""
     if jwk.get("kty") == "OKP":
         return "EdDSA"
     by_curve = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
     if jwk.get("kty") == "EC":
         return by_curve.get(str(jwk.get("crv")), "")
-    # Most issuers that leave `alg` out sign with RS256, which every OpenID provider must offer.
+    # Most issuers that omit `alg` sign with RS256, which every OpenID provider must offer.
     return "RS256" if jwk.get("kty") == "RSA" else ""

@@ -1,4 +1,4 @@
-"""Turns tokens into principals: JSON Web Tokens (RFC 7519), verified as RFC 8725 advises.
+"""Verifies JSON Web Tokens (RFC 7519) as RFC 8725 advises, and returns their principals.
 
 No error contains a token or text of the JWT library.
 """
@@ -38,10 +38,10 @@ _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What the verifier demands of a token.
+    """The requirements for a token.
 
-    Clocks may differ by `leeway_s`; a token may live at most `max_lifetime_s` from `iat` to `exp`; with `required_type`
-    its header must have that `typ`, such as "at+jwt" (RFC 9068).
+    Clocks may differ by `leeway_s` seconds. A token may live at most `max_lifetime_s` seconds from `iat` to `exp`. If
+    `required_type` is set, the header must have that `typ`, such as "at+jwt" (RFC 9068).
     """
 
     issuer: str
@@ -53,19 +53,19 @@ class TokenRules:
 
 
 class Revocations:
-    """Ids of tokens (claim `jti`) and subjects that are refused although their token or certificate is valid."""
+    """Token ids (claim `jti`) and subjects that are refused although their token or certificate is valid."""
 
     def __init__(self, *, token_ids: Iterable[str] = (), subjects: Iterable[str] = ()) -> None:
         self._token_ids = frozenset(token_ids)
         self._subjects = frozenset(subjects)
 
     def replace(self, *, token_ids: Iterable[str] | None = None, subjects: Iterable[str] | None = None) -> None:
-        """Refuse these from now on, and no others; None leaves what is refused as it is."""
+        """Replace the refused token ids or subjects from now on; None keeps the present ones."""
         self._token_ids = self._token_ids if token_ids is None else frozenset(token_ids)
         self._subjects = self._subjects if subjects is None else frozenset(subjects)
 
     def find_reason(self, *, token_id: str = "", subject: str) -> str:
-        """Return why a token, or a certificate, is refused; empty if it is not."""
+        """Return the reason why a token or a certificate is refused; empty if it is not refused."""
         if token_id and token_id in self._token_ids:
             return "Token has been revoked"
         return "Subject is no longer active" if subject in self._subjects else ""
@@ -73,7 +73,7 @@ class Revocations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedToken:
-    """The principal of a token, its id, and its end in seconds since 1970."""
+    """The principal of a token, its id, and its expiry in seconds since 1970."""
 
     principal: Principal
     token_id: str
@@ -81,10 +81,10 @@ class VerifiedToken:
 
 
 class VerifiedTokenCache:
-    """Keeps up to `most` verified tokens for `kept_s` seconds, never past their end; 0 keeps none.
+    """Keeps up to `most` verified tokens for `kept_s` seconds, never past their expiry; 0 keeps none.
 
-    A caller of many calls so pays for one signature a minute. A token is kept by its SHA-256 digest, never itself.
-    Revocations are not known here: the verifier checks them each time.
+    So a signature is checked only once per `kept_s` for a caller of many calls. The cache stores the SHA-256 digest of
+    a token, never the token. It does not know revocations, so the verifier checks them each time.
     """
 
     def __init__(self, *, most: int = 4096, kept_s: float = 60.0) -> None:
@@ -93,20 +93,20 @@ class VerifiedTokenCache:
         self._entries: OrderedDict[bytes, tuple[VerifiedToken, float]] = OrderedDict()
 
     def get(self, token: str, now: float) -> VerifiedToken | None:
-        """Return what is kept of `token` at `now`."""
+        """Return the cached result for `token` at `now`, if any."""
         digest = _digest(token)
         entry = self._entries.get(digest)
         if entry is None:
             return None
         verified, until = entry
-        # A clock that was set back must not prolong what is kept.
+        # A clock that was set back must not prolong an entry.
         if not until - self._kept_s <= now < until:
             del self._entries[digest]
             return None
         return verified
 
     def put(self, token: str, verified: VerifiedToken, now: float) -> None:
-        """Keep `verified`, in place of the oldest if there is no room."""
+        """Store `verified`; if the cache is full, it replaces the oldest entry."""
         until = min(now + self._kept_s, verified.ends)
         if self._kept_s <= 0 or until <= now:
             return
@@ -139,8 +139,8 @@ class TokenVerifier:
         """Return the principal of `token`.
 
         Raises:
-            TokenExpiredError: it was good once.
-            TokenInvalidError: it is malformed, forged, revoked, not meant for this server or lives too long.
+            TokenExpiredError: the token has expired.
+            TokenInvalidError: the token is malformed, forged, revoked, not for this server, or has too long a lifetime.
         """
         if len(token) > MAX_TOKEN_BYTES:
             raise build_token_error(f"Token is longer than {MAX_TOKEN_BYTES} bytes")
@@ -171,7 +171,7 @@ class TokenVerifier:
             raise build_token_error(reason)
 
     async def _find_keys(self, token: str) -> Sequence[VerifyingKey]:
-        """Return the keys that may have signed `token`: the one it names, else all."""
+        """Return the keys that may have signed `token`: the one that it names, or all if it names none."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -199,7 +199,7 @@ class TokenVerifier:
         raise build_token_error("Token signature does not match")
 
     def _decode(self, token: str, key: VerifyingKey) -> Mapping[str, Any]:
-        """Return the claims of `token`, signature, issuer and audience checked but not the times."""
+        """Return the claims of `token`; signature, issuer and audience are checked, but not the times."""
         try:
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -211,7 +211,7 @@ class TokenVerifier:
                     "require": list(REQUIRED),
                     "strict_aud": True,
                     "enforce_minimum_key_length": True,
-                    # The library reads the clock of the machine; ours is handed in, see `TokenTimes`.
+                    # The library reads the clock of the machine; `TokenTimes` uses the injected one.
                     "verify_exp": False,
                     "verify_iat": False,
                     "verify_nbf": False,
@@ -225,9 +225,9 @@ class TokenVerifier:
 
 
 def _reason_of(error: jwt.PyJWTError) -> str:
-    """Return in our words why the JWT library refused a token."""
+    """Return the reason why the JWT library refused a token, without the library's text."""
     if isinstance(error, jwt.MissingRequiredClaimError):
-        # The library names one of the claims that it was told to require.
+        # The claim is one of those that the library was asked to require, so its name is safe.
         return f"Token lacks the claim {error.claim}"
     reasons: Mapping[type[jwt.PyJWTError], str] = {
         jwt.InvalidAlgorithmError: "Token is signed with an algorithm that is not accepted",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_missing_token_error(hint: str = "Provide 'auth_token' in params") -> TokenMissingError:
-    """Return the error of a call without a token; `hint` says where the transport looks for one (seed 001)."""
+    """Return the error for a call without a token; `hint` says where to put the token (seed 001)."""
     return TokenMissingError(f"Authentication required: Missing JWT token. {hint}")
 
 
@@ -32,7 +32,7 @@ def parse_bearer_token(headers: Sequence[str]) -> str:
     """Return the token of a call's Authorization headers; empty if there is no header.
 
     Raises:
-        TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
+        TokenInvalidError: there is more than one header, or it is not `Bearer <token>`.
     """
     if not headers:
         return ""
@@ -50,7 +50,7 @@ def parse_bearer_token(headers: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMinter:
-    """Makes tokens that a TokenVerifier of the same values accepts."""
+    """Makes tokens that a TokenVerifier with the same values accepts."""
 
     key: SigningKey
     issuer: str
@@ -72,7 +72,7 @@ class TokenMinter:
         """Return a token for `subject` that expires `lifetime_s` seconds after `now`.
 
         Raises:
-            InvalidRequestError: no server would accept such a token.
+            InvalidRequestError: no server would accept the token.
         """
         claims: dict[str, Any] = {
             "iss": self.issuer,

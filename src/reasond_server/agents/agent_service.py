@@ -1,4 +1,4 @@
-"""The service of agents for both transports; permissions are checked before."""
+"""The service of agents for both transports; the transports check permissions before they call it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_CAPABILITY_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardView:
-    """A card as it is served: `card_json` byte for byte, and what it declares about reasoning."""
+    """A card as it is served: `card_json` byte for byte, and its declarations about reasoning."""
 
     card: Json
     card_json: str
@@ -35,8 +35,8 @@ class CardView:
 class AgentService:
     """This server's card and the directory of agents.
 
-    `server_card` returns the card of this server, which may change while it runs; cards of at most
-    `max_card_bytes` bytes are accepted.
+    `server_card` returns the card of this server, which may change while the server runs. A registered card may have
+    at most `max_card_bytes` bytes.
     """
 
     def __init__(self, *, directory: AgentDirectory, server_card: Callable[[], Json], max_card_bytes: int) -> None:
@@ -80,7 +80,7 @@ class AgentService:
     async def list(
         self, caller: Principal, *, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
     ) -> AgentPage:
-        """Return the caller's agents that have all `capabilities`, by id.
+        """Return the caller's agents that have all `capabilities`, ordered by id.
 
         Raises:
             InvalidRequestError: a field is out of range.
@@ -97,7 +97,7 @@ class AgentService:
     async def register(
         self, caller: Principal, *, card_json: str, agent_id: str = "", ttl_s: float | None = None, etag: str = ""
     ) -> RegisteredAgent:
-        """Register an agent or replace its card; a small card may bring the id.
+        """Register an agent or replace its card; a small card may contain the id.
 
         Raises:
             InvalidRequestError: the card or a field is not valid.

@@ -1,4 +1,4 @@
-"""Agent cards: reads those of others, builds that of this server. Cards are JSON objects with A2A's JSON names."""
+"""Agent cards: parses the cards of other agents and builds this server's. A card is a JSON object with A2A's names."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ _SHOWN_VIOLATIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCard:
-    """A card that was checked.
+    """A valid card.
 
-    `card` is an A2A card, `card_json` what was given, byte for byte. `agent_id` is set by small cards only.
-    `strategies` stand in the agent's order of preference; `strategy_config` holds the agent's own parameters
-    by strategy, unchecked.
+    `card` is an A2A card, `card_json` the given text, byte for byte. Only small cards set `agent_id`. `strategies` are
+    in the agent's order of preference; `strategy_config` holds the agent's own parameters by strategy, unchecked.
     """
 
     card: Json
@@ -55,12 +54,12 @@ class ParsedCard:
 
 
 def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
-    """Read an A2A 1.0 card or seed 000's small card; the list of capabilities tells them apart.
+    """Parse an A2A 1.0 card or a small card of seed 000, which is recognised by its list of capabilities.
 
-    A duplicate key in an object is refused, because parsers differ in which one they take.
+    A duplicate key in an object is refused, because some parsers take the first one and others the last.
 
     Raises:
-        InvalidRequestError: `text` is too large, no JSON or no card; the violations say where.
+        InvalidRequestError: `text` is too large, not JSON or not a card; the violations name the fields.
     """
     data = _parse_json(text, max_bytes)
     try:
@@ -88,7 +87,7 @@ def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
 
 
 def strategies_of(capabilities: Sequence[str]) -> tuple[str, ...]:
-    """Return the strategies that `capabilities` name as `reasoning.strategy.{name}`, in their order."""
+    """Return the strategies that `capabilities` name as `reasoning.strategy.{name}`, in the same order."""
     names = (capability.removeprefix(_PREFIX) for capability in capabilities if capability.startswith(_PREFIX))
     return tuple(name for name in names if _STRATEGY.fullmatch(name))
 
@@ -102,9 +101,9 @@ def build_server_card(
     strategies: Mapping[str, str],
     supported_methods: Sequence[str],
 ) -> dict[str, Any]:
-    """Build this server's card; `strategies` maps names to descriptions, an empty address leaves its interface out.
+    """Build this server's card; `strategies` maps names to descriptions; an empty address omits its interface.
 
-    Equal arguments give equal cards. A2A demands a skill: without strategies it is the list of strategies.
+    Equal arguments give equal cards. A2A requires at least one skill: without strategies, the skill is to list them.
     """
     skills = [_build_strategy_skill(strategy, strategies[strategy]) for strategy in sorted(strategies)]
     methods = list(dict.fromkeys((EXECUTE_METHOD, *supported_methods)))
@@ -128,7 +127,7 @@ def build_server_card(
 
 
 def json_of(card: Json) -> str:
-    """Return `card` as compact JSON, its keys in the order they have."""
+    """Return `card` as compact JSON; the order of its keys is kept."""
     return json.dumps(card, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -138,13 +137,13 @@ def etag_of(card_json: str) -> str:
 
 
 def _parse_json(text: str, max_bytes: int) -> dict[str, Any]:
-    """Return the object that `text` holds."""
-    # The text is not encoded if its characters alone exceed the limit.
+    """Return the JSON object in `text`."""
+    # If the characters alone exceed the limit, the text need not be encoded.
     if len(text) > max_bytes or len(text.encode(errors="replace")) > max_bytes:
         raise _build_json_error(f"must have at most {max_bytes} bytes")
     try:
-        # The first parser is strict and bounded in depth; the second, which is not, gets only what the first accepted,
-        # and finds duplicate keys. It leaves numbers as text, because a long number takes long to parse.
+        # The first parser is strict and bounded in depth. The second is neither, so it gets only accepted text; it
+        # finds duplicate keys. It keeps numbers as text, because a long number takes long to parse.
         data = from_json(text.encode(), allow_inf_nan=False)
         json.loads(text, object_pairs_hook=_refuse_duplicates, parse_int=str, parse_float=str)
     except _DuplicateKeyError as error:
@@ -176,7 +175,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _check_values(data: object) -> None:
-    """Refuse nesting that other protobuf readers refuse, and numbers that no double holds."""
+    """Refuse nesting that other protobuf readers refuse, and numbers that a double cannot represent."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         if any(isinstance(value, int | float) and not abs(value) <= sys.float_info.max for value in level):
@@ -194,12 +193,12 @@ def _list_inner(value: object) -> Sequence[Any]:
 
 
 def _build_json_error(description: str) -> InvalidRequestError:
-    """Return the error of a text that is no card."""
+    """Return the error for a text that is not a card."""
     return InvalidRequestError.of(Violation(field="card_json", description=description))
 
 
 def _to_violation(error: ErrorDetails) -> Violation:
-    """Return `error` of Pydantic as one of ours."""
+    """Convert an error of Pydantic to a `Violation`."""
     path = "card"
     for part in error["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -207,7 +206,7 @@ def _to_violation(error: ErrorDetails) -> Violation:
 
 
 def _read_extension(card: AgentCard) -> ReasoningParams:
-    """Return what `card` declares under our extension."""
+    """Return the parameters that `card` declares under the reasoning extension."""
     for extension in card.capabilities.extensions or ():
         if extension.uri == EXTENSION and extension.params:
             return ReasoningParams.model_validate(extension.params)
@@ -224,7 +223,7 @@ def _check_config(config: Mapping[str, Json], strategies: Sequence[str]) -> None
 
 
 def _upgrade_card(small: SmallCard) -> dict[str, Any]:
-    """Return `small` as an A2A card; it names no address, so there is no interface."""
+    """Convert `small` to an A2A card without an interface, because a small card has no address."""
     params = {"supported_methods": small.supported_methods, "strategy_config": small.strategy_config}
     return {
         "name": small.name or small.id or "agent",
@@ -266,12 +265,12 @@ def _build_listing_skill() -> dict[str, Any]:
 
 
 def _build_interface(url: str, binding: str) -> dict[str, str]:
-    """Return an interface under a protocol of our own (A2A 5.8)."""
+    """Return an interface with a custom protocol binding (A2A 5.8)."""
     return {"url": url, "protocolBinding": binding, "protocolVersion": _A2A_VERSION}
 
 
 def _build_extension(params: Json) -> dict[str, Any]:
-    """Return our extension with `params`."""
+    """Return the reasoning extension with `params`."""
     return {
         "uri": EXTENSION,
         "description": "Reasoning strategies and the methods to call them.",
@@ -281,7 +280,7 @@ def _build_extension(params: Json) -> dict[str, Any]:
 
 
 def _build_bearer_scheme() -> dict[str, str]:
-    """Return how callers authenticate."""
+    """Return the security scheme by which callers authenticate: a bearer token."""
     return {
         "description": "A JSON Web Token with the permission reasoning:execute.",
         "scheme": "Bearer",

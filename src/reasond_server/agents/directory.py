@@ -1,4 +1,4 @@
-"""The directory of agents: the port, and its implementation in memory. Tenants never see each other's agents."""
+"""The directory of agents: the port and its implementation in memory. A tenant never sees the agents of another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_TOKEN_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredAgent:
-    """An entry of the directory; `expire_time` None: it stays until it is deleted."""
+    """An entry of the directory; with `expire_time` None it stays until it is deleted."""
 
     tenant: str
     agent_id: str
@@ -53,7 +53,7 @@ class RegisteredAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPage:
-    """Agents by id; the token is empty on the last page."""
+    """Agents ordered by id; the token is empty on the last page."""
 
     agents: Sequence[RegisteredAgent]
     next_page_token: str = ""
@@ -65,7 +65,7 @@ class AgentDirectory(Protocol):
     async def register(
         self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
     ) -> RegisteredAgent:
-        """Keep `parsed` under `agent_id`, in place of an earlier card; it lapses `ttl_s` seconds from now.
+        """Store `parsed` under `agent_id`; it replaces an earlier card and expires after `ttl_s` seconds.
 
         Raises:
             AgentNotFoundError: `etag` is given and there is no such agent.
@@ -85,7 +85,7 @@ class AgentDirectory(Protocol):
     async def list(
         self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
     ) -> AgentPage:
-        """Return the agents of `tenant` that have all `capabilities`; size 0 means 50, more than 100 means 100.
+        """Return the agents of `tenant` that have all `capabilities`; `page_size` 0 means 50, more than 100 means 100.
 
         Raises:
             InvalidRequestError: the size is negative, or the token was not made for this list.
@@ -103,7 +103,7 @@ class AgentDirectory(Protocol):
 
 
 class MemoryAgentDirectory:
-    """Keeps agents in memory, as many as `DirectoryRoom` allows; `now` returns the time in UTC."""
+    """Keeps as many agents in memory as `DirectoryRoom` allows; `now` returns the time in UTC."""
 
     def __init__(
         self, *, max_agents: int, now: Callable[[], datetime], max_agents_per_tenant: int | None = None
@@ -123,7 +123,7 @@ class MemoryAgentDirectory:
             require_etag(known, agent_id, etag)
         if known is None:
             self._make_room(tenant)
-        # A counter in the tag makes a card that is registered again get a new tag.
+        # The counter gives a card a new tag when it is registered again.
         self._revision += 1
         agent = RegisteredAgent(
             tenant=tenant,
@@ -174,7 +174,7 @@ class MemoryAgentDirectory:
         del self._agents[tenant, agent_id]
 
     def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
-        """Return the agent; None if there is none or it has lapsed."""
+        """Return the agent; None if it does not exist or has expired."""
         agent = self._agents.get((tenant, agent_id))
         if agent is not None and _has_lapsed(agent, self._now()):
             del self._agents[tenant, agent_id]
@@ -182,7 +182,7 @@ class MemoryAgentDirectory:
         return agent
 
     def _drop_expired(self) -> None:
-        """Forget the agents that have lapsed."""
+        """Remove the expired agents."""
         now = self._now()
         self._agents = {key: agent for key, agent in self._agents.items() if not _has_lapsed(agent, now)}
 
@@ -199,16 +199,16 @@ def is_agent_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRoom:
-    """How many agents there may be: of all tenants, and of each tenant, so that none keeps the others out."""
+    """Most agents of all tenants, and most agents of one tenant, so that no tenant can fill the directory."""
 
     max_agents: int
     max_per_tenant: int | None
 
     def require(self, *, held: int, held_by_tenant: int) -> None:
-        """Refuse another agent of a tenant.
+        """Require room for one more agent of a tenant.
 
         Raises:
-            StoreFullError: the tenant, or the directory, holds as many as it may.
+            StoreFullError: the tenant or the directory has reached its limit.
         """
         if self.max_per_tenant is not None and held_by_tenant >= self.max_per_tenant:
             raise StoreFullError(
@@ -223,7 +223,7 @@ class DirectoryRoom:
 
 
 def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
-    """Return how many agents a page has and after which id it starts.
+    """Return the number of agents on a page and the id after which the page starts.
 
     Raises:
         InvalidRequestError: the size is negative, or the token was not made for this list.
@@ -235,17 +235,17 @@ def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str
 
 
 def build_next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
-    """Return the token of the page after the first `size` of `agents`; empty if there is none."""
+    """Return the token of the page after the first `size` of `agents`; empty if there are no more agents."""
     return _build_page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
 
 
 def _has_lapsed(agent: RegisteredAgent, now: datetime) -> bool:
-    """Return whether `agent` has lapsed."""
+    """Return whether `agent` has expired."""
     return agent.expire_time is not None and agent.expire_time <= now
 
 
 def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
-    """Refuse a change of an agent that is not as the caller read it."""
+    """Refuse a change if the agent has changed since the caller read it."""
     if agent is None:
         raise build_not_found_error(agent_id)
     if agent.etag != etag:
@@ -256,12 +256,12 @@ def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> Non
 
 
 def build_not_found_error(agent_id: str) -> AgentNotFoundError:
-    """Return the error of an agent that the caller does not have."""
+    """Return the error for an agent that the caller does not have."""
     return AgentNotFoundError(f"Agent not found: {show(agent_id)}", remedy="ListAgents names those that exist.")
 
 
 def _build_page_token(last_id: str, capabilities: Sequence[str]) -> str:
-    """Return the token of the page after `last_id`; it belongs to this filter alone."""
+    """Return the token of the page after `last_id`; it is valid only for these `capabilities`."""
     return base64.urlsafe_b64encode(f"{_hash_filter(capabilities)}:{last_id}".encode()).decode()
 
 
@@ -283,6 +283,6 @@ def _read_page_token(token: str, capabilities: Sequence[str]) -> str:
 
 
 def _hash_filter(capabilities: Sequence[str]) -> str:
-    """Return a short text that differs between filters."""
+    """Return a short hash of the filter."""
     joined = "\n".join(sorted(set(capabilities)))
     return hashlib.sha256(joined.encode(errors="replace")).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""The agent card of A2A 1.0 as it is checked; unknown fields pass, known ones have A2A's types.
+"""The schema of the agent card of A2A 1.0; unknown fields are accepted, known fields have A2A's types.
 
-Every card that passes converts to the `AgentCard` message: JSON names only, no empty required field, at
-most one case of each choice. Source: A2A protocol 1.0, sections 4.4 and 8.
+Every valid card converts to the `AgentCard` message: JSON names only, no empty required field, at most one case of
+each choice. Source: A2A protocol 1.0, sections 4.4 and 8.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scopes = dict[Text, Text]
 class CardPart(BaseModel):
     """Base of all parts of a card: strict types, JSON names, unknown fields ignored."""
 
-    # Built with the first card, which saves 15 ms of the start.
+    # The validator is built with the first card, which saves 15 ms at the start.
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, alias_generator=to_camel, defer_build=True)
 
     is_choice: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class CardPart(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, data: object) -> object:
-        """Refuse what does not convert to a message: proto names, extensions, several cases of a choice."""
+        """Refuse objects that do not convert to a message: proto names, extensions, several cases of a choice."""
         if isinstance(data, Mapping):
             names = {name: str(field.alias) for name, field in cls.model_fields.items()}
             for name, alias in names.items():
@@ -248,7 +248,7 @@ class AgentCard(CardPart):
 
 
 class ReasoningParams(BaseModel):
-    """What our extension may say about an agent: its methods and its own parameters per strategy."""
+    """The parameters of the reasoning extension: the agent's methods and its own parameters per strategy."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
@@ -257,7 +257,7 @@ class ReasoningParams(BaseModel):
 
 
 class SmallCard(ReasoningParams):
-    """The card of seed 000 (Feature 5): an id, capabilities, methods; other fields pass."""
+    """The card of seed 000 (Feature 5): an id, capabilities, methods; other fields are accepted."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | None = None
     name: Required | None = None

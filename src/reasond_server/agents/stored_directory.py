@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _VERSION = 1
 _TRIES = 3
 _ALIVE = "(expire_time IS NULL OR expire_time > :now)"
-_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - ours
+_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - constants
 _PAGE = f"""
 SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
-"""  # noqa: S608 - ours
+"""  # noqa: S608 - constants
 _COUNT = f"""
 SELECT count(*), count(CASE WHEN tenant = :tenant THEN 1 END) FROM agents WHERE {_ALIVE}
-"""  # noqa: S608 - ours
-# A statement whose caller read an older state changes nothing; the caller reads again.
+"""  # noqa: S608 - constants
+# A statement changes nothing if its caller read an older state; the caller then reads again.
 _INSERT = """
 INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
 ON CONFLICT (tenant, agent_id) DO UPDATE SET etag = excluded.etag, body = excluded.body,
@@ -63,7 +63,7 @@ class AgentRows(Protocol):
         ...
 
     async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """Run a statement in a transaction of its own and return its rows."""
+        """Run a statement in its own transaction and return its rows."""
         ...
 
 
@@ -108,8 +108,8 @@ class PostgresAgentRows:
 class StoredAgentDirectory:
     """An AgentDirectory over `rows`; `now` returns the time in UTC.
 
-    It holds as many agents as `DirectoryRoom` allows; several processes that register at the same moment can exceed
-    that by as many as they are.
+    It holds as many agents as `DirectoryRoom` allows; N processes that register at the same moment can exceed the
+    limit by up to N agents.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class StoredAgentDirectory:
         raise InternalError("an agent changed whenever it was to be deleted")
 
     async def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
-        """Return the agent; None if there is none or it has lapsed."""
+        """Return the agent; None if it does not exist or has expired."""
         if not is_agent_id(agent_id):
             return None
         values = {"tenant": tenant, "agent_id": agent_id, "now": self._now().timestamp()}
@@ -191,7 +191,7 @@ class StoredAgentDirectory:
         return _decode(rows[0][0]) if rows else None
 
     async def _make_room(self, tenant: str, now: datetime) -> None:
-        """Refuse another agent of `tenant` if there is no room for it; delete lapsed agents."""
+        """Refuse another agent of `tenant` if there is no room for it; delete expired agents."""
         values = {"now": now.timestamp()}
         ((held, held_by_tenant),) = await self._rows.select(_COUNT, values | {"tenant": tenant})
         self._room.require(held=held, held_by_tenant=held_by_tenant)
@@ -210,7 +210,7 @@ def _build_agent(
         strategies=tuple(parsed.strategies),
         supported_methods=tuple(parsed.supported_methods),
         strategy_config=parsed.strategy_config,
-        # Chance in the tag makes a card that is registered again get a new tag.
+        # The random id gives a card a new tag when it is registered again.
         etag=etag_of(f"{uuid.uuid4().hex}\n{parsed.card_json}"),
         create_time=known.create_time if known else now,
         update_time=now,

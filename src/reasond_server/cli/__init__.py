@@ -1,4 +1,4 @@
-"""The command `reasond`; a command's own module is imported when that command runs, and no sooner."""
+"""The command `reasond`; the module of a command is imported only when that command runs."""
 
 from reasond_server.cli.program import main
 

@@ -1,4 +1,4 @@
-"""`reasond ask`: starts a run, or follows one, shows it while it goes on, and hands its answer to stdout."""
+"""`reasond ask`: starts or resumes the stream of a run, shows its progress, and writes its answer to stdout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the command line asks: a query with its options, or a run to follow."""
+    """The request of the command line: a query with its options, or a run to follow."""
 
     query: str | None
     strategy: str | None
@@ -60,7 +60,7 @@ class Question:
 
 
 def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Ask `question` and show the run; return the exit code that its end stands for.
+    """Ask `question` and show the run; return the exit code for its finish reason.
 
     Raises:
         CommandError: an option is wrong, or the call failed.
@@ -79,19 +79,19 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
                 _cancel_or_leave(client, stream, viewer, is_kept_running=question.is_kept_running)
             return ExitCode.INTERRUPTED
         finally:
-            # A run that failed ends with a partial result before the call raises: it is shown either way.
+            # The stream of a failed run delivers a partial result before the call raises: it is shown too.
             viewer.finish()
         return viewer.exit_code
 
 
 def _cancel_or_leave(client: Client, stream: ReasoningStream, viewer: _Viewer, *, is_kept_running: bool) -> None:
-    """Cancel the run on the server and show what it left, or say how to come back to it."""
+    """Cancel the run on the server and show its partial result, or print how to resume its stream."""
     if not stream.execution_id or stream.result is not None:
         return
     if is_kept_running:
         warn(f"interrupted; the run goes on: reasond ask --resume {stream.execution_id}:{stream.last_sequence}")
         return
-    # Leaving the stream cancels the run too, but only this waits until the log has its end to be shown.
+    # Closing the stream cancels the run too, but only this call waits until the log has the final event.
     client.cancel_execution(stream.execution_id, timeout_s=_CANCEL_LIMIT_S)
     rest = client.resume(stream.execution_id, after_sequence=stream.last_sequence, timeout_s=_CANCEL_LIMIT_S)
     with rest:
@@ -108,14 +108,14 @@ class _Viewer(ABC):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the end of the run stands for."""
+        """The exit code for the finish reason of the run."""
         if self.result is None:
             return ExitCode.FAILURE
         return _ending_of(self.result)[0]
 
     @property
     def has_result(self) -> bool:
-        """Whether the run has left anything to be read; True while its end is not known."""
+        """Whether the run has a result with content; True while its end is not known."""
         return self.result is None or self.result.metrics.usage.model_calls > 0
 
     def display(self) -> contextlib.AbstractContextManager[None]:
@@ -134,13 +134,14 @@ class _Viewer(ABC):
         """Show one event."""
 
     def finish(self) -> None:  # noqa: B027 - not every viewer has something left to show
-        """Show the end of the run, once, if there is one."""
+        """Show the end of the run, if it was received."""
 
 
 class _JsonLines(_Viewer):
-    """For programs: every event as one line of JSON on stdout, under the names of the protos, nothing else.
+    """For programs: writes every event as one line of JSON to stdout, with the field names of the protos.
 
-    What is 0, false or empty is printed too: the first step has its index 0, and a line with no warnings an empty list.
+    Fields that are 0, false or empty are printed too: the first step has the index 0, and an absence of warnings is an
+    empty list.
     """
 
     def show(self, event: ReasonIterationsResponse) -> None:
@@ -156,7 +157,7 @@ class _JsonLines(_Viewer):
 
 
 class _People(_Viewer):
-    """For people: steps and figures where they read, the answer on stdout."""
+    """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ class _People(_Viewer):
 
 
 def _ending_of(result: Reasoning) -> tuple[ExitCode, str]:
-    """Return the exit code that the end of a run stands for, and what to warn of."""
+    """Return the exit code for the finish reason of a run, and the text of a warning."""
     if result.metrics.self_consistency.is_abstained:
         return ExitCode.LIMIT, "no answer had as many votes as min_agreement asks for, so none is given"
     return _ENDINGS.get(finish_reason_of(result), (ExitCode.OK, ""))
@@ -214,7 +215,7 @@ def _resume(question: Question, client: Client, *, wants_deltas: bool) -> Reason
 
 
 def parse_cursor(text: str) -> tuple[str, int]:
-    """Return the execution and the last sequence number that was seen of `EXECUTION[:SEQUENCE]`.
+    """Parse `EXECUTION[:SEQUENCE]` into the execution id and the last sequence number that was received.
 
     Raises:
         CommandError: `text` has another form.
@@ -227,7 +228,7 @@ def parse_cursor(text: str) -> tuple[str, int]:
 
 
 def _default_strategy(question: Question, client: Client) -> str:
-    """Return the server's default strategy, whose parameters --set means where no strategy is named."""
+    """Return the server's default strategy; --set sets its parameters if no strategy is named."""
     known = [] if question.agent else client.list_strategies().strategies
     default = next((strategy.name for strategy in known if strategy.is_default), "")
     if not default:
@@ -236,10 +237,10 @@ def _default_strategy(question: Question, client: Client) -> str:
 
 
 def parse_setting(text: str) -> tuple[str, str | int | float | bool]:
-    """Return key and value of `key=value`; a JSON number, string or truth value is one, other text is itself.
+    """Parse `key=value`; a value that is not a JSON number, string or boolean is returned as text.
 
     Raises:
-        CommandError: there is no key or no `=`.
+        CommandError: the key or the `=` is missing.
     """
     key, equals, value = text.partition("=")
     if not key.strip() or not equals:
@@ -257,7 +258,7 @@ def _scalar(text: str) -> str | int | float | bool:
 
 
 def _read(name: str) -> str:
-    """Return the text of the file `name`, or of stdin for -."""
+    """Return the text of the file `name`, or of stdin if the name is -."""
     shown = "stdin" if name == "-" else f"the file {name[:200]!r}"
     try:
         if name == "-":
@@ -281,7 +282,7 @@ def _read_bounded(file: BinaryIO, shown: str) -> bytes:
 
 
 def _utf8(text: str, what: str) -> str:
-    """Return `text` if it can be sent; bytes of an argument that are no UTF-8 arrive as lone surrogates."""
+    """Return `text` if it is valid UTF-8; invalid bytes of an argument arrive as lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

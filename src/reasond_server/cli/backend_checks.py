@@ -1,4 +1,4 @@
-"""`reasond backends check`: what a model server really does, and the TOML that says so."""
+"""`reasond backends check`: measures what a model server supports, and prints the TOML for it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _EVIDENCE_WIDTH = 100
 
 
 def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s: float, as_json: bool) -> ExitCode:
-    """Probe the backend `name` ("" for [llm] itself) and print what holds; OK if its profile says the same.
+    """Probe the backend `name` ("" for [llm] itself) and print its capabilities; OK if its profile declares the same.
 
     Raises:
-        SettingsError: the configuration is wrong, or has no such backend.
+        SettingsError: the configuration is invalid, or has no such backend.
         CommandError: the backend cannot be probed.
     """
     loaded = load(config, environ)
@@ -40,7 +40,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
             code=ExitCode.BAD_REQUEST,
         )
     options = read_backend_options(loaded.settings, environ, name)
-    # Imported here: aiohttp takes time that other commands need not pay.
+    # Imported here: the import of aiohttp is slow, and other commands do not need it.
     from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
 
     try:
@@ -64,9 +64,9 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
 
 
 def toml_of(options: BackendOptions, report: Report, configured: BackendSettings) -> str:
-    """Return the whole section that config.toml should have; empty where nothing is to be changed.
+    """Return the complete section for config.toml; "" if nothing has to change.
 
-    It has what is `configured`, wherever that was read, so that it can stand in place of the section or in a new file.
+    It includes all values of `configured`, from the file or the environment, so that it can replace the section.
     """
     if report.base.name == options.profile.name and not report.changes:
         return ""
@@ -102,7 +102,7 @@ def as_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, ob
 
 
 def lines_of(options: BackendOptions, report: Report, toml: str) -> Iterator[str]:
-    """Yield the table of what holds, and below it what to paste."""
+    """Yield the table of capabilities, then the TOML to paste."""
     rows = [("examined", "holds", "seen")]
     rows += [(one.subject, one.holds, one_line(one.evidence, _EVIDENCE_WIDTH)) for one in report.findings]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> ExitCode:
-    """Say that a server would start with the configuration.
+    """Print that a server would start with the configuration.
 
     Raises:
-        SettingsError: it would not; with everything that is wrong.
+        SettingsError: it would not start; the error lists every problem.
     """
     loaded = require_startable(config, environ, is_dev=is_dev)
     for warning in loaded.find_exposed_files():
@@ -33,17 +33,17 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
 
 
 def source_of(loaded: LoadedSettings) -> str:
-    """Return what the configuration was read from, in a few words."""
+    """Return a short description of where the configuration was read from."""
     variables = sum(origin.startswith("environment") for origin in loaded.origins.values())
     over = f" and {variables} of the environment" if variables else ""
     return f"{loaded.file or 'no file, defaults'}{over}"
 
 
 def show(config: Path | None, *, environ: Mapping[str, str], has_origin: bool, as_json: bool) -> ExitCode:
-    """Print every key with the value that applies, and where that comes from if asked.
+    """Print every key with its effective value, and with its origin if `has_origin`.
 
     Raises:
-        SettingsError: the configuration is wrong.
+        SettingsError: the configuration is invalid.
     """
     loaded = load(config, environ)
     rows = settings_as_rows(loaded.settings, loaded.origins)

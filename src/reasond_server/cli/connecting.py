@@ -1,4 +1,4 @@
-"""The way from the command line to a server: options over the environment, and errors as exit codes."""
+"""Connects the command line to a server: options override the environment, errors become exit codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CODES_BY_REASON: Final = MappingProxyType({"STRATEGY_NOT_FOUND": ExitCode.NOT_F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The options of the command line that say how to reach the server; None: as the environment says."""
+    """The command-line options for reaching the server; None means that the environment decides."""
 
     target: str | None
     token: str | None
@@ -49,7 +49,7 @@ class Way:
 
 
 def environment_of(way: Way, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return `environ` with the options of `way` over it, as `Client.from_env` reads it."""
+    """Return `environ` overridden by the options of `way`, for `Client.from_env`."""
     chosen = {
         "REASOND_TARGET": way.target,
         "REASOND_TOKEN": way.token,
@@ -70,7 +70,7 @@ def open_client(way: Way, environ: Mapping[str, str]) -> Client:
     """Return a client.
 
     Raises:
-        CommandError: an option or a variable cannot be used.
+        CommandError: an option or an environment variable is invalid.
     """
     try:
         return Client.from_env(environment_of(way, environ))
@@ -84,9 +84,9 @@ def open_client(way: Way, environ: Mapping[str, str]) -> Client:
 
 @contextlib.contextmanager
 def failures(target: str, *, has_result: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Turn what a call to `target` raises into a CommandError with its exit code and a remedy.
+    """Convert the errors of a call to `target` into a CommandError with an exit code and a remedy.
 
-    `has_result` says whether an execution that failed has anything to be read.
+    `has_result` returns whether a failed execution has a result with content.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def failures(target: str, *, has_result: Callable[[], bool] = lambda: True) -> I
 
 
 def exit_code_of(error: reasond.ReasondError) -> ExitCode:
-    """Return the exit code that stands for `error`."""
+    """Return the exit code for `error`."""
     return _CODES_BY_REASON.get(error.reason, _CODES.get(type(error), ExitCode.FAILURE))
 
 
@@ -128,5 +128,5 @@ def _remedy(error: reasond.ReasondError, *, has_result: bool) -> str:
 
 def _sentence(error: Exception) -> str:
     text = str(error)
-    # The name of a parameter stays as it is written.
+    # The name of a parameter keeps its case.
     return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]

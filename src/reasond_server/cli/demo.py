@@ -1,6 +1,6 @@
 """`reasond demo`: a server with the embedded model, a long book, one question, and the steps to the answer."""
 
-# ruff: noqa: PLC0415 - the first line is on the screen before the server and the client are imported
+# ruff: noqa: PLC0415 - the first line is printed before the server and the client are imported
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT_QUESTION: Final = "Calculate the compound interest on $10,000 at 5% for 3 
 _FILE = "data/opticks.txt"
 _TITLE = "Newton's Opticks (1730), Book One, Part I"
 _CONFIG: Final = MappingProxyType({"chunk_size": 2048, "carryover_size": 512})
-# The demo runs the same everywhere: no file and no variable of the user changes it, and no key is used.
+# The demo runs the same everywhere: no file and no variable of the user changes it, and it needs no key.
 _ENVIRON: Final = MappingProxyType(
     {
         "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
@@ -43,7 +43,7 @@ _LIMIT_S = 60.0
 
 
 def run() -> ExitCode:
-    """Show the main job from start to end.
+    """Run the whole demo.
 
     Raises:
         CommandError: the server gave no answer.
@@ -98,7 +98,7 @@ async def _read_the_book(listening: Listening) -> None:
 
 
 def _where(result: Reasoning, book: str) -> str:
-    """Return where in `book` the answer stands, word for word, whatever the line breaks."""
+    """Return where `book` contains the answer word for word, ignoring line breaks."""
     words, sentence = book.split(), result.answer.split()
     for start in range(len(words) - len(sentence) + 1):
         if words[start : start + len(sentence)] == sentence:
@@ -132,7 +132,7 @@ def _post(listening: Listening) -> dict[str, Any]:
 
 
 def _show_calls() -> None:
-    """Print the same call for every client, for a server that stays."""
+    """Print the same call for every client, to be used with a long-running server."""
     _say("\n3. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
     _say("   prints an export line with its token. Paste that into another terminal, then:\n")
     _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
@@ -141,5 +141,5 @@ def _show_calls() -> None:
 
 
 def _say(text: str) -> None:
-    # To stdout even where that is a pipe: what the demo shows is its product, unlike the steps of `ask`.
+    # To stdout even if that is a pipe: this text is the output of the demo; the steps of `ask` are not its output.
     write(text)

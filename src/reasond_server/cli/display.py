@@ -1,4 +1,4 @@
-"""Shows a run to a person while it goes on: a line per step, and on a terminal what is being written now."""
+"""Shows the progress of a run to a person: a line per step, and on a terminal the text as it is generated."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class RunDisplay:
 
     @property
     def is_live(self) -> bool:
-        """Whether text is shown while it is written, so that deltas are worth asking for."""
+        """Whether text is shown while it is generated, so that deltas are needed."""
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Show on a terminal what goes on, until the block ends."""
+        """Show the progress on a terminal until the block ends."""
         if not self.is_live:
             yield
             return
@@ -47,7 +47,7 @@ class RunDisplay:
                 self._status = None
 
     def show(self, event: ReasonIterationsResponse) -> None:
-        """Print what `event` says, if it is for people."""
+        """Print `event`, if it is of a kind that people read."""
         kind = event.WhichOneof("event")
         if kind == "started":
             self._print(self._progress.start(event.started), style="dim")
@@ -65,7 +65,7 @@ class RunDisplay:
         self._console.print()
 
     def figures(self, result: Reasoning) -> None:
-        """Print what the run cost and what the caller should know."""
+        """Print the cost and the warnings of the run."""
         for line in summary(result):
             self._print(line, style="dim", is_cropped=False)
         for warning in result.warnings:
@@ -87,7 +87,7 @@ class RunDisplay:
 
     def _say_now(self, text: str) -> None:
         if self._status is not None:
-            from rich.text import Text  # noqa: PLC0415 - rich is loaded where there is a status, and only there
+            from rich.text import Text  # noqa: PLC0415 - rich is loaded only if there is a status line
 
             self._status.update(Text(text, no_wrap=True, overflow="ellipsis"))
 

@@ -1,4 +1,4 @@
-"""`reasond doctor`: one line for each thing that reasond needs, with what to do where it is missing."""
+"""`reasond doctor`: prints a line for each thing that reasond needs, with a remedy if it is missing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was examined: how it is, and what to do unless all is well."""
+    """The result of one check: its state, and a remedy unless the check passed."""
 
     level: Literal["ok", "warn", "fail"]
     subject: str
@@ -58,7 +58,7 @@ class Finding:
 
 
 def examine(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
-    """Print all findings; the exit code says whether one of them is a failure."""
+    """Print all findings; return a failure code if one of them is a failure."""
     worst = ExitCode.OK
     for finding in _findings(config, environ):
         write(line_of(finding))
@@ -117,7 +117,7 @@ def stubs() -> Finding:
     """Return whether the generated stubs work with the grpcio and protobuf that are installed."""
     try:
         importlib.import_module("reasond")
-    except Exception as error:  # noqa: BLE001 - protobuf and grpcio refuse stubs with errors of many kinds
+    except Exception as error:  # noqa: BLE001 - protobuf and grpcio reject stubs with errors of many kinds
         return Finding(
             level="fail",
             subject="stubs",
@@ -178,7 +178,7 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 
 def _tools(settings: Settings) -> Iterator[Finding]:
-    """Tell which tools models may call; MCP servers are connected to once."""
+    """Report which tools models may call; connects once to each MCP server."""
     try:
         names = tools_of(settings.tools).names
     except SettingsError as error:
@@ -196,7 +196,7 @@ def _tools(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings) -> Finding:
-    """Return where executions are kept, and whether a server could use it; a running server may have it open."""
+    """Return the location of the store, and whether a server could use it; a running server may have it open."""
     try:
         text = examine_stores(url=settings.store.url, data_dir=settings.store.data_dir)
     except SettingsError as error:
@@ -205,7 +205,7 @@ def _store(settings: Settings) -> Finding:
 
 
 def _startable(config: Path | None, environ: Mapping[str, str]) -> Finding:
-    """Return whether `serve` would start, at least with --dev."""
+    """Return whether `serve` would start, with or without --dev."""
     refusals = {}
     for command, is_dev in (("serve", False), ("serve --dev", True)):
         try:

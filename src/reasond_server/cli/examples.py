@@ -1,4 +1,4 @@
-"""The same call for grpcurl, Python and curl, ready to be pasted into a shell."""
+"""The same call for grpcurl, Python and curl, as shell commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REQUEST_ID = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where a server answers: `grpc` as a target, `http` with its scheme (empty where HTTP is off)."""
+    """The addresses of a server: `grpc` as a target, `http` as a URL with its scheme (empty if HTTP is off)."""
 
     grpc: str
     http: str
@@ -23,7 +23,7 @@ class Endpoints:
 
 
 def exports(place: Endpoints, token: str) -> str:
-    """Return the line that tells the commands below, and the client, where the server is."""
+    """Return the line that exports the server's gRPC target and the token for the commands below and the client."""
     tls = " REASOND_TLS=1" if place.is_encrypted else ""
     return f"export REASOND_TARGET={shlex.quote(place.grpc)} REASOND_TOKEN={shlex.quote(token)}{tls}"
 
@@ -39,7 +39,7 @@ def calls(query: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
 
 
 def program(name: str) -> str:
-    """Return how the shell finds the program that belongs to this interpreter: its name if that will do."""
+    """Return the shell word for the program beside this interpreter: its name if PATH leads to it, else its path."""
     own = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if found is not None and (not own.exists() or Path(found).resolve() == own.resolve()):
@@ -57,7 +57,7 @@ def _grpcurl(query: str, place: Endpoints) -> str:
 
 
 def _python(query: str) -> str:
-    # a string of JSON is one of Python, and its double quotes need no escape within the shell's single ones
+    # A JSON string is also a Python string, and its double quotes need no escape within single quotes of the shell.
     code = f"from reasond import Client; print(Client.from_env().reason({json.dumps(query)}).answer)"
     return f"{program('python')} -c {shlex.quote(code)}"
 

@@ -1,4 +1,4 @@
-"""`reasond strategies`: what a server offers, for a person or as JSON."""
+"""`reasond strategies`: prints the strategies of a server, for a person or as JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show_strategies(*, way: Way, environ: Mapping[str, str], as_json: bool) -> E
 
 
 def as_plain(response: ListStrategiesResponse) -> dict[str, Any]:
-    """Return `response` as plain data, its schemas parsed."""
+    """Return `response` as plain data with parsed schemas."""
     return {
         "model": response.model,
         "warnings": list(response.warnings),
@@ -74,13 +74,13 @@ def lines_of(response: ListStrategiesResponse) -> Iterator[str]:
 
 
 def _cost(strategy: Strategy) -> str:
-    """Return how the model calls of a strategy grow, as it says itself; nothing if it does not."""
+    """Return the growth of model calls that a strategy declares; empty if it declares none."""
     kind = word_of(strategy, "cost_class").lower() if strategy.cost_class else ""
     return "; ".join(part for part in (kind, printable(strategy.cost_formula)) if part)
 
 
 def _table(strategy: Strategy) -> Iterator[str]:
-    """Yield a row for each parameter, its columns aligned."""
+    """Yield a row with aligned columns for each parameter."""
     schema = json.loads(strategy.config_schema_json or "{}")
     defaults = json.loads(strategy.default_config_json or "{}")
     ceilings = json.loads(strategy.ceilings_json or "{}")
@@ -101,7 +101,7 @@ def _table(strategy: Strategy) -> Iterator[str]:
 
 
 def range_of(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Return what a parameter takes, by its JSON Schema: bounds, choices or its type."""
+    """Return the allowed values of a parameter by its JSON Schema: bounds, choices or its type."""
     for option in (parameter, *_alternatives(parameter, schema)):
         if "minimum" in option or "maximum" in option:
             return f"{_show(option.get('minimum'))} to {_show(option.get('maximum'))}"
@@ -114,7 +114,7 @@ def range_of(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _alternatives(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the schemas that `parameter` refers to within `schema`, and those it offers to choose from."""
+    """Return `parameter`, its `anyOf` and `allOf` options, and the definitions in `schema` that they refer to."""
     options = [*parameter.get("anyOf", []), *parameter.get("allOf", []), parameter]
     names = [os.path.basename(str(option["$ref"])) for option in options if "$ref" in option]  # noqa: PTH119 - no path
     return [*options, *(schema.get("$defs", {}).get(name, {}) for name in names)]

@@ -1,4 +1,4 @@
-"""`reasond token`: a token of a configured key, for development and for scripts."""
+"""`reasond token`: prints a token signed by a configured key, for development and for scripts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class WantedToken:
 
 
 def mint(request: WantedToken, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Print a token on stdout, and nothing else there.
+    """Print a token to stdout; nothing else is written to stdout.
 
     Raises:
-        SettingsError: the configuration is wrong.
-        CommandError: there is no such key, or no server would accept such a token.
+        SettingsError: the configuration is invalid.
+        CommandError: there is no such key, or no server would accept the token.
     """
     lifetime_s = parse_lifetime(request.lifetime)
     loaded = load(config, environ)
@@ -68,10 +68,10 @@ def mint(request: WantedToken, *, config: Path | None, environ: Mapping[str, str
 
 
 def parse_lifetime(text: str) -> float:
-    """Return the seconds that `text` stands for: a number, or one with s, m, h or d.
+    """Parse a lifetime, a number with an optional unit s, m, h or d, and return it in seconds.
 
     Raises:
-        CommandError: it is none.
+        CommandError: `text` is not a lifetime.
     """
     match = _LIFETIME.fullmatch(text.strip())
     if match is None:
@@ -82,7 +82,7 @@ def parse_lifetime(text: str) -> float:
 
 
 def _require_lifetime(text: str, lifetime_s: float, *, most_s: int) -> None:
-    """Refuse a lifetime that no server of this configuration accepts."""
+    """Reject a lifetime below one second or above the configured maximum `most_s` (seconds)."""
     if not 1 <= lifetime_s <= most_s:
         raise CommandError(
             f"--lifetime {text.strip()[:40]} is not between 1 second and the {most_s} seconds of [auth] max_lifetime_s",
@@ -92,7 +92,7 @@ def _require_lifetime(text: str, lifetime_s: float, *, most_s: int) -> None:
 
 
 def _chosen_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
-    """Return the key of that id, or the first one."""
+    """Return the key with the id `key_id`, or the first one."""
     signing = [key for key in keys if key.algorithm == "HS256"]
     found = next((key for key in signing if key_id in {None, key.id}), None)
     if found is not None:
@@ -113,7 +113,7 @@ def _chosen_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
 
 
 def print_secret_hash() -> ExitCode:
-    """Print the hash of a secret that is read from the terminal, unseen, or from standard input.
+    """Read a secret from the terminal without echo, or from standard input, and print its hash.
 
     Raises:
         CommandError: the secret is too short or too long.

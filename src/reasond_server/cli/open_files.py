@@ -1,4 +1,4 @@
-"""How many files the process may open: enough for its connections, as far as the system lets it."""
+"""Raises the limit of open files to what the connections need, as far as the system allows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reasond_server.config import ServerSettings
 
-# Of the database, the models, the metrics and the files.
+# For the database, the models, the metrics and ordinary files.
 _OTHERS = 1024
 _log = logging.getLogger("reasond.cli")
 
 
 def provide_open_files(server: ServerSettings) -> None:
-    """Raise the soft limit of open files to what the connections may take; log where the hard limit is lower.
+    """Raise the soft limit of open files to the maximum number of connections; log if the hard limit is lower.
 
-    A process without a free descriptor accepts no connection on any listener, and says nothing about it.
+    A process without a free descriptor accepts no connection on any listener, and logs nothing about it.
     """
     needed = server.max_grpc_connections + server.max_http_connections + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and what it says when it fails. No traceback ever reaches the user."""
+"""Exit codes and error messages of commands. No traceback ever reaches the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACEBACK_VARIABLE = "REASOND_TRACEBACK"
 
 
 class ExitCode(IntEnum):
-    """What the exit code of `reasond` says."""
+    """The exit codes of `reasond`."""
 
     OK = 0
     FAILURE = 1
@@ -46,11 +46,11 @@ MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType(
         ExitCode.BROKEN_PIPE: "whoever read the output stopped reading",
     }
 )
-"""What `reasond --help` and the guide say about each exit code."""
+"""The description of each exit code in `reasond --help` and the guide."""
 
 
 class CommandError(Exception):
-    """A command cannot do what was asked; `remedy` says what to do about it."""
+    """A command cannot do what was asked; `remedy` is the advice for the user."""
 
     def __init__(self, message: str, *, remedy: str = "", code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class CommandError(Exception):
 
 
 def finish(command: Callable[[], ExitCode]) -> ExitCode:
-    """Run `command`, say on stderr why it failed if it did, and return the exit code."""
+    """Run `command`, print its error to stderr if it fails, and return the exit code."""
     try:
         code = command()
         sys.stdout.flush()
@@ -77,7 +77,7 @@ def finish(command: Callable[[], ExitCode]) -> ExitCode:
 
 
 def _explain(error: Exception) -> ExitCode:
-    """Say why a command failed; text of foreign errors is not repeated."""
+    """Print why a command failed; the text of foreign errors is not printed."""
     if isinstance(error, CommandError):
         return say(error.message, error.remedy, error.code)
     if isinstance(error, ReasondError):
@@ -91,7 +91,7 @@ def _explain(error: Exception) -> ExitCode:
 
 
 def say(message: str, remedy: str, code: ExitCode) -> ExitCode:
-    """Print an error and what to do about it on stderr; return `code`."""
+    """Print an error and its remedy to stderr; return `code`."""
     write(f"error: {printable(message)}", stream=sys.stderr)
     if remedy:
         write(f"  {printable(remedy)}", stream=sys.stderr)
@@ -99,12 +99,12 @@ def say(message: str, remedy: str, code: ExitCode) -> ExitCode:
 
 
 def warn(message: str) -> None:
-    """Print a warning on stderr."""
+    """Print a warning to stderr."""
     write(f"warning: {printable(message)}", stream=sys.stderr)
 
 
 def _forget_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not fail where ours did."""
+    """Redirect stdout to the null device, so that the interpreter's last flush does not fail as ours did."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

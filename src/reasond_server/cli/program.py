@@ -1,4 +1,4 @@
-"""The commands and their options, and nothing else: what they do is imported when one of them runs."""
+"""Only the commands and their options; the code of a command is imported when it runs."""
 
 # ruff: noqa: PLC0415 - a command imports its module when it runs, so that `--help` answers at once
 # The annotations stay values (no `from __future__`), because typer reads them.
@@ -70,7 +70,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def main() -> None:
     """Run the command line; ends by SystemExit with the exit code."""
     _open_closed_streams()
-    # An answer in an alphabet that the terminal cannot show must not end in a traceback.
+    # An answer with characters that the terminal cannot encode must not raise.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Let what is written to a closed stdout or stderr (`>&-`) go nowhere, as a shell's own tools do."""
+    """Discard output if stdout or stderr is closed (`>&-`), as the tools of a shell do."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end

@@ -1,4 +1,4 @@
-"""A run as text: a line for each step, then how it ended and what it cost. Nothing is printed here."""
+"""Formats a run as text: a line for each step, then its finish reason and its cost. Prints nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ANSWER_WIDTH: Final = 24
 
 @dataclass(slots=True, kw_only=True)
 class RunLines:
-    """Remembers of a run what the line of the next step needs."""
+    """Keeps the state of a run that the line of the next step needs."""
 
     strategy: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class RunLines:
     is_ascii: bool = False
 
     def start(self, started: ExecutionStarted) -> str:
-        """Take over how the run is configured, and return the line that says so."""
+        """Store the configuration of the run, and return the line that describes it."""
         self.strategy = started.strategy
         self.config = json.loads(started.config_json or "{}")
         source = word_of(started, "strategy_source")
@@ -67,10 +67,10 @@ class RunLines:
         return f"{printable(started.strategy)} ({chosen}), model {printable(started.model)}{size}"
 
     def lines(self, step: Iteration, *, width: int | None = None) -> list[str]:
-        """Return the line of `step`: which of how many, window, tokens, time, what came of it.
+        """Return the line of `step`: number and total, window, tokens, time, outcome.
 
-        What came of it stands on a line of its own where both do not fit `width` columns, and is left out if it
-        was nothing. None is as wide as it takes.
+        The outcome is put on its own line if both do not fit `width` columns (None: no limit), and is omitted if
+        it is empty.
         """
         usage = step.usage
         tokens = f"in {usage.input_tokens:>6,}  out {usage.output_tokens:>5,}"
@@ -85,7 +85,7 @@ class RunLines:
         return [figures, _INDENT + one_line(note, max(width - len(_INDENT), 1))]
 
     def _place(self, step: Iteration) -> str:
-        """Return which step of how many it is; reading is counted apart."""
+        """Return the number of the step and the total; reading steps are counted separately."""
         reading = step.bounded_context.reading
         if step.bounded_context.HasField("reading"):
             self.readings += 1
@@ -98,7 +98,7 @@ class RunLines:
         return f"{word} {number}/{most}" if most else f"{word} {number}"
 
     def _window(self, step: Iteration) -> list[str]:
-        """Return how full the window was, nothing for steps without one."""
+        """Return the fill level of the window; empty for steps without a window."""
         size = self.config.get("chunk_size")
         if step.WhichOneof("detail") != "bounded_context" or not isinstance(size, int):
             return []
@@ -107,7 +107,7 @@ class RunLines:
         return [f"{bar(used / size, is_ascii=self.is_ascii)} {sign + format(used, ','):>6}/{size:,}"]
 
     def _note(self, step: Iteration, width: int | None) -> str:
-        """Return what came of the step, by its kind; of a window that read, what was newly noted."""
+        """Return the outcome of the step, by its kind; for a window that read text, its new note."""
         if step.bounded_context.HasField("reading") and not step.answer_found:
             noted = self._newly_noted(step.bounded_context.carryover)
             return "; ".join(part for part in (describe_carryover(step.bounded_context), noted) if part)
@@ -117,7 +117,7 @@ class RunLines:
         return note_of(step, votes=self.votes[step.sample.normalized_answer], width=room)
 
     def _newly_noted(self, carryover: str) -> str:
-        """Return the last line of `carryover` that was not in the one before."""
+        """Return the last line of `carryover` that the previous carryover did not have."""
         lines = [line.strip() for line in carryover.splitlines() if line.strip()]
         new = [line for line in lines if line not in self.notes]
         self.notes = frozenset(lines)
@@ -132,7 +132,7 @@ def bar(share: float, *, is_ascii: bool = False) -> str:
 
 
 def note_of(step: Iteration, *, votes: int, width: int) -> str:
-    """Return what came of `step` on one line of at most `width` columns; `votes` are those of its answer so far."""
+    """Return the outcome of `step` on one line of at most `width` columns; `votes` counts samples with its answer."""
     kind = step.WhichOneof("detail")
     if kind == "react":
         text = _cycle(step.react, width)
@@ -151,7 +151,7 @@ def note_of(step: Iteration, *, votes: int, width: int) -> str:
 
 
 def describe_carryover(window: BoundedContextStep) -> str:
-    """Return how a window's progress was compressed, and what was lost; nothing where it made no carryover."""
+    """Return how the carryover of a window was compressed, and what was lost; empty if it has no carryover."""
     if not window.HasField("carryover_report"):
         return ""
     report = window.carryover_report
@@ -162,7 +162,7 @@ def describe_carryover(window: BoundedContextStep) -> str:
 
 
 def _cycle(cycle: ReactStep, width: int) -> str:
-    """Return thought, first action and its observation; each has at least its share of the line."""
+    """Return thought, first action and its observation; each gets at least its share of the line."""
     thought = _first_line(cycle.thought)
     if not cycle.actions:
         return thought
@@ -176,7 +176,7 @@ def _cycle(cycle: ReactStep, width: int) -> str:
 
 
 def _result(result: ToolResult, width: int) -> str:
-    """Return a result: a text without the quotes of JSON, of an object the `result` that it names, else all of it."""
+    """Return a result: a string without JSON quotes, the field `result` of an object, else the whole value."""
     text = result.result_json
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text) if len(text) <= _MOST_PARSED else None
@@ -186,14 +186,14 @@ def _result(result: ToolResult, width: int) -> str:
 
 
 def _node(node: TreeStep) -> str:
-    """Return depth, score and fate of a node, then its answer or its thought."""
+    """Return depth, score and state of a node, then its answer or its thought."""
     fate = ", pruned" if node.is_pruned else ""
     text = f"= {node.answer}" if node.answer else _first_line(node.thought)
     return f"depth {node.depth}, score {node.score:.2f}{fate}; {text}"
 
 
 def _sample(sample: Sample, votes: int) -> str:
-    """Return the answer of a sample and how many gave the same so far."""
+    """Return the answer of a sample and how many samples gave the same answer so far."""
     if not sample.normalized_answer:
         return f"no answer; {_first_line(sample.text)}"
     return f"{one_line(sample.answer, _SAMPLE_WIDTH)} ({votes} vote{'' if votes == 1 else 's'})"
@@ -209,14 +209,14 @@ def span_of(duration: Duration) -> float:
 
 
 def seconds(span_s: float) -> str:
-    """Return a time for a person: milliseconds below one second, else seconds."""
+    """Format `span_s` (seconds): milliseconds below one second, else seconds."""
     if span_s < 1:
         return f"{span_s * 1000:.0f} ms"
     return f"{span_s:.1f} s"
 
 
 def finish_reason_of(result: Reasoning) -> str:
-    """Return how the run ended, without the prefix of the enum."""
+    """Return the finish reason of the run without the prefix of the enum."""
     return word_of(result, "finish_reason")
 
 
@@ -229,7 +229,7 @@ def word_of(message: Any, name: str) -> str:  # noqa: ANN401 - any message with 
 
 
 def summary(result: Reasoning) -> list[str]:
-    """Return the lines that follow an answer: how it ended, tokens, time, and what its strategy reports."""
+    """Return the lines that follow an answer: finish reason, tokens, time, and the strategy's metrics."""
     usage, metrics = result.metrics.usage, result.metrics
     tokens = f"{metrics.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)"
     ending = finish_reason_of(result).lower().replace("_", " ")
@@ -259,7 +259,7 @@ def _bounded_context(metrics: Metrics) -> list[str]:
         if figures.HasField(name):
             one = getattr(figures, name)
             saved.setdefault(_describe_savings(one), []).append(_baseline(one))
-    # Both are the same where the text was read and nothing was asked twice.
+    # Both savings are equal if the text was read once and no call was repeated.
     lines = [f"saved, against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
     return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *lines]
 
@@ -310,5 +310,5 @@ def _baseline(saved: Savings) -> str:
 
 
 def _percent(saved_pct: float) -> str:
-    """Return a saving with the sign that it has everywhere: below zero where more was spent."""
+    """Format a saving in per cent; it is negative if more was spent than by the baseline."""
     return f"{round(saved_pct, 1) + 0.0:.1f} %"

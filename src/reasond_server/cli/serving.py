@@ -1,4 +1,4 @@
-"""`reasond serve`: refusals first, then logs, then the server; says where it answers once it does."""
+"""`reasond serve`: checks the configuration, sets up logs, starts the server, and announces its addresses."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _log = logging.getLogger("reasond.cli")
 
 
 def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None, workers: int | None = None) -> ExitCode:
-    """Serve until a signal ends it, with several processes if `workers` or the settings say so.
+    """Serve until a signal ends it; `workers`, or else the settings, set the number of processes.
 
     Raises:
-        SettingsError: the configuration must not or cannot be served, with everything that is wrong; nothing was
+        SettingsError: no server can start with the configuration; the error lists every problem, and nothing was
             printed before.
         CommandError: the ready file cannot be written, or the workers do not start.
     """
@@ -56,7 +56,7 @@ def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None, workers
     try:
         return _serve(config, environ, is_dev=is_dev, ready_file=ready_file, link=link)
     except SettingsError:
-        # What the start came across was the first mistake only. Loaded here: most starts succeed.
+        # The start reports only the first problem; this finds all. Imported here because most starts succeed.
         from reasond_server.cli.starting import require_startable  # noqa: PLC0415 - see above
 
         require_startable(config, environ, is_dev=is_dev)
@@ -87,7 +87,7 @@ def _serve(
 def _serve_together(
     settings: Settings, environ: Mapping[str, str], *, config: Path | None, on_ready: Callable[[Listening], None]
 ) -> ExitCode:
-    """Serve with several processes, which find their ports and the folder of their metrics in the environment."""
+    """Serve with several processes; the environment gives them their ports and the folder of their metrics."""
     command = [sys.executable, "-m", "reasond_server", "serve", *(["--config", str(config)] if config else [])]
     with contextlib.ExitStack() as stack:
         shared = dict(environ) | {_WORKERS_VARIABLE: "1", "REASOND__SERVER__SO_REUSEPORT": "true"}
@@ -98,7 +98,7 @@ def _serve_together(
                 port = stack.enter_context(reserve_port(address, setting=f"[{section}] {name}", is_shared=is_shared))
                 shared[f"REASOND__{section}__{name}".upper()] = port
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reasond-metrics-"))
-        # One that the environment names may be missing, or hold the numbers of another run.
+        # A folder named by the user's environment may be missing, or hold the metrics of another run.
         shared[_METRICS_VARIABLE] = folder
         supervisor = Supervisor(
             command=command,
@@ -112,7 +112,7 @@ def _serve_together(
 
 
 def _forget_process(process_id: int, *, folder: str) -> None:
-    """Take the gauges of a worker that has ended out of what the others tell."""
+    """Remove the gauges of a worker that has ended from the metrics that the other workers report."""
     if any(Path(folder).iterdir()):
         from reasond_server.telemetry.exposition import forget_process  # noqa: PLC0415 - prometheus_client takes 60 ms
 
@@ -123,10 +123,10 @@ def _serve_alone(
     loaded: LoadedSettings, *, is_dev: bool, ready_file: Path | None, on_ready: Callable[[Listening], None]
 ) -> ExitCode:
     """Serve in this process."""
-    # Next to nothing that is loaded at the start is garbage; once it serves, the server sets this for itself.
+    # Imports create almost no garbage, so collections would waste time; the running server sets its own threshold.
     gc.set_threshold(_OBJECTS_AT_START)
     provide_open_files(loaded.settings.server)
-    from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does without gRPC
+    from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does not need gRPC
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         with _removing(ready_file):
@@ -136,7 +136,7 @@ def _serve_alone(
 
 
 def _write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
-    """Let the process log to stderr as the settings say."""
+    """Configure logging to stderr from the settings."""
     is_terminal = sys.stderr.isatty()
     configure(
         sys.stderr,
@@ -149,8 +149,8 @@ def _write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
 def _end_within(seconds: float) -> None:
     """End the process with success after `seconds`, if it has not ended by itself.
 
-    The server is down by then. Only a task or a thread of a strategy that does not stop can keep the interpreter
-    up, and it would wait for it for ever.
+    The server has stopped by then. Only a task or thread of a strategy that does not stop can keep the interpreter
+    alive, and the interpreter would wait for it for ever.
     """
 
     def end() -> None:
@@ -163,10 +163,10 @@ def _end_within(seconds: float) -> None:
 
 
 def write_ready_file(path: Path, listening: Listening) -> None:
-    """Write addresses and token to `path` in one step, readable for its owner only.
+    """Write addresses and token to `path` atomically, with a mode that only its owner can read.
 
     Raises:
-        CommandError: it cannot be written.
+        CommandError: the file cannot be written.
     """
     content = {
         "grpc": listening.grpc,
@@ -175,7 +175,7 @@ def write_ready_file(path: Path, listening: Listening) -> None:
         "metrics": listening.metrics,
     }
     try:
-        # mkstemp makes the file with mode 0600, so that the token is never readable for others
+        # mkstemp makes the file with mode 0600, so that other users can never read the token.
         number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -187,7 +187,7 @@ def write_ready_file(path: Path, listening: Listening) -> None:
 
 
 def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[str]:
-    """Return the lines that say where the server answers and what to type next."""
+    """Return the lines with the server's addresses and the commands to try next."""
     place = Endpoints(grpc=listening.grpc, http=listening.http, is_encrypted=is_encrypted)
     mode = "development: loopback only, a key that ends with this process" if is_dev else "tokens of [auth] keys"
     lines = [
@@ -207,12 +207,12 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
 
 
 def _wrap(warning: str) -> list[str]:
-    """Return `warning` as lines that stand below the values of the banner."""
+    """Return `warning` as lines that are aligned with the values of the banner."""
     return textwrap.wrap(warning, 79, initial_indent=_BESIDE, subsequent_indent=_BESIDE)
 
 
 def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None:
-    """Say that the server is ready: as a banner to a person, as a log record to a machine."""
+    """Report that the server is ready: as a banner on a terminal, else as a log record."""
     stream = human_stream()
     if is_dev or stream.isatty():
         write("\n".join(banner(listening, is_dev=is_dev, is_encrypted=is_encrypted)), stream=stream)
@@ -225,7 +225,7 @@ def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None
 
 @contextlib.contextmanager
 def _removing(ready_file: Path | None) -> Iterator[None]:
-    """Keep `ready_file` from speaking of a server that is not there, before the start and after the end."""
+    """Remove `ready_file` before the start and after the end: it must only describe a running server."""
     if ready_file is None:
         yield
         return
@@ -244,9 +244,9 @@ def _removing(ready_file: Path | None) -> Iterator[None]:
 
 
 def _require_replaceable(path: Path) -> None:
-    """Refuse a path at which a file can neither be made nor replaced, before the server has started for nothing.
+    """Check before the start that a file can be created or replaced at `path`.
 
-    A device or a pipe is not replaced: whoever runs as root would lose /dev/stdout for the whole machine.
+    A device or a pipe is not replaced: a process of root would destroy /dev/stdout for the whole machine.
     """
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         text = f"The ready file {str(path)!r} cannot be written: its folder is missing or may not be written to"
@@ -257,7 +257,7 @@ def _require_replaceable(path: Path) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop where that extra is installed, else None for asyncio's own."""
+    """Return the factory of uvloop's event loop if that extra is installed, else None for asyncio's own."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop

@@ -1,4 +1,4 @@
-"""What keeps a server from starting: all that `serve` would find one after the other, found at once."""
+"""Finds at once every problem that would stop `serve` from starting."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev: bool) -> LoadedSettings:
     """Return the configuration with which a server would start.
 
-    Nothing is connected or written: the store, free ports, model servers and MCP servers are not looked at.
+    Opens no connection and writes nothing: the store, ports, model servers and MCP servers are not checked.
 
     Raises:
-        SettingsError: a server would not start; with everything that is wrong.
+        SettingsError: a server would not start; the error lists every problem.
     """
     found = examine(config, environ)
     errors = [settings_error(found.problems, found.loaded.origins)] if found.problems else []
@@ -48,7 +48,7 @@ def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev
 
 
 def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) -> list[SettingsError]:
-    """Return why a server would not start with what is right of a configuration."""
+    """Return the reasons why a server would not start with the valid part of a configuration."""
     errors: list[SettingsError] = []
     for check, keys in _list_checks(found.loaded, environ, is_dev=is_dev):
         if is_any_within(found.doubtful, keys):
@@ -66,7 +66,7 @@ def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) 
 def _list_checks(
     loaded: LoadedSettings, environ: Mapping[str, str], *, is_dev: bool
 ) -> Iterator[tuple[Callable[[], object], Sequence[str]]]:
-    """Yield what a server does before it listens, each with the keys without which it says nothing."""
+    """Yield each check of the start with the keys that it needs; it is skipped if one of them is invalid."""
     settings = loaded.settings
     for name in settings.reasoning.enabled_strategies:
         yield partial(_check_strategy, name, settings), ("reasoning.enabled_strategies",)
@@ -89,7 +89,7 @@ def _check_strategy(name: str, settings: Settings) -> None:
 
 
 def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
-    """Build the model with its counter, unless what it is built from is wrong already."""
+    """Check the settings of the backends, then build the model with its counter."""
     settings = loaded.settings
     if problems := find_backend_problems(settings, environ):
         raise settings_error(problems, loaded.origins)
@@ -112,7 +112,7 @@ def _check_listening(settings: Settings) -> None:
 
 
 def _join(errors: Sequence[SettingsError]) -> SettingsError:
-    """Return `errors` as one, with a line for each thing that is wrong."""
+    """Return `errors` as one error with a line for each problem."""
     if len(errors) == 1:
         return errors[0]
     lines = [line for error in errors for line in _lines_of(error)]
@@ -123,5 +123,5 @@ def _join(errors: Sequence[SettingsError]) -> SettingsError:
 
 
 def _lines_of(error: SettingsError) -> Sequence[str]:
-    """Return what is wrong, each with its key; an error without violations names keys in its text."""
+    """Return a line with its key for each problem; an error without violations names keys in its text."""
     return [f"{each.field}: {each.description}" for each in error.violations] or [error.full_message]

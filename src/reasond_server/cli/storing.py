@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def migrate(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
-    """Migrate what the configuration names, and say what it is.
+    """Migrate the configured store, and print which one it is.
 
     Raises:
-        SettingsError: the configuration is wrong, or the database cannot be migrated.
+        SettingsError: the configuration is invalid, or the database cannot be migrated.
     """
     store = load(config, environ).settings.store
     write(printable(migrate_stores(url=store.url, data_dir=store.data_dir)))

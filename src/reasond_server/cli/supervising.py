@@ -1,4 +1,4 @@
-"""Several processes of one server: keeps their ports; starts, replaces and drains them."""
+"""Supervises the processes of one server: reserves their ports, starts, replaces and drains them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
 _LONG_LIFE_S: Final = 60.0
 _MOST_FAILED_STARTS: Final = 5
-# A number has an end: a worker that dies every few seconds for a day would come to it.
+# Without a bound, 2**n overflows a float for a worker that fails every few seconds for a day.
 _MOST_DOUBLINGS: Final = 16
 _LAST_SIGNAL: Final = 3
 _log = logging.getLogger("reasond.cli")
@@ -41,7 +41,7 @@ class Link:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> Link | None:
-        """Return the line that the supervisor left, and take its number away from what the worker starts itself."""
+        """Return the link to the supervisor, and remove its variable from `environ`, so that no child inherits it."""
         number = environ.pop(LINK_VARIABLE, "")
         if not number:
             return None
@@ -50,7 +50,7 @@ class Link:
         return cls(line)
 
     def watch(self) -> None:
-        """Stop this process as SIGTERM would when the supervisor has died without saying so."""
+        """Start a thread that sends SIGTERM to this process if the supervisor dies."""
 
         def wait() -> None:
             with contextlib.suppress(OSError):
@@ -60,20 +60,20 @@ class Link:
         threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
     def ready(self, listening: Listening) -> None:
-        """Tell where this worker answers."""
+        """Report the addresses of this worker."""
         self._line.sendall(json.dumps(asdict(listening)).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """A process and the supervisor's end of the line to it."""
+    """A process and the supervisor's end of the socket to it."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ready(self) -> Listening | None:
-        """Return where it answers; None if it ended before it did."""
+        """Return its addresses; None if it ended before it was ready."""
         line = await self.reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -81,16 +81,16 @@ class _Worker:
         return Listening(**{**told, "warnings": tuple(told["warnings"])})
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, if it is still running."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Slot:
-    """The place of one worker, which is started there again and again until the slot is closed.
+    """The place of one worker; a worker that ends is replaced until the slot is closed.
 
-    The slot of a successor comes to nothing where its first worker does not start.
+    The slot of a successor is abandoned if its first worker does not start.
     """
 
     number: int
@@ -100,19 +100,19 @@ class _Slot:
     is_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def close(self, signal_number: int = signal.SIGTERM) -> None:
-        """Send the worker the signal, and start no other."""
+        """Send the worker the signal, and start no further worker."""
         self.is_closed.set()
         if self.worker is not None:
             self.worker.send(signal_number)
 
 
 class Supervisor:
-    """Keeps `workers` processes of `command` running until it is told to end.
+    """Keeps `workers` processes of `command` running until `end` is called.
 
-    The first is started alone, so that what is wrong with the settings is said once. One that dies is replaced after
-    half a second, twice as long each time that it does not live for a minute, at most 30 s. A restart replaces them
-    while they serve, and leaves those that are there where a new one does not start. `on_gone` hears of the id of each
-    that has ended.
+    The first is started alone, so that an error in the settings is reported once. A process that dies is replaced
+    after 0.5 s. The wait doubles, up to 30 s, with each process that does not live for a minute. A restart replaces
+    the processes one by one; if a new one does not start, the remaining old ones stay. `on_gone` is called with the
+    id of each process that has ended.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class Supervisor:
         self._worst = 0
 
     async def run(self) -> int:
-        """Start, keep and end the workers; return the first exit code that is no success, or 0.
+        """Start, supervise and end the workers; return the first exit code that is not 0, or else 0.
 
         Raises:
-            CommandError: they do not start, or `on_ready` raises it.
+            CommandError: the workers do not start, or `on_ready` raises it.
         """
         first = self._slots[0]
         beside = [
@@ -151,7 +151,7 @@ class Supervisor:
         try:
             for slot in self._slots:
                 self._keep_up(slot, after=None if slot is first else first)
-            # Slots are opened in a restart; once one has failed, all end by themselves.
+            # A restart adds tasks; if one of them fails, it ends all others.
             while working := [task for task in self._keeping.values() if not task.done()]:
                 await asyncio.wait(working)
         finally:
@@ -165,13 +165,13 @@ class Supervisor:
         return self._worst
 
     def end(self) -> None:
-        """End the workers: as they wish at the first call, at once at the second, by force at the third."""
+        """End the workers: the first call drains them, the second ends them at once, the third kills them."""
         self._signals += 1
         for slot in self._keeping:
             slot.close(signal.SIGKILL if self._signals >= _LAST_SIGNAL else signal.SIGTERM)
 
     def restart(self) -> None:
-        """Put a new worker in the place of each, one after the other; each is ready before the old one drains."""
+        """Replace the workers one after the other; an old worker drains when its successor is ready."""
         self._is_told_to_restart.set()
 
     async def _announce(self) -> None:
@@ -214,7 +214,7 @@ class Supervisor:
         return True
 
     def _keep_up(self, slot: _Slot, *, after: _Slot | None) -> asyncio.Task[None]:
-        """Keep a worker in `slot` from now on, or from when that of `after` is ready; end all where that fails."""
+        """Keep a worker running in `slot`, from when that of `after` is ready; end all workers if this fails."""
 
         async def keep() -> None:
             if after is not None:
@@ -229,7 +229,7 @@ class Supervisor:
         return task
 
     async def _keep(self, slot: _Slot) -> None:
-        """Start the worker of `slot` again and again."""
+        """Start the worker of `slot`, and restart it whenever it ends."""
         loop = asyncio.get_running_loop()
         failures = 0
         while not slot.is_closed.is_set():
@@ -273,7 +273,7 @@ class Supervisor:
         return listening is not None, code, worker.process.pid
 
     async def _spawn(self) -> _Worker:
-        """Start a process in a group of its own: Ctrl-C in a terminal is the supervisor's to pass on."""
+        """Start a process in its own group: the supervisor forwards Ctrl-C of a terminal."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -289,7 +289,7 @@ class Supervisor:
 
 
 async def supervise(supervisor: Supervisor) -> int:
-    """Run `supervisor` until SIGTERM or SIGINT ends it; SIGHUP restarts its workers. Raises as its `run`."""
+    """Run `supervisor` until SIGTERM or SIGINT ends it; SIGHUP restarts it. Raises the errors of its `run`."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for number in numbers:
@@ -316,13 +316,13 @@ def _not_started(code: int) -> CommandError:
 
 @contextlib.contextmanager
 def reserve_port(address: str, *, setting: str, is_shared: bool = False) -> Iterator[str]:
-    """Keep the port of `address` (host:port) while the context lasts; yield it with the port that 0 became.
+    """Reserve the port of `address` (host:port) while the context lasts; yield the address with port 0 replaced.
 
-    The socket never listens, so no connection reaches it; processes of this user that set SO_REUSEPORT can listen.
-    With `is_shared` others may have the port and share it already.
+    The socket never listens, so it gets no connection; processes of this user that set SO_REUSEPORT can listen.
+    With `is_shared` other processes may already use the port, if they share it.
 
     Raises:
-        SettingsError: another process has the port, the host is not of this machine, or the system cannot share ports.
+        SettingsError: the port is in use, the host is not an address of this machine, or the system cannot share ports.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise SettingsError("This system cannot share a port among processes", remedy="Set [server] workers = 1.")
@@ -331,7 +331,7 @@ def reserve_port(address: str, *, setting: str, is_shared: bool = False) -> Iter
         try:
             family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             if port and not is_shared:
-                # Alone first: somebody else who shares the port as well would get half of the callers.
+                # First without SO_REUSEPORT: another program with that option would get half of the calls.
                 with socket.socket(family, socket.SOCK_STREAM) as alone:
                     alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     alone.bind(place)

@@ -1,4 +1,4 @@
-"""Where text for a person goes: stdout where it is a terminal, else stderr; text of others is made harmless."""
+"""Chooses the stream for people (stdout if it is a terminal, else stderr) and makes foreign text harmless."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-# More marks than these on one letter write over the lines above and below.
+# More combining marks on one letter would overwrite the lines above and below.
 _STACK = re.compile(r"([\u0300-\u036f\u20d0-\u20ff]{4})[\u0300-\u036f\u20d0-\u20ff]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def human_stream() -> TextIO:
-    """Return the stream for people; what a program reads from stdout stays clean."""
+    """Return the stream for people; it is not stdout if a program reads that."""
     return sys.stdout if sys.stdout.isatty() else sys.stderr
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console that prints text as it is, with colours only where a terminal and NO_COLOR allow."""
-    from rich.console import Console  # noqa: PLC0415 - 40 ms that only commands with colours pay
+    """Return a console that prints text as it is, with colours only if a terminal and NO_COLOR allow them."""
+    from rich.console import Console  # noqa: PLC0415 - its import takes 40 ms, and only commands with colours need it
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
 
 
 def write(text: str, *, stream: TextIO | None = None) -> None:
-    """Write `text` and a line end to `stream`, or else to stdout, at once."""
+    """Write `text` and a line end to `stream`, by default stdout, and flush it."""
     target = stream or sys.stdout
     target.write(f"{text}\n")
     target.flush()
 
 
 def printable(text: str) -> str:
-    """Return `text` without characters that command a terminal; line breaks and tabs stay."""
+    """Return `text` without terminal control characters; line breaks and tabs are kept."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text).encode("utf-8", "replace").decode("utf-8")
 
 
 def one_line(text: str, width: int) -> str:
-    """Return `text` on one line of at most `width` columns, an ellipsis where it was cut."""
+    """Return `text` on one line of at most `width` columns, with an ellipsis if it was cut."""
     flat = _STACK.sub(r"\1", " ".join(printable(text).split()))
     if columns(flat) <= width:
         return flat
     ends = list(itertools.accumulate(map(_columns_of, flat[: max(width, 0)])))
-    # The ellipsis takes a column, and so may the second half of a character that is two wide.
+    # The ellipsis takes a column; a character of two columns may leave one column unused.
     kept = bisect.bisect_right(ends, max(width - 1, 0))
     return f"{flat[:kept].rstrip()}…"
 
 
 def columns(text: str) -> int:
-    """Return how many columns of a terminal `text` takes: East Asian characters take two, combining ones none."""
+    """Return the width of `text` in terminal columns: wide East Asian characters take two, combining ones none."""
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
 

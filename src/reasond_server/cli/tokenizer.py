@@ -1,4 +1,4 @@
-"""`reasond tokenizer fetch`: brings OpenAI's ranks to this machine, so that tokens can be counted here."""
+"""`reasond tokenizer fetch`: downloads OpenAI's ranks, so that tokens can be counted on this machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def fetch(encoding: str, *, source: str, folder: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Fetch the ranks of `encoding` from `source`, by default where OpenAI publishes them.
+    """Fetch the ranks of `encoding` from `source`, by default from OpenAI.
 
     Raises:
-        CommandError: there is no such encoding, or its file cannot be had.
+        CommandError: there is no such encoding, or its file cannot be fetched.
     """
     ranks = next((one for one in KNOWN_RANKS if one.name == encoding), None)
     folders = [folder] if folder else list(find_rank_folders(environ))

@@ -1,6 +1,6 @@
-"""The operator's configuration: config.toml and the environment become frozen models; nothing is started here.
+"""The operator's configuration: reads config.toml and the environment into frozen models; starts nothing.
 
-`settings` says which keys exist, `sources` reads them, `checks` refuses what must not start, `reference` shows them.
+`settings` declares the keys, `sources` reads them, `checks` rejects invalid combinations, `reference` lists them.
 """
 
 from reasond_server.config.auth import AuthKey, AuthKeySettings, AuthSettings, RoleSettings

@@ -1,4 +1,4 @@
-"""The section [auth]: which tokens are accepted and what their roles grant; reads the keys that it names."""
+"""The section [auth]: accepted tokens and the permissions of roles; reads the configured keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KeyAlgorithm = Literal[
 ]
 ClaimName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./:-]{1,128}$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
-# What a token and a certificate may have: a name of a person holds spaces.
+# Spaces are allowed: tokens and certificates may contain the name of a person.
 TokenId = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Subject = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 RoleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -59,7 +59,7 @@ class AuthKeySettings(Section):
 
 
 class RoleSettings(Section):
-    """What a role grants to the tokens that carry it."""
+    """The permissions that a role grants to its tokens."""
 
     permissions: tuple[Word, ...] = Field(
         default=(), strict=False, max_length=64, description="Permissions that the role grants."
@@ -86,7 +86,7 @@ class AgentAccountSettings(Section):
 
 
 class PeerSettings(Section):
-    """What callers may whose client certificate has a SPIFFE id of a matching path."""
+    """The permissions of callers whose client certificate has a SPIFFE id with a matching path."""
 
     path: Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/*-]{1,1024}$")] = Field(
         description='Path of the ids, such as "/ns/prod/sa/worker"; * stands for any characters.'
@@ -97,7 +97,7 @@ class PeerSettings(Section):
 
 
 def _jwks_url(value: str) -> str:
-    """Return `value` if it is an address that keys may come from, or empty."""
+    """Return `value` if it is an allowed URL for fetching keys, or empty."""
     if value and not (_HTTPS_URL.fullmatch(value) or _LOOPBACK_URL.fullmatch(value)):
         message = 'must start with "https://" (or "http://" on this machine) and hold no user, password or fragment'
         raise ValueError(message)
@@ -105,7 +105,7 @@ def _jwks_url(value: str) -> str:
 
 
 class AuthSettings(Section):
-    """Which tokens are accepted, and what they may do."""
+    """The accepted tokens and their permissions."""
 
     issuer: str = Field(
         default="reasond", min_length=1, max_length=256, description="The claim iss that tokens must carry."
@@ -182,7 +182,7 @@ _MAX_PEM_BYTES = 16_384
 _SECRET_SOURCES = ("secret", "secret_env", "secret_file")
 _MIN_DISTINCT = 8
 _MIN_UNKNOWN = 16
-# Placeholders of tutorials, tools and of our own documents: what is left without them has to carry the secret.
+# Placeholders of tutorials, tools and our own documents: a secret must be strong enough without them.
 _KNOWN_WORDS = re.compile(
     r"change[-_ ]?(me|this|it)?|secret|passw(or)?d|passphrase|example|default|replace|placeholder|eyJhbGciOi\w*"
     r"|reasond|test(ing)?|insecure|dummy|sample|token|super|development|12345678(90?)?|abcdefgh(ijklmnop)?(qrstuvwxyz)?"
@@ -205,9 +205,9 @@ class AuthKey:
 def read_auth_keys(
     keys: Sequence[AuthKeySettings], *, environ: Mapping[str, str], folder: Path
 ) -> tuple[tuple[AuthKey, ...], tuple[Violation, ...]]:
-    """Return `keys` with their secrets, and what is wrong with them.
+    """Return `keys` with their secrets, and their problems.
 
-    `folder` is where relative names of `secret_file` start.
+    Relative names of `secret_file` are resolved against `folder`.
     """
     found: list[AuthKey] = []
     problems: list[Violation] = []
@@ -228,7 +228,7 @@ def read_auth_keys(
 
 
 class _SecretError(Exception):
-    """A secret cannot be read or is too weak; `suffix` is the part of the key that says so."""
+    """A secret cannot be read or is too weak; `suffix` is the part of the key that is to blame."""
 
     def __init__(self, suffix: str, description: str) -> None:
         super().__init__(description)
@@ -272,9 +272,9 @@ def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
 
 
 def _read(path: Path, suffix: str, *, most: int) -> bytes:
-    """Return what is in the file of a key."""
+    """Return the content of a key's file."""
     try:
-        # Opening a pipe would wait for its writer, perhaps for ever.
+        # A plain open of a pipe would wait for its writer, possibly for ever.
         with open(path, "rb", opener=_open_at_once) as file:
             is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             content = file.read(most + 1) if is_regular else b""
@@ -293,7 +293,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _text_of(content: bytes) -> str:
-    """Return the text of the file of a secret without its last line end."""
+    """Return the text of a secret's file without its last line end."""
     try:
         text = content.decode()
     except ValueError:
@@ -302,7 +302,7 @@ def _text_of(content: bytes) -> str:
 
 
 def weakness_of(secret: str) -> str:
-    """Return why `secret` must not sign tokens, without quoting it; empty if it may."""
+    """Return why `secret` is too weak to sign tokens, without quoting it; empty if it is strong enough."""
     remedy = "make one with: python -c 'import secrets; print(secrets.token_urlsafe(48))'"
     length = len(secret.encode(errors="replace"))
     if length < MIN_SECRET_BYTES:

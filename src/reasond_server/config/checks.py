@@ -1,4 +1,4 @@
-"""What must hold between keys before anything starts; each refusal names the key and what to do."""
+"""Checks combinations of keys before the start; each violation names the key and the remedy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
 def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the provider of the language model: the configured one, else what the environment suggests."""
+    """Return the provider of the language model: the configured one, else the one that the environment suggests."""
     if settings.llm.provider:
         return settings.llm.provider
     return "openai" if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL") else "demo"
 
 
 def find_unservable(settings: Settings, *, dev: bool, doubtful: Collection[str] = ()) -> Iterator[Violation]:
-    """Yield what loads but must not be served: nobody could authenticate, or `dev` would be public.
+    """Yield why a loaded configuration must not be served: nobody could authenticate, or `dev` would be public.
 
     `doubtful` is as in `cross_check`.
     """
@@ -55,7 +55,7 @@ def find_unservable(settings: Settings, *, dev: bool, doubtful: Collection[str] 
 
 
 def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation] = ()) -> None:
-    """Refuse what loads but must not be served; `also` is what is wrong besides, such as with the model.
+    """Reject a loaded configuration that must not be served; `also` are further violations, such as of the model.
 
     Raises:
         SettingsError: nobody could authenticate, `dev` would be public, or `also` is not empty.
@@ -66,10 +66,10 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
 
 
 def cross_check(settings: Settings, doubtful: Collection[str] = ()) -> Iterator[Violation]:
-    """Yield what is wrong between the keys of `settings`.
+    """Yield the conflicts between keys of `settings`.
 
-    `doubtful` are keys that stand at their default because what was given cannot be used: what depends on one of them
-    is not checked.
+    `doubtful` are keys that have their default because the given value is invalid: a check that depends on one of
+    them is skipped.
     """
     for check, keys in _CHECKS:
         if not is_any_within(doubtful, keys):
@@ -77,7 +77,7 @@ def cross_check(settings: Settings, doubtful: Collection[str] = ()) -> Iterator[
 
 
 def is_any_within(doubtful: Collection[str], keys: Collection[str]) -> bool:
-    """Return whether one of `doubtful` is one of `keys`, in it, or around it; both are dotted keys."""
+    """Return whether a key of `doubtful` equals, contains or is contained in one of `keys`; all are dotted keys."""
     return any(_is_within(one, key) or _is_within(key, one) for one in doubtful for key in keys)
 
 
@@ -94,13 +94,13 @@ def _list_addresses(server: ServerSettings) -> Iterator[tuple[str, str]]:
 
 
 def _list_metrics_address(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the same of the metrics, if they have an address."""
+    """Yield the key and value of the address of the metrics, if it is set."""
     if settings.metrics.address:
         yield "metrics.address", settings.metrics.address
 
 
 def _bind_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse addresses that would be public without TLS, and a server without gRPC."""
+    """Reject addresses that would be public without TLS, and a server without gRPC."""
     server = settings.server
     if not server.grpc_address and not server.grpc_unix_socket:
         yield Violation(
@@ -117,7 +117,7 @@ def _bind_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _tls_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse TLS without its files and files without TLS."""
+    """Reject TLS without its files, and files without TLS."""
     server = settings.server
     for name in ("tls_certificate", "tls_private_key"):
         if server.tls == "files" and not getattr(server, name):
@@ -132,7 +132,7 @@ def _tls_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _peer_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse callers by certificate where no certificate is asked for, or none of them could be known."""
+    """Reject callers by certificate if the server requests no certificate, or could identify none of them."""
     auth = settings.auth
     if auth.peers and not auth.trust_domain:
         yield Violation(field="auth.trust_domain", description="is empty, but auth.peers needs it")
@@ -145,7 +145,7 @@ def _peer_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _limits_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse Redis without its address, an address without Redis, and weights for strategies that are not enabled."""
+    """Reject Redis without its address, an address without Redis, and weights for strategies that are not enabled."""
     limits = settings.limits
     has_address = bool(limits.redis_url.get_secret_value())
     if (limits.storage == "redis") != has_address:
@@ -163,7 +163,7 @@ def _limits_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _llm_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse a model without a provider: the demo model must not answer in its place."""
+    """Reject a model without a provider: the demo model must not answer in its place."""
     if not settings.llm.provider and (settings.llm.model or settings.llm.base_url):
         yield Violation(
             field="llm.provider", description="is empty, but llm.model or llm.base_url is set; name the provider"
@@ -174,7 +174,7 @@ def _llm_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violation]:
-    """Refuse a tokenizer without its file or the reverse, and waits that cannot be."""
+    """Reject a tokenizer without its file, a file without its tokenizer, and inconsistent time limits."""
     if backend.count == "tokenizer" and not backend.tokenizer_file:
         yield Violation(field=f"{section}.tokenizer_file", description='is empty, but count = "tokenizer" needs it')
     if backend.tokenizer_file and backend.count not in {"auto", "tokenizer"}:
@@ -190,7 +190,7 @@ def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violat
 
 
 def _workers_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse several processes with what only one of them can have, or would count for itself."""
+    """Reject several processes together with settings that need a single process or would be counted per process."""
     server, limits = settings.server, settings.limits
     if server.workers == 1:
         return
@@ -211,7 +211,7 @@ def _workers_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _tools_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse MCP servers that are neither a program nor an address, or both, and exceptions to nothing."""
+    """Reject MCP servers without exactly one of program and address, and private hosts that are not allowed."""
     tools = settings.tools
     for name, server in tools.mcp.items():
         section = f"tools.mcp.{name}"
@@ -231,9 +231,9 @@ def _tools_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
-    """Refuse a default that somebody chose but did not enable."""
+    """Reject a default strategy that was configured but is not enabled."""
     reasoning = settings.reasoning
-    # The built-in default is nobody's choice: a server that enables other strategies need not repeat it.
+    # The built-in default was not configured: a server that enables other strategies need not enable it too.
     chosen = reasoning.default_strategy if "default_strategy" in reasoning.model_fields_set else ""
     if chosen and chosen not in reasoning.enabled_strategies:
         enabled = ", ".join(reasoning.enabled_strategies) or "none"
@@ -257,4 +257,4 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
     (_tools_problems, ("tools.mcp", "tools.http_get")),
     (_workers_problems, ("store.url", "limits.storage")),
 )
-"""Each check with the keys whose defaults would make it find what is not so."""
+"""Each check with the keys that it needs: their defaults could make it report a false violation."""

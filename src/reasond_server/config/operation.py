@@ -1,4 +1,4 @@
-"""The sections that say how a server is run: [store], [limits], [logs], [metrics] and [tracing]."""
+"""The sections for the operation of a server: [store], [limits], [logs], [metrics] and [tracing]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Retention = Annotated[float, Field(ge=1, le=_LONGEST_RETENTION_S)]
 
 
 def _store_url(value: str) -> str:
-    """Return `value` if it is of a form that is known."""
+    """Return `value` if its form is supported."""
     if not _URL.fullmatch(value):
         message = 'must be "memory:", "sqlite:///path", "postgresql://user:password@host/database" or empty'
         raise ValueError(message)
@@ -33,7 +33,7 @@ RetentionTable = Annotated[Mapping[TenantName, Retention], AfterValidator(freeze
 
 
 class StoreSettings(Section):
-    """Where executions and agents are kept, and for how long."""
+    """Where executions and agents are stored, and for how long."""
 
     url: Annotated[str, AfterValidator(_store_url)] = Field(
         default="",
@@ -104,7 +104,7 @@ _MOST_PER_CALLER = 1_000_000_000
 
 
 class LimitsSettings(Section):
-    """What each caller may; 0 sets no bound."""
+    """The limits of each caller; 0 means no limit."""
 
     requests_per_minute: int = Field(
         default=0,
@@ -158,7 +158,7 @@ _MAX_ENDPOINT = 2048
 
 
 def _endpoint(value: str) -> str:
-    """Return `value` if it is empty, or an address without credentials in it."""
+    """Return `value` if it is empty, or an address without credentials."""
     host = value.partition("://")[2].partition("/")[0]
     if value and (not value.startswith(("http://", "https://")) or not host or any(one.isspace() for one in value)):
         message = 'must be an address such as "http://127.0.0.1:4317"'
@@ -173,7 +173,7 @@ Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class LogsSettings(Section):
-    """What the server writes to stderr about itself."""
+    """The server's own log on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
@@ -186,7 +186,7 @@ class LogsSettings(Section):
 
 
 class TracingSettings(Section):
-    """Spans over OTLP; needs the extra `otel` or `otel-http`, and is off while there is no endpoint."""
+    """Spans over OTLP; needs the extra `otel` or `otel-http`, and is off without an endpoint."""
 
     endpoint: Endpoint = Field(
         default="",
@@ -222,7 +222,7 @@ class TracingSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Where Prometheus reads; nothing is counted where it can read nowhere."""
+    """Where Prometheus reads the metrics; nothing is counted if it has no place to read them."""
 
     address: Address = Field(
         default="",

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in our own words; values of secrets never appear."""
+"""Describes the problems of a configuration in our own words; never includes the values of secrets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-# Keys under which somebody may have put a secret by mistake, such as a key instead of the name of its variable.
+# Keys that may hold a secret by mistake, such as an API key instead of the name of its variable.
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
 _STRATEGY_PARTS = 4
 
 
 def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
-    """Make the error that reports all `problems`, each with where its key was read."""
+    """Make the error that reports all `problems`, each with the origin of its key."""
     located = [
         Violation(field=problem.field, description=f"{problem.description}{_place(problem.field, origins)}")
         for problem in problems
@@ -31,7 +31,7 @@ def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) ->
 
 
 def explain(error: ErrorDetails) -> Violation:
-    """Return `error` of Pydantic as one of ours."""
+    """Convert `error` of Pydantic into a violation."""
     key = join_key(error["loc"])
     if error["type"] == "extra_forbidden":
         return Violation(field=key, description=f"is no known key; {describe_nearest(key)}")
@@ -48,7 +48,7 @@ def explain(error: ErrorDetails) -> Violation:
 
 
 def find_doubtful(error: ErrorDetails) -> Iterator[str]:
-    """Yield the keys whose values nobody knows because of `error`: its own, and the one that a wrong name meant."""
+    """Yield the keys whose values are unknown because of `error`: its own, and the key that a misspelt name meant."""
     key = join_key(error["loc"])
     yield key
     if error["type"] == "extra_forbidden" and (meant := find_nearest(key)):
@@ -56,7 +56,7 @@ def find_doubtful(error: ErrorDetails) -> Iterator[str]:
 
 
 def join_key(parts: Sequence[str | int]) -> str:
-    """Return `parts` as a dotted key; indices stand in brackets, odd names in quotes."""
+    """Return `parts` as a dotted key; indices are in brackets, names with special characters in quotes."""
     key = ""
     for part in parts:
         if isinstance(part, int):
@@ -68,7 +68,7 @@ def join_key(parts: Sequence[str | int]) -> str:
 
 
 def _wrong_chosen_key(key: str) -> str:
-    """Return what is wrong with the name of a table or of a key in it, where operators choose it."""
+    """Return the problem with a name that operators choose, of a table or of a key in it."""
     if key.startswith("auth."):
         return "is no such name: at most 64 letters, digits and . _ -"
     if not key.startswith("reasoning."):
@@ -80,7 +80,7 @@ def _wrong_chosen_key(key: str) -> str:
 
 
 def _place(key: str, origins: Mapping[str, str]) -> str:
-    """Return where `key`, or else the first key within it, was read, in parentheses; empty for defaults."""
+    """Return the origin of `key`, or else of the first key within it, in parentheses; empty for defaults."""
     within = (f"{key}.", f"{key}[")
     base = key.partition("[")[0]
     for other, origin in origins.items():

@@ -1,4 +1,4 @@
-"""The keys of the configuration as the models declare them, and their values as text: rows, the example file."""
+"""Lists the keys of the configuration and their values as text: as table rows and as the example file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SAMPLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDoc:
-    """What is to be known about one key: `range` is empty where the type says all."""
+    """The documentation of one key: `range` is empty if the type is enough."""
 
     key: str
     section: str
@@ -78,7 +78,7 @@ def is_text_key(key: str) -> bool:
 
 
 def find_nearest(key: str) -> str:
-    """Return the known key or section that is most like the dotted `key`; empty where none is."""
+    """Return the known key or section that is most similar to the dotted `key`; empty if none is similar."""
     key = _template(key)
     known = [doc.key for doc in key_docs()]
     alike = [*known, *(other for other in _list_sections() if other.count(".") == key.count("."))]
@@ -89,7 +89,7 @@ def find_nearest(key: str) -> str:
 
 
 def describe_nearest(key: str) -> str:
-    """Return a hint that names the known key most like `key`, or what is known where it stands."""
+    """Return a hint with the known key most similar to `key`, or with the known keys of its section."""
     if found := find_nearest(key):
         return f"did you mean {found}?"
     section = _template(key).rpartition(".")[0]
@@ -104,19 +104,19 @@ def _list_sections() -> list[str]:
 
 
 def _template(key: str) -> str:
-    """Return `key`, for a named backend the key of [llm] that it repeats."""
+    """Return `key`; for a key of a named backend, the same key of [llm]."""
     return re.sub(r"^llm\.backends\.[^.]+\.", "llm.", key)
 
 
 def _parents(section: str) -> Iterator[str]:
-    """Yield the sections around `section`."""
+    """Yield the sections that contain `section`."""
     while "." in section:
         section = section.rpartition(".")[0]
         yield section
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields of `model` that are no sections, with their dotted keys."""
+    """Yield the fields of `model` that are not sections, with their dotted keys."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _fields(field.annotation, f"{prefix}{name}.")
@@ -134,7 +134,7 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _range(field: FieldInfo) -> str:
-    """Return what `field` takes beyond its type: bounds of a number or the choices."""
+    """Return the allowed values of `field` beyond its type: bounds of a number or the choices."""
     if get_origin(field.annotation) is Literal:
         return ", ".join(f'"{choice}"' for choice in get_args(field.annotation))
     lowest = [constraint.ge for constraint in field.metadata if isinstance(constraint, annotated_types.Ge)]
@@ -152,7 +152,7 @@ def render_example() -> str:
     lines = _comment(_HEADER)
     section = ""
     for doc in key_docs():
-        # Tables that operators key themselves hold a sample instead of keys.
+        # Tables whose keys operators choose have a sample instead of keys.
         heading = doc.key if doc.key in _SAMPLES and doc.type_name == "table" else doc.section
         if heading != section:
             section = heading
@@ -162,7 +162,7 @@ def render_example() -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return `value` as TOML writes it; a secret as "***", unless it is empty."""
+    """Return `value` in TOML syntax; a secret as "***", unless it is empty."""
     if isinstance(value, SecretStr):
         return '"***"' if value.get_secret_value() else '""'
     if isinstance(value, tuple | list):
@@ -173,7 +173,7 @@ def toml_value(value: object) -> str:
 
 
 def _without_password(value: object) -> object:
-    """Return `value`; of an address with a password, the rest."""
+    """Return `value`; an address without its password."""
     if not isinstance(value, str) or "://" not in value:
         return value
     hidden = re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", value)
@@ -181,7 +181,7 @@ def _without_password(value: object) -> object:
 
 
 def _entry(doc: KeyDoc) -> list[str]:
-    """Return the lines of one key: what it means, a sample where it has one, its default."""
+    """Return the lines of one key: its meaning, its sample if it has one, its default."""
     limits = f" ({doc.range})" if doc.range and doc.type_name != "choice" else ""
     sample = [f"# {line}" for line in _SAMPLES.get(doc.key, "").splitlines()]
     lines = [*_comment(f"{doc.description.rstrip('.')}{limits}."), *sample]
@@ -196,7 +196,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model
-    """Yield the values within `value` that are not made of others, with their dotted keys."""
+    """Yield the leaf values within `value`, with their dotted keys."""
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             inner = getattr(value, name)
@@ -213,5 +213,5 @@ def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN4
 
 
 def _origin(key: str, origins: Mapping[str, str]) -> str:
-    """Return where `key` came from; what is in a list came from where the list did."""
+    """Return the origin of `key`; a list item has the origin of the list."""
     return origins.get(key) or origins.get(key.partition("[")[0], "default")

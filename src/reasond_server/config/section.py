@@ -1,4 +1,4 @@
-"""What all sections of the configuration share, and the settings of one model backend."""
+"""The base of all sections of the configuration, and the settings of one model backend."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", 
 
 
 class Section(BaseModel):
-    """Base of all sections: strict types, unknown keys refused, immutable."""
+    """Base of all sections: strict types, no unknown keys, immutable."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
 def require_base_url(value: str) -> str:
-    """Return `value` if it is an address of HTTP without credentials in it, or empty.
+    """Return `value` if it is an HTTP URL without credentials, or empty.
 
     Raises:
-        ValueError: it is not; the text says which form is right.
+        ValueError: it is neither; the text describes the valid form.
     """
     if value and not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s@?#]*)?", value):
         message = 'must start with "http://" or "https://" and hold no user, password, query or fragment'
@@ -41,7 +41,7 @@ def require_base_url(value: str) -> str:
 
 
 def _capability(value: object) -> Capability:
-    """Return `value` if a capability may have it: a truth value, a whole number, a string, a list of strings."""
+    """Return `value` if its type is allowed for a capability: boolean, integer, string or list of strings."""
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -71,7 +71,7 @@ CapabilityTable = Annotated[
 
 
 class BackendSettings(Section):
-    """One language model behind one address. Which capabilities there are is told by `llm/profiles.py`."""
+    """One language model at one address; `llm/profiles.py` declares the capabilities."""
 
     model: str = Field(default="", max_length=200, description="Name of the model as the provider knows it.")
     api_key_env: EnvironmentName = Field(

@@ -1,7 +1,7 @@
-"""Every key of config.toml with its default, range and meaning; the guide and the example are made from it.
+"""Every key of config.toml with its default, range and meaning; the guide and the example are generated from it.
 
-Keys named `_s` are seconds, `_ms` milliseconds, `_bytes` bytes. Values have exactly the type that is
-declared (a whole number will do where a fraction may stand).
+Keys that end in `_s` are in seconds, `_ms` in milliseconds, `_bytes` in bytes. Values have exactly the declared type
+(but an integer is accepted for a float).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Scalar = bool | int | float | str
 
 
 def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `values` if none stands twice."""
+    """Return `values` if they have no duplicate."""
     if len(set(values)) != len(values):
         message = "must not name a strategy twice"
         raise ValueError(message)
@@ -40,7 +40,7 @@ def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _scalar(value: object) -> object:
-    """Return `value` if it is a string, a finite number or a truth value."""
+    """Return `value` if it is a string, a finite number or a boolean."""
     if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
         message = "must be a string, a finite number, true or false"
         raise ValueError(message)
@@ -57,7 +57,7 @@ def _freeze_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
 
 
 def _is_number(value: Scalar) -> bool:
-    """Return whether `value` is a number; truth values are none."""
+    """Return whether `value` is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -70,7 +70,7 @@ StrategyTable = Annotated[
 
 
 class ServerSettings(Section):
-    """Where the server listens, how it ends, and what it takes from a client."""
+    """Addresses, shutdown and limits for clients."""
 
     grpc_address: Address = Field(
         default="127.0.0.1:50051",
@@ -214,7 +214,7 @@ class ServerSettings(Section):
 
 
 class _ProviderSettings(Section):
-    """Who answers; apart, so that the key stands first in its section."""
+    """The provider; a class of its own, so that the key comes first in its section."""
 
     provider: Literal["", "demo", "openai"] = Field(
         default="",
@@ -224,7 +224,7 @@ class _ProviderSettings(Section):
 
 
 class LlmSettings(BackendSettings, _ProviderSettings):
-    """Which language model does the thinking."""
+    """The language model of the server."""
 
     backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
         default_factory=lambda: MappingProxyType({}),
@@ -235,7 +235,7 @@ class LlmSettings(BackendSettings, _ProviderSettings):
 
 
 class PerformanceSettings(Section):
-    """How much the core does at once."""
+    """The concurrency of the core."""
 
     max_concurrent_requests: int = Field(
         default=100, ge=1, le=100_000, description="Most executions at once; more of them wait."
@@ -265,7 +265,7 @@ class PerformanceSettings(Section):
 
 
 class ReasoningSettings(Section):
-    """Which strategies there are and what they default to."""
+    """The enabled strategies and their defaults."""
 
     default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_]*)?$", max_length=64)] = Field(
         default="chain_of_thought",
@@ -286,7 +286,7 @@ class ReasoningSettings(Section):
 
     @property
     def effective_default_strategy(self) -> str | None:
-        """The default strategy, None where it is not enabled, as on a server without any strategy."""
+        """The default strategy; None if it is not enabled, as on a server without strategies."""
         return self.default_strategy if self.default_strategy in self.enabled_strategies else None
 
 

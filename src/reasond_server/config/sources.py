@@ -1,4 +1,4 @@
-"""Reads the configuration, from the file and the environment over it, each value with its origin; watches the file."""
+"""Reads the configuration from the file and the environment, each value with its origin; watches the file."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _FILE_VARIABLE = "REASOND_CONFIG"
 _DEFAULT_FILE = "config.toml"
 _MAX_FILE_BYTES = 1024 * 1024
 _DEFAULT = "default"
-# Twice as deep as any key; tables are walked recursively.
+# Twice the depth of any key; bounded because tables are walked recursively.
 _MAX_DEPTH = 16
-# A group may read, as that of a container does.
+# The group may read: containers often rely on that.
 _OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """The configuration and where each dotted key came from.
+    """The configuration and the origin of each dotted key.
 
-    `origins` says "default", "file <name>" or "environment NAME"; `auth_keys` are `settings.auth.keys` with
-    their secrets; `file` is what was read, None if there was no file.
+    The values of `origins` are "default", "file <name>" or "environment NAME"; `auth_keys` are `settings.auth.keys`
+    with their secrets; `file` is the path that was read, None if there was no file.
     """
 
     settings: Settings
@@ -54,7 +54,7 @@ class LoadedSettings:
 
     @property
     def folder(self) -> Path:
-        """What the files that are named in the settings are relative to."""
+        """The folder to which relative paths in the settings refer."""
         return self.file.parent if self.file else Path()
 
     def find_exposed_files(self) -> tuple[str, ...]:
@@ -79,9 +79,9 @@ class LoadedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A configuration that may be wrong: what is right of it, and everything that is wrong.
+    """A configuration that may be invalid: its valid part, and all its problems.
 
-    `loaded` has the default in place of each value that cannot be used. `doubtful` are the keys of which that is so.
+    `loaded` has the default in place of each invalid value; `doubtful` are the keys of these values.
     """
 
     loaded: LoadedSettings
@@ -92,11 +92,11 @@ class Examined:
 def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """Read the configuration.
 
-    The file is `path`, else what REASOND_CONFIG names, else config.toml in the working directory if there is
-    one. REASOND__SECTION__KEY overrides a key; its value is read as TOML, and as plain text if it is none.
+    The file is `path`, else the one that REASOND_CONFIG names, else config.toml in the working directory if there is
+    one. REASOND__SECTION__KEY overrides a key; its value is parsed as TOML, or taken as text if it is not TOML.
 
     Raises:
-        SettingsError: with everything that is wrong, or where the file cannot be read.
+        SettingsError: the configuration is invalid (with every problem), or the file cannot be read.
     """
     found = examine(path, environ)
     if found.problems:
@@ -105,10 +105,10 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
 
 
 def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
-    """Read the configuration as `load` does, and return what is wrong instead of raising it.
+    """Read the configuration as `load` does, but return its problems instead of raising them.
 
     Raises:
-        SettingsError: the file cannot be read, or is no TOML.
+        SettingsError: the file cannot be read, or is not TOML.
     """
     file = _choose_file(path, environ)
     tree = {} if file is None else _read_file(file)
@@ -127,9 +127,9 @@ def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
 
 
 def _validate(tree: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
-    """Return the settings that `tree` stands for, without what is wrong, and Pydantic's findings about that.
+    """Return the settings of `tree` without its invalid values, and Pydantic's errors about these.
 
-    What is wrong is taken out of `tree`. That may leave a table incomplete, which is then taken out as a whole.
+    Invalid values are removed from `tree`. If that leaves a table incomplete, the whole table is removed.
     """
     found: list[ErrorDetails] = []
     while True:
@@ -146,7 +146,7 @@ def _validate(tree: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
 
 
 def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[str, ...]:
-    """Return the path in `tree` of what is at `place`, or of the innermost value around it that a table holds."""
+    """Return the path of the value at `place` in `tree`, or of the innermost value around it that is in a table."""
     found: list[str] = []
     node: Any = tree
     for part in place:
@@ -158,9 +158,9 @@ def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[s
 
 
 class FileWatch:
-    """Reads `file` again when it was written, replaced or linked anew; one that is wrong changes nothing.
+    """Reads `file` again when it is written, replaced or relinked; an invalid file changes nothing.
 
-    `apply` gets the new settings and applies those that may change while the server runs.
+    `apply` receives the new settings and applies those that may change while the server runs.
     """
 
     def __init__(self, *, file: Path, environ: Mapping[str, str], apply: Callable[[Settings], None]) -> None:
@@ -170,13 +170,13 @@ class FileWatch:
         self._stamp = self._look()
 
     async def run(self, *, every_s: float = 2.0) -> None:
-        """Look every `every_s` seconds until cancelled."""
+        """Check the file every `every_s` seconds until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             self.check()
 
     def check(self) -> bool:
-        """Take over the file if it has changed; return whether that was so."""
+        """Load the file if it has changed; return whether it was applied."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
@@ -194,7 +194,7 @@ class FileWatch:
         return True
 
     def _look(self) -> tuple[int, ...]:
-        """Return what changes with every writing of the file."""
+        """Return attributes of the file that change with every write."""
         try:
             found = self._file.stat()
         except OSError:
@@ -203,7 +203,7 @@ class FileWatch:
 
 
 def _read_mode(path: Path) -> int:
-    """Return the permissions of a file; 0 if it is not there, which others tell."""
+    """Return the permissions of a file; 0 if it is missing, which is reported elsewhere."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -222,7 +222,7 @@ def _choose_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Return what the TOML file at `path` says."""
+    """Return the content of the TOML file at `path`."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -253,7 +253,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _is_shallow(tree: Mapping[str, Any]) -> bool:
-    """Return whether tables are nested at most as deep as they may be."""
+    """Return whether tables are nested no deeper than _MAX_DEPTH."""
     level: list[Any] = [tree]
     for _ in range(_MAX_DEPTH):
         level = [value for table in level for value in table.values() if isinstance(value, dict)]
@@ -268,7 +268,7 @@ def _file_error(path: Path, problem: str, remedy: str) -> SettingsError:
 
 
 def _syntax(message: str, text: str) -> tuple[str, str]:
-    """Return where `text` is no TOML, and why in our words; tomllib's own words may quote the text."""
+    """Return where and why `text` is not TOML, in our own words; the message of tomllib may quote the text."""
     if message.startswith("Exceeds the limit"):
         return "has a fault", "a whole number has more than 4300 digits"
     match = re.search(r"at line (\d+), column (\d+)\)$", message)
@@ -278,7 +278,7 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
 
 
 def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the dotted keys of all values in `tree` that are no tables."""
+    """Yield the dotted keys of all values in `tree` that are not tables."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
@@ -287,7 +287,7 @@ def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str, str]) -> Iterator[Violation]:
-    """Put the environment's values into `tree` and `origins`; yield those that have no place there."""
+    """Write the environment's values into `tree` and `origins`; yield those that fit no key."""
     for variable in sorted(environ):
         if not variable.startswith(_PREFIX):
             continue
@@ -305,7 +305,7 @@ def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str
 
 
 def _value(text: str, *, is_text: bool) -> Any:  # noqa: ANN401 - any value of TOML
-    """Return `text` of the environment as TOML's value, or as it is where it is none or text is wanted."""
+    """Parse `text` of the environment as TOML; return it unchanged if it is not TOML or if `is_text`."""
     try:
         tree = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

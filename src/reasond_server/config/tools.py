@@ -1,4 +1,4 @@
-"""The section [tools]: which tools there are, their limits, and the servers of others."""
+"""The section [tools]: the enabled tools, their limits, and MCP servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?:\*\.)?(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:
 
 
 def _host(value: str) -> str:
-    """Return `value` if it is the name of a host, with `*.` before it or not, or an IP address."""
+    """Return `value` if it is a host name, optionally with `*.` before it, or an IP address."""
     name = value.lower().rstrip(".")
     try:
         return str(ipaddress.ip_address(name.strip("[]")))
@@ -44,7 +44,7 @@ Headers = Annotated[Mapping[HeaderName, Secret], AfterValidator(freeze)]
 
 
 class HttpGetSettings(Section):
-    """The tool that fetches from the web; off while no host is allowed."""
+    """The tool that fetches web pages; off while no host is allowed."""
 
     allow_hosts: tuple[Host, ...] = Field(
         default=(),
@@ -104,7 +104,7 @@ class McpServerSettings(Section):
 
 
 class ToolsSettings(Section):
-    """What models may call; nothing is offered to a run unless it allows tool use."""
+    """The tools that models may call; a run gets none unless it allows tool use."""
 
     enabled: tuple[ToolName, ...] = Field(
         default=("calculator", "current_time"),

@@ -1,1 +1,1 @@
-"""What a model is shown and what is read out of its replies: sections, segments, tags, windows; calls no tool."""
+"""Prompts of a model and parsing of its replies: sections, segments, tags, windows. Nothing here calls a tool."""

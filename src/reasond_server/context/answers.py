@@ -1,11 +1,10 @@
-r"""Final answers: found in a reply, and brought to a form in which equal ones are equal, so that votes can be counted.
+r"""Final answers: finding them in a reply, and normalising them, so that equal answers can be counted as votes.
 
-What is spelled differently counts as one: case, white space, quotes, markdown, a full stop at the end, `$…$` and
-`\boxed{…}` of LaTeX, a lead such as "The answer is". Numbers are compared by value: `1,000`, `1000`, `1000.0`,
-`1e3`, `$1,000` and `2000/2` are one, `1/2` and `½` are `0.5`, and `1 1/2` is `1.5`. Units stay: `5 km` is neither `5`
-nor `5 m`, `5 %` is not `5`, and `5 mW` is not `5 MW`. Two numbers of different value never become one: `10²` is `10^2`
-and not `102`, `5!` is not `5`. A comma is a thousands separator only between groups of three digits, as in English;
-`1,5` stays text.
+Normalisation ignores case, white space, quotes, markdown, a full stop at the end, `$…$` and `\boxed{…}` of LaTeX, and a
+lead such as "The answer is". Numbers are compared by value: `1,000`, `1000`, `1000.0`, `1e3`, `$1,000` and `2000/2` are
+equal, `1/2` and `½` are `0.5`, and `1 1/2` is `1.5`. Units are kept: `5 km` is neither `5` nor `5 m`, `5 %` is not `5`,
+and `5 mW` is not `5 MW`. Numbers with different values are never equal: `10²` is `10^2` and not `102`, `5!` is not `5`.
+A comma is a thousands separator only between groups of three digits, as in English; `1,5` stays text.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ _LATEX_SPACE = re.compile(r"\\(?:left|right|displaystyle)(?![a-zA-Z])|\\[,;:! ]|
 _LATEX_ESCAPE = re.compile(r"\\([%$#&_{}])")
 _THOUSANDS_LATEX = re.compile(r"(?<=\d)\{,\}(?=\d{3})")
 _POWER = re.compile(r"\^ ?\{ ?([+-]?\w{1,20}) ?\}(?!\w)")
-# Compatibility forms would make 102 of 10², and 11/2 of 1½.
+# NFKC alone would turn 10² into 102, and 1½ into 11/2.
 _RAISED = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u207d-\u207f]+")
 _LOWERED = re.compile(r"(?<=\d)[\u2080-\u2089]+|[\u2080-\u2089]+(?=\d)")
 _FRACTION_AFTER_NUMBER = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _FACTORIAL = re.compile(r"(?:[\d)]|(?<![^\W\d_])[^\W\d_])!+(?=[.?;, ]*$)")
 _LISTED = re.compile(r" ?, ?(?=\S)")
-# Where an answer follows: on the same line, or on the next ones. The last line counts if it is a heading.
+# Marks before an answer, which follows on the same line or on the next lines. A heading on the last line is a mark too.
 _MARK = re.compile(
     r"\bfinal answer(?:[*_]{0,3}[ \t]{1,4}is\b)?|\banswer is\b|\banswer[*_]{0,3}[ \t]?:"
     r"|^[ \t]{0,8}(?:#{1,6}[ \t]|\*{2,3})[ \t]{0,4}answer[*:]{0,4}[ \t]{0,8}$|^[ \t]{0,8}a:"
@@ -90,9 +89,10 @@ _MAX_PLAIN_ANSWER: Final = 200
 
 
 def normalize_answer(answer: str) -> str:
-    """Return the form of `answer` that votes are counted on; empty for one that is blank.
+    """Return the normalised form of `answer`, by which votes are counted; empty for a blank answer.
 
-    The form of a form is itself. Of an answer longer than 20,000 characters only white space and case are evened out.
+    Normalising twice changes nothing more. In an answer of more than 20,000 characters, only white space, case,
+    quotes and compatibility forms are normalised.
     """
     text = _FRACTION_AFTER_NUMBER.sub(" ", _LOWERED.sub(r"_\g<0>", _RAISED.sub(r"^\g<0>", answer)))
     text = " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
@@ -107,11 +107,11 @@ def normalize_answer(answer: str) -> str:
 
 
 def answer_of_text(text: str) -> str:
-    r"""Return the final answer of a reply that did not tag one; empty where there is none to be seen.
+    r"""Return the final answer of a reply without a tagged answer; empty if none is found.
 
-    That is what the last `\boxed{…}` holds, else what follows the last mark: "answer is", "Answer:", "Final Answer" or
-    "A:", a heading on the last line; else the whole if it has at most 200 characters. Markdown around a marked answer
-    is left out, and where nothing else follows on the line of the mark, the answer is the next line that has text.
+    It is the content of the last `\boxed{…}`; else the text after the last mark ("answer is", "Answer:",
+    "Final Answer", "A:", or a heading on the last line); else the whole text if it has at most 200 characters. Markdown
+    around a marked answer is removed. If the line of the mark ends there, the answer is the next line with text.
     """
     boxed = _find_last_boxed(text)
     if boxed:
@@ -126,7 +126,7 @@ def answer_of_text(text: str) -> str:
 
 
 def _read_marked(text: str) -> str:
-    """Return the first line that is more than markdown, without its markdown; empty where there is none."""
+    """Return the first line that has more than markdown, without its markdown; empty if there is none."""
     for line in text.split("\n")[:_MOST_LINES]:
         shown = _ENDED_EMPHASIS.sub("", line.lstrip(" \t:=>"))
         shown = _EMPHASIS.sub(r"\2", shown.lstrip("#").strip())
@@ -141,7 +141,7 @@ def _read_marked(text: str) -> str:
 
 
 def _simplify(text: str) -> str:
-    """Take one layer of wrapping off, or bring what is left to its form."""
+    """Remove one layer of wrapping; if there is none, normalise the text."""
     text = _EMPHASIS.sub(r"\2", _strip_latex(text)).strip()
     for opening, closing in _WRAPS:
         inner = text[len(opening) : -len(closing)]
@@ -164,13 +164,13 @@ def _strip_latex(text: str) -> str:
 
 
 def _spell_number(text: str) -> str:
-    """Return the one spelling of a number; empty for what is none, or a monstrous one."""
+    """Return the canonical spelling of a number; empty if `text` is not a number, or too large."""
     found = _VALUE.fullmatch(_CURRENCY.sub(r"\1", text))
     return "" if found is None else _spell(found)
 
 
 def _spell_quantity(text: str) -> str:
-    """Return a number with its unit; empty for anything else."""
+    """Return the canonical spelling of a number with a unit; empty for any other text."""
     found = _QUANTITY.fullmatch(text)
     value = _spell(found) if found else ""
     if found is None or not value:
@@ -194,7 +194,7 @@ def _spell(found: re.Match[str]) -> str:
 
 
 def _spell_decimal(value: Fraction) -> str:
-    """Return the decimal expansion if it ends, else the reduced fraction."""
+    """Return the decimal expansion if it is finite, else the reduced fraction."""
     twos = fives = 0
     rest = value.denominator
     while rest % 2 == 0:
@@ -210,7 +210,7 @@ def _spell_decimal(value: Fraction) -> str:
 
 
 def _find_last_boxed(text: str) -> str:
-    r"""Return what the last `\boxed{…}` holds, braces inside it counted."""
+    r"""Return the content of the last `\boxed{…}`, with nested braces matched."""
     start = text.rfind(_BOXED)
     if start < 0:
         return ""

@@ -1,4 +1,4 @@
-"""One call of a model: how much it may write, fragments while it writes, and the parsed reply at its end."""
+"""One model call: its room to write, the fragments of its stream, and the parsed reply at its end."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ResultT = TypeVar("ResultT")
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
-# Some 64 tokens: what a model that is about to end may still write after its closing tag.
+# About 64 tokens: a model that is about to end may write this much after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
 
 
 @value
 class ModelReply:
-    """The whole reply of a call; `calls` are native tool calls.
+    """The complete reply of a call; `calls` are native tool calls.
 
-    A reply with a closing tag has the finish STOP, whatever the model wrote after it. `cut_usage` is what a call before
-    this one had, if stop strings ended that in its hidden reasoning; `usage` leaves it out.
+    A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
+    an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
     """
 
     parsed: ParsedReply
@@ -45,19 +45,19 @@ class ModelReply:
 
     @property
     def is_only_hidden_reasoning(self) -> bool:
-        """Whether hidden reasoning is all that the model wrote."""
+        """Whether the model wrote only hidden reasoning."""
         parsed = self.parsed
         has_text = bool(parsed.text.strip() or parsed.content.strip())
         return not has_text and bool(self.usage.reasoning_tokens or parsed.thinking.strip())
 
     @property
     def spent(self) -> Usage:
-        """What all calls had that were made for this reply."""
+        """The usage of all calls that were made for this reply."""
         return self.usage + self.cut_usage
 
     @property
     def reasoning_tokens(self) -> int:
-        """The tokens of hidden reasoning: as reported, or all output where none are told apart."""
+        """The tokens of hidden reasoning: as reported, or all output if the report does not separate them."""
         return self.usage.reasoning_tokens or self.usage.output_tokens
 
 
@@ -70,10 +70,10 @@ class ReplyListener:
             is_asking = listener.ask_again()
         rest, reply = listener.close(counter)
 
-    The closing tags of `kinds` are the stop strings. Some providers ignore stop strings: what they write after the
-    closing tag is read and dropped, because the usage comes at the end of the call. When they write much more,
-    `is_done` becomes true: then close the call, and its usage is counted here (UsageSource.ESTIMATED). `label` is that
-    of the ChatRequest.
+    The closing tags of `kinds` are the stop strings. Some providers ignore stop strings: their text after the closing
+    tag is read and dropped, because the usage comes at the end of the call. After much more text `is_done` becomes
+    true: then close the call, and `close` counts its usage (UsageSource.ESTIMATED). `label` is the label of the
+    ChatRequest.
     """
 
     __slots__ = ("_calls", "_cut_usage", "_finished", "_kinds", "_parser", "_past", "_written", "request")
@@ -130,15 +130,15 @@ class ReplyListener:
         return ()
 
     def _pass_over(self, event: Text | ReasoningText | ToolCall) -> None:
-        """Count text after the closing tag: it is paid for, and its length shows whether the model stops."""
+        """Count text after the closing tag: it is billed, and its length shows whether the model stops."""
         text = event.text if isinstance(event, Text | ReasoningText) else event.arguments_json
         self._written.append(text)
         self._past += len(text)
 
     def ask_again(self) -> bool:
-        """Return whether to send `request` once more: stop strings ended the reasoning, and now it has none.
+        """Return whether to send `request` again, now without stop strings, because they ended the reasoning.
 
-        What the call wrote is forgotten. It asks again once at most.
+        The text of the first call is discarded. A request is repeated at most once.
         """
         finished = self._finished
         if finished is None or not finished.is_stopped_in_reasoning or not self.request.stop:
@@ -153,7 +153,7 @@ class ReplyListener:
         """Return the fragments that were held back, and the reply.
 
         Raises:
-            ModelProtocolError: the model ended without saying how.
+            ModelProtocolError: the stream of the model ended without a finish reason.
         """
         finished = self._end_for_model(counter) if self._finished is None else self._finished
         if self._parser.is_done:
@@ -165,7 +165,7 @@ class ReplyListener:
                 calls=tuple(self._calls),
                 cut_usage=self._cut_usage,
             )
-        # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
+        # The text does not include stop strings, so after STOP an open tag counts as closed, except in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
         rest = self._parser.close(is_stop=is_stop)
         parsed = self._parser.result
@@ -179,7 +179,7 @@ class ReplyListener:
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:
-        """Return the end of a call that we closed before the model did."""
+        """Return the `Finished` of a call that was closed before the model ended it."""
         if not self._parser.is_done:
             raise ModelProtocolError("the model's stream ended without a reason")
         usage = Usage(
@@ -206,7 +206,7 @@ async def hear(
     """Call `model` and yield fragments as they become certain, then one ModelReply; see `ReplyListener`.
 
     Raises:
-        ModelProtocolError: the model ended without saying how.
+        ModelProtocolError: the stream of the model ended without a finish reason.
         ReasondError: as `model.stream`.
     """
     listener = ReplyListener(
@@ -239,10 +239,10 @@ async def hear(
 async def measure_room(
     messages: Sequence[Message], *, max_tokens: int, model: ChatModel
 ) -> tuple[int, tuple[str, ...]]:
-    """Return how many tokens the model may write after `messages`, and a warning if these are fewer than `max_tokens`.
+    """Return the tokens that the model may write after `messages`, and a warning if they are less than `max_tokens`.
 
     Raises:
-        ContextExhaustedError: there is no room for `LEAST_TOKENS`.
+        ContextExhaustedError: the context window has no room for `LEAST_TOKENS`.
     """
     window = model.context_window
     if window is None:
@@ -268,19 +268,19 @@ async def measure_room(
 
 
 async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
-    """Return the tokens of `messages` by `counter`; a long prompt is counted beside the event loop."""
+    """Return the tokens of `messages` by `counter`; a long prompt is counted in a thread."""
     if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(counter.count_prompt, messages)
     return counter.count_prompt(messages)
 
 
 async def run_by_size(characters: int, work: Callable[[], ResultT]) -> ResultT:
-    """Return what `work` does with a text of so many characters; a long text is worked on beside the event loop."""
+    """Return the result of `work`, which handles `characters` characters; it runs in a thread if these are many."""
     return await asyncio.to_thread(work) if characters > LONG_TEXT_CHARACTERS else work()
 
 
 def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
-    """Return an upper bound of a prompt's tokens: their count, or where the counter only estimates the bytes.
+    """Return an upper bound of a prompt's tokens: an exact count, or the bytes if the counter only estimates.
 
     A token is at least one byte.
     """

@@ -1,24 +1,24 @@
-"""What one window of bounded context hands to the next, and how the progress of a window becomes it.
+"""The carryover: the notes that one window of bounded context passes to the next, and how they are made.
 
-At most m = carryover_size tokens, labels included, made of up to four parts:
+It has at most m = carryover_size tokens, labels included, in up to four parts:
 
-| part   | what                                                                 | hybrid | summary | tail |
+| part   | content                                                              | hybrid | summary | tail |
 | head   | the beginning of the first window's reasoning, pinned, <= 256 tokens | m/8    | -       | -    |
 | fields | strategy, progress, next steps, unresolved; the latest of each       | m/4    | m/2     | -    |
 | facts  | key findings and typed lines, one a line                             | 3m/8   | m/2     | -    |
-| tail   | the end of what the window wrote                                     | rest   | -       | m    |
+| tail   | the end of the window's output                                       | rest   | -       | m    |
 
-In hybrid, facts are appended and never removed. A fact that is there already, spelt alike, is not added. A fact that
-does not fit any more is carried once, in the tail of the window that wrote it. The facts stand before the other
-fields, because a server that caches prefixes reads only again what stands behind the first change. In summary mode the
-findings of each summary replace those of the last one. Where a summary is missing, both modes carry facts and tail, and
-the report says so.
+In hybrid mode, facts are appended and never removed. A fact with the same spelling as an existing one is not added. A
+fact that does not fit is carried only once, in the tail of the window that wrote it. The facts are before the other
+fields, because a server that caches prefixes must read everything after the first change again. In summary mode, the
+findings of each summary replace the previous findings. If a summary is missing, both modes carry facts and tail, and
+the report has the reason.
 
 Sources: seed 000 FR-5 and Feature 3 (the fields); Delethink, arXiv 2510.06557 (head and tail).
 
-Fields are read leniently, as models write them: renamed, translated, over many lines, or as JSON. A field begins at a
-line `label: value`, with or without marks of lists, headings and emphasis around the label, and goes on to the next
-label. What stands before the first label, and a text without any, is kept as it is: nothing that a model wrote is lost.
+Fields are parsed leniently: models rename them, translate them, write them on several lines, or as JSON. A field begins
+with a line `label: value`, with or without list, heading or emphasis marks around the label, and ends at the next
+label. Text before the first label, or without labels, is kept unchanged, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _CLOSING_MARKS = " \t.;,!\u3002"
 _MOST_LINES = 20_000
 _MOST_HEAD_TOKENS = 256
-# Where two parts meet, a tokenizer may count a few tokens more than for the two alone.
+# A tokenizer may count a few more tokens for two joined parts than for the two alone.
 _JOINT_TOKENS = 8
 _HEAD_LABEL = "Opening:"
 _TAIL_LABEL = "Latest:"
@@ -58,7 +58,7 @@ _NO_FIELDS = "the notes had none of the five fields"
 
 
 class NoteField(StrEnum):
-    """The five fields, in the order in which a model is asked for them; the values are the labels."""
+    """The five fields, in the order of the prompt; the values are the labels."""
 
     STRATEGY = "Current Strategy"
     FINDINGS = "Key Findings"
@@ -103,19 +103,19 @@ _FIELD_OF: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What was read: `fields` holds only those that say something, `rest` what belongs to none."""
+    """Parsed notes: `fields` has the fields that are not empty, `rest` the text outside all fields."""
 
     fields: Mapping[NoteField, str] = field(default_factory=dict)
     rest: str = ""
 
     @property
     def findings(self) -> Sequence[str]:
-        """Each finding by itself, without the mark of a list."""
+        """Each finding separately, without list marks."""
         return tuple(read_bare_lines(self.fields.get(NoteField.FINDINGS, "")))
 
 
 def read_notes(text: str) -> Notes:
-    """Return the fields of `text`; a field that comes twice is joined. Time is linear in `text`."""
+    """Return the fields of `text`; several values of one field are joined. Takes linear time."""
     from_json = _read_json(text)
     if from_json is not None:
         return from_json
@@ -135,7 +135,7 @@ def read_notes(text: str) -> Notes:
 
 
 def read_typed_lines(text: str) -> Iterator[str]:
-    """Yield the lines of `text` that say of what type they are, such as `Result: 42`, in one spelling."""
+    """Yield the lines of `text` that begin with a type, such as `Result: 42`, with a uniform spelling of the type."""
     for line in text.splitlines()[:_MOST_LINES]:
         found = _TYPED.fullmatch(_BULLET.sub("", line.strip(), count=1).lstrip("*_`"))
         if found is not None:
@@ -143,7 +143,7 @@ def read_typed_lines(text: str) -> Iterator[str]:
 
 
 def read_bare_lines(text: str) -> Iterator[str]:
-    """Yield the lines of `text` that say something, without the marks of lists."""
+    """Yield the lines of `text` that have letters or digits, without list marks."""
     for line in text.splitlines():
         bare = _BULLET.sub("", line.strip(), count=1).strip()
         if any(map(str.isalnum, bare)):
@@ -151,22 +151,22 @@ def read_bare_lines(text: str) -> Iterator[str]:
 
 
 def fact_key_of(fact: str) -> str:
-    """Return what two spellings of one fact have in common: blanks, closing marks and the case of long words differ.
+    """Return a key that ignores white space, closing punctuation and the case of long words.
 
-    Short words keep their case, signs and digits stay: `5 mW` is not `5 MW`, and `x = -3` not `x = 3`.
+    Short words keep their case, and signs and digits are kept: `5 mW` is not `5 MW`, and `x = -3` is not `x = 3`.
     """
     joined = " ".join(unicodedata.normalize("NFC", fact).split()).rstrip(_CLOSING_MARKS)
     return _LONG_WORD.sub(lambda word: word[0].casefold(), joined)
 
 
 def _fold_label(label: str) -> str:
-    """Return a label as the aliases are written."""
+    """Return a label in the spelling of the aliases."""
     words = re.sub(r"[_*`\s]+", " ", unicodedata.normalize("NFKC", label)).strip()
     return words.casefold() if words.isascii() else unicodedata.normalize("NFKC", words.lower())
 
 
 def _read_json(text: str) -> Notes | None:
-    """Return the fields of a JSON object; None where `text` is none or names none of them."""
+    """Return the fields of a JSON object; None if `text` is not a JSON object or has none of the fields."""
     stripped = text.strip()
     if not (stripped.startswith("{") and stripped.endswith("}")):
         return None
@@ -183,7 +183,7 @@ def _read_json(text: str) -> Notes | None:
 
 
 def _spell_value(value: object) -> str:
-    """Return a JSON value as text, a list with a line for each of its values."""
+    """Return a JSON value as text; a list has one line per item."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list):
@@ -193,7 +193,7 @@ def _spell_value(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carryover:
-    """The parts, neutralised. `is_begun` tells that a window has been compressed, so that no other is the first."""
+    """The parts, neutralised. `is_begun` is true after the first window was compressed."""
 
     mode: CarryoverMode
     head: str = ""
@@ -203,13 +203,13 @@ class Carryover:
     is_begun: bool = False
 
     def render(self, *, counter: TokenCounter, limit: int) -> str:
-        """Return the notes as a window shows them, in at most `limit` tokens of `counter`."""
+        """Return the notes as a window shows them, with at most `limit` tokens by `counter`."""
         whole = self.text
         return whole if counter.count_text(whole) <= limit else _fit(self, counter=counter, limit=limit).made.text
 
     @property
     def text(self) -> str:
-        """The parts as one text with their labels, however long."""
+        """The parts as one text with their labels, of any length."""
         parts = [f"{_HEAD_LABEL}\n{self.head}"] if self.head else []
         for name in self._order:
             if name is NoteField.FINDINGS and self.facts:
@@ -218,12 +218,12 @@ class Carryover:
                 parts.append(f"{name}: {self.fields[name]}")
         if self.tail:
             parts.append(f"{_TAIL_LABEL}\n{self.tail}" if parts else self.tail)
-        # Two harmless parts may join to what looks like a tag.
+        # Two harmless parts may together look like a tag.
         return neutralize("\n".join(parts))
 
     @property
     def _order(self) -> Sequence[NoteField]:
-        """The fields as they are shown: what only grows first, so that caches of prefixes know it again."""
+        """The order of the fields. In hybrid mode findings are first: they only grow, which suits prefix caches."""
         if self.mode is not CarryoverMode.HYBRID:
             return tuple(NoteField)
         return (NoteField.FINDINGS, *(name for name in NoteField if name is not NoteField.FINDINGS))
@@ -231,7 +231,7 @@ class Carryover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """A new carryover, the notes that it gives, and the report on how it was made."""
+    """A new carryover, its text, and the report on how it was made."""
 
     carryover: Carryover
     text: str
@@ -248,10 +248,10 @@ def compress(
     counter: TokenCounter,
     limit: int,
 ) -> Compression:
-    """Return what the next window is given after one that wrote `written`.
+    """Return the carryover for the next window after a window that wrote `written`.
 
-    `summary` is what a call of its own made of it; `failure` why there is none though one was due. Time is linear in
-    the texts and in `limit`.
+    `summary` is the reply of a separate summary call; `failure` is why a summary that was due is missing. Time is
+    linear in the texts and in `limit`.
     """
     draft, reason = (
         (_draft_tail(before, written), "")
@@ -272,7 +272,7 @@ def compress(
 
 
 def _draft_tail(before: Carryover, written: ParsedReply) -> Carryover:
-    """Return the notes, or everything where none are marked: Delethink's raw tail."""
+    """Return the marked notes, or all text if none are marked: Delethink's raw tail."""
     notes = written.content.strip() if written.kind is TagKind.CONTINUE else ""
     return replace(before, tail=neutralize(notes or written.written), is_begun=True)
 
@@ -286,7 +286,7 @@ def _draft(
     counter: TokenCounter,
     limit: int,
 ) -> tuple[Carryover, str]:
-    """Return the parts before they are cut to size, and why the mode could not be kept."""
+    """Return the parts before they are cut to size, and the reason for a fallback from the mode, empty for none."""
     is_hybrid = before.mode is CarryoverMode.HYBRID
     marked = written.content.strip() if written.kind is TagKind.CONTINUE else ""
     raw = neutralize(written.text.strip() if marked else written.written)
@@ -311,7 +311,7 @@ def _draft(
 
 
 def _append_facts(facts: Sequence[str], new: Sequence[str], *, counter: TokenCounter, most: int) -> Sequence[str]:
-    """Return `facts` and behind them those of `new` whose first `most` tokens are not among them, spelt alike."""
+    """Return `facts` and the facts of `new` that are not among them, by the key of their first `most` tokens."""
     known = {fact_key_of(fact): fact for fact in facts}
     for fact in new:
         whole = " ".join(fact.split())
@@ -320,7 +320,7 @@ def _append_facts(facts: Sequence[str], new: Sequence[str], *, counter: TokenCou
 
 
 def _bound_fact(limit: int) -> int:
-    """Return the most tokens of one fact: a quarter of what all facts share."""
+    """Return the most tokens of one fact: a quarter of the share of all facts."""
     return limit * 3 // 32
 
 
@@ -330,17 +330,17 @@ def _bound_head(limit: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FittedCarryover:
-    """Parts that fit together, and the facts that found no place among them."""
+    """Parts that fit the limit together, and the facts that did not fit."""
 
     made: Carryover
     overflow: str = ""
 
 
 def _fit(draft: Carryover, *, counter: TokenCounter, limit: int) -> _FittedCarryover:
-    """Return `draft` cut so that its text has at most `limit` tokens."""
+    """Return `draft`, cut so that its text has at most `limit` tokens."""
     if draft.mode is CarryoverMode.TAIL:
         return _FittedCarryover(made=replace(draft, tail=counter.tail(draft.tail, limit)))
-    # A summary that could not be had leaves a tail, which needs room beside the fields.
+    # Without a summary, summary mode also has a tail, which needs room.
     has_tail = draft.mode is CarryoverMode.HYBRID or bool(draft.tail)
     fields_share = limit // 4 if has_tail else limit // 2
     facts_share = limit * 3 // 8 if has_tail else limit // 2
@@ -359,7 +359,7 @@ def _fit(draft: Carryover, *, counter: TokenCounter, limit: int) -> _FittedCarry
 
 
 def _take_oldest(facts: Sequence[str], share: int, *, most: int, counter: TokenCounter) -> tuple[Sequence[str], str]:
-    """Return as many of the first facts as fit, none with more than `most` tokens, and the rest as lines."""
+    """Return as many of the first facts as fit, each cut to `most` tokens, and the rest as lines."""
     kept: list[str] = []
     left = share
     for number, fact in enumerate(facts):
@@ -372,7 +372,7 @@ def _take_oldest(facts: Sequence[str], share: int, *, most: int, counter: TokenC
 
 
 def _level_fields(fields: Mapping[NoteField, str], share: int, counter: TokenCounter) -> Mapping[NoteField, str]:
-    """Return the fields with the beginnings of the longest cut off level, so that all together fit."""
+    """Return the fields, the longest ones cut to an equal size, so that all fit `share` tokens together."""
     sizes = {name: counter.count_text(text) for name, text in fields.items()}
     left, kept = share - sum(counter.count_text(f"\n{name}: ") for name in sizes), {}
     for done, name in enumerate(sorted(sizes, key=lambda one: (sizes[one], one))):
@@ -383,7 +383,7 @@ def _level_fields(fields: Mapping[NoteField, str], share: int, counter: TokenCou
 
 
 def _squeeze(made: Carryover, *, counter: TokenCounter, limit: int) -> Carryover:
-    """Return `made` with parts taken away, the tail first, until its text fits."""
+    """Return `made` with parts removed, the tail first, until its text fits."""
     while (excess := counter.count_text(made.text) - limit) > 0:
         if made.tail:
             made = replace(made, tail=counter.tail(made.tail, counter.count_text(made.tail) - excess))
@@ -399,7 +399,7 @@ def _squeeze(made: Carryover, *, counter: TokenCounter, limit: int) -> Carryover
 def _list_dropped(
     before: Carryover, draft: Carryover, fitted: _FittedCarryover, counter: TokenCounter
 ) -> Sequence[Dropped]:
-    """Return what is not in the new carryover: of the window, of facts and fields, and of the tail before."""
+    """Return the tokens missing in the new carryover: of the window, of facts and fields, and of the previous tail."""
     made = fitted.made
     carried = counter.count_text(made.tail)
     overflow = counter.count_text(fitted.overflow)

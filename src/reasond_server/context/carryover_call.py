@@ -1,8 +1,8 @@
-"""The summary of a window that was cut at its limit, asked for as the next turn of the same conversation.
+"""The summary of a window that was cut at its limit, requested as the next turn of the same conversation.
 
-The prompt of the call is the messages of the window, what the model wrote, and a short request. A server that caches
-prefixes has read nearly all of it before. The call keeps to chunk_size like any window: the server counts the prompt
-where it can, else the model's counter does. The summary gets the tokens that are left, at most 0.15 (C - m).
+The prompt has the messages of the window, the text that the model wrote, and a short request. A server that caches
+prefixes has already read nearly all of it. Like any window, the call must fit chunk_size: the server counts the prompt
+if it can, else the model's counter does. The summary gets the remaining tokens, at most 0.15 (C - m).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUMMARY_REQUEST = "The window is full. Write the notes for the next one now, briefly: <continue>the fields</continue>."
 FEWEST_SUMMARY_TOKENS = 32
-"""A summary with less room than this is not asked for."""
+"""No summary is requested if it has less room than this, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def bound_summary(*, chunk_size: int, carryover_size: int) -> int:
 
 
 def build_summary_prompt(messages: Sequence[Message], written: ParsedReply) -> Sequence[Message]:
-    """Return the window's `messages`, what was written in it, and the request."""
+    """Return the `messages` of the window, the model's reply, and the request."""
     tag = f"<{written.kind.value}>" if written.kind is not None else ""
     said = f"{written.text}{tag}{written.content}"
     reply = Message(
@@ -69,9 +69,9 @@ async def summarize(
     most_tokens: int,
     temperature: float,
 ) -> Summary:
-    """Ask for the summary. An error of the model is told in `Summary.failure` and not raised.
+    """Request the summary. An error of the model is not raised but returned as `Summary.failure`.
 
-    A cancellation, or a defect of this program, is raised.
+    Cancellations and defects of this program are raised.
     """
     if not written.written:
         return Summary(failure="the window left nothing to summarize")
@@ -114,7 +114,7 @@ async def summarize(
 
 
 def _find_flaw(reply: ModelReply) -> str:
-    """Return why a reply is no summary; empty where it is one."""
+    """Return why a reply is not a summary; empty if it is one."""
     parsed = reply.parsed
     if reply.finish is ModelFinish.CONTENT_FILTER:
         return "the summary was withheld by a content filter"

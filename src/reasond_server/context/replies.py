@@ -1,4 +1,4 @@
-"""The incremental parser of a model's reply: what is reasoning, what is the answer, what are notes."""
+"""The incremental parser of a model's reply: it separates reasoning, answer and notes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-# The line after it begins like a fence, or has not come yet.
+# The end of a line before a line that begins like a fence or has not arrived yet.
 _LINE_TO_LOOK_AT = re.compile(r"\n(?= {0,3}(?:[`~]|\Z))")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
 _WHOLE_FENCE = re.compile(r"\s*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1[`~]*\s*)?", re.DOTALL)
-# A fence is known for one within so many characters: what is held back stays small.
+# A fence must be recognisable within this many characters, so that little text is held back.
 _FENCE_LINE_CHARACTERS = 200
-# Far above what any model writes in one call: a bound for providers that never stop sending.
+# Far more than any model writes in one call: a bound for providers that never stop sending.
 _MAX_CHARACTERS = 2_000_000
 
 
 @value
 class Fragment:
-    """A piece of a reply without its tags; `kind` is the tag around it, None before any."""
+    """A piece of a reply without its tags; `kind` is the tag around it, None outside tags."""
 
     text: str
     kind: TagKind | None = None
@@ -40,9 +40,9 @@ class Fragment:
 class ParsedReply:
     """A whole reply.
 
-    `text` stands before the tag (or is everything, without one), `content` inside it, `thinking` in
-    `<think>` or in the provider's reasoning channel. `is_closed`: the tagged part is complete. `is_cut`:
-    the reply was longer than allowed, its rest is lost.
+    `text` is the text before the tag, or all text if there is no tag. `content` is inside the tag. `thinking` is from
+    `<think>` or from the provider's reasoning channel. `is_closed`: the tagged part is complete. `is_cut`: the reply
+    was longer than allowed, and its rest is lost.
     """
 
     text: str
@@ -54,17 +54,17 @@ class ParsedReply:
 
     @property
     def written(self) -> str:
-        """Everything outside reasoning with the tags removed, or the reasoning where there is nothing else."""
+        """All text outside reasoning, without tags; the reasoning if there is no other text."""
         return (self.text + self.content).strip() or self.thinking.strip()
 
 
 class TagParser:
-    """Parses a reply while it streams; the same text gives the same result however it is cut into deltas.
+    """Parses a reply while it streams; the result does not depend on how the text is split into deltas.
 
-    A suffix that could begin a tag or a code fence is held back until it is known which. Tags do not count
-    inside fences (``` and ~~~, as CommonMark has them) nor inside reasoning, except in a fence around the whole reply.
-    The first opening tag of `kinds` decides the kind; other tags after it are text, but for the same one at once again;
-    its closing tag ends the reply.
+    A suffix that may begin a tag or a code fence is held back until this is certain. Tags inside reasoning or inside
+    fences (``` and ~~~, as in CommonMark) are text, except in a fence around the whole reply. The first opening tag of
+    `kinds` decides the kind, and its closing tag ends the reply. Other tags after it are text, except an immediate
+    repetition of the opening tag, which is dropped.
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
@@ -92,7 +92,7 @@ class TagParser:
         return self._is_closed or self._is_cut
 
     def feed(self, text: str) -> Sequence[Fragment]:
-        """Take the next delta and return what became certain."""
+        """Take the next delta and return the fragments that became certain."""
         if self._is_closed or self._is_cut:
             return ()
         if self._is_plain(text):
@@ -100,12 +100,12 @@ class TagParser:
             return (self._note(text),)
         self._pending += self._take_within_cap(text)
         self._advance(is_final=False)
-        # What lies behind the closing tag was not wanted, so leaving it out cut nothing.
+        # Text behind the closing tag does not belong to the reply, so dropping it is not a cut.
         self._is_cut = self._is_cut and not self._is_closed
         return self._take_fresh()
 
     def feed_reasoning(self, text: str) -> Sequence[Fragment]:
-        """Take a delta of the provider's reasoning channel, where no tag counts."""
+        """Take a delta of the provider's reasoning channel, where tags have no meaning."""
         if self.is_done:
             return ()
         kept = self._take_within_cap(text)
@@ -115,12 +115,12 @@ class TagParser:
         return (Fragment(text=kept, is_thinking=True),)
 
     def close(self, *, is_stop: bool) -> Sequence[Fragment]:
-        """End the reply and return what was held back.
+        """End the reply and return the fragments that were held back.
 
-        `is_stop`: the model stopped by itself or at a stop string, so an open tag is complete, because
-        closing tags are the stop strings. It is not where a stop string seems to have cut code that quotes
-        the tag: inside a fence, after an opening tag there or in the middle of a line. A fence that was only
-        forgotten is closed by a closing tag on a line of its own.
+        `is_stop`: the model stopped on its own or at a stop string. Then an open tag is complete, because closing tags
+        are the stop strings. Exception: a stop string seems to have cut code that quotes the tag, inside a fence, after
+        an opening tag in the fence or in the middle of a line. If the model only forgot to close the fence, a closing
+        tag on its own line closes it.
         """
         if not self._is_closed:
             if not self._is_cut_in_closing_tag():
@@ -134,7 +134,7 @@ class TagParser:
 
     @property
     def result(self) -> ParsedReply:
-        """The reply as parsed so far; whole after `close`."""
+        """The reply as parsed so far; complete after `close`."""
         return ParsedReply(
             text="".join(self._text),
             thinking="".join(self._thinking),
@@ -145,7 +145,7 @@ class TagParser:
         )
 
     def _unwrap_fence(self, *, is_stop: bool) -> None:
-        """Read the tags in a fence that stands around the whole text, if that is how the reply was written."""
+        """Parse the tags inside a fence, if one fence encloses the whole text."""
         found = _WHOLE_FENCE.fullmatch("".join(self._text))
         if found is None or re.search(rf"^ {{0,3}}{found[1]}", found[2], re.MULTILINE):
             return
@@ -157,13 +157,13 @@ class TagParser:
             self._text, self._content = inner._text, inner._content
 
     def _is_plain(self, text: str) -> bool:
-        """Return whether `text`, as most deltas of a model, goes on in the middle of a line and can begin no tag."""
+        """Return whether `text` continues a line and cannot begin a tag, as is true of most deltas."""
         if self._pending or (self._is_line_start and not self._is_thinking) or not 0 < len(text) <= self._room:
             return False
         return "<" not in text and "\n" not in text
 
     def _take_within_cap(self, text: str) -> str:
-        """Return as much of `text` as the size cap leaves room for."""
+        """Return as much of `text` as fits the size cap."""
         self._is_cut = len(text) > self._room
         kept = text[: self._room]
         self._room -= len(kept)
@@ -174,14 +174,14 @@ class TagParser:
         return fresh
 
     def _is_cut_in_closing_tag(self) -> bool:
-        """Return whether all that is held back is the beginning of the closing tag that is due."""
+        """Return whether the text held back is just the beginning of the expected closing tag."""
         found = _UNFINISHED_TAG.fullmatch(self._pending)
         if self._kind is None or found is None or not (found[1] and found[2]):
             return False
         return self._kind.value.startswith(found[2].lower())
 
     def _is_fence_forgotten(self, kind: TagKind) -> bool:
-        """Return whether the open fence ended with the tag, which is then taken away if it is there."""
+        """Return whether the open fence should have ended with the tag; if so, remove the tag from the content."""
         whole = "".join(self._content)
         fenced = "".join(self._content[self._fence_from :])
         depth, end = 0, len(fenced)
@@ -198,7 +198,7 @@ class TagParser:
         return True
 
     def _advance(self, *, is_final: bool) -> None:
-        """Consume what is certain; at the end everything is."""
+        """Consume the text whose meaning is certain; at the end, all text."""
         while self._at < len(self._pending) and not self._is_closed:
             if self._is_line_start and not self._is_thinking:
                 is_certain = self._read_line_start(is_final=is_final)
@@ -213,7 +213,7 @@ class TagParser:
         self._mark = -1
 
     def _read_line_start(self, *, is_final: bool) -> bool:
-        """Open or close a fence, or find that the line is none; False while that is not known."""
+        """Open or close a fence if the line is one; return False if more text is needed to decide."""
         line = self._pending[self._at : self._at + _FENCE_LINE_CHARACTERS]
         is_short = len(line) < _FENCE_LINE_CHARACTERS and not is_final
         found = _FENCE.match(line)
@@ -241,14 +241,14 @@ class TagParser:
         return True
 
     def _read_fenced(self) -> bool:
-        """Pass on one line, or the beginning of one, unread."""
+        """Emit one line, or its beginning, without parsing it."""
         end = self._pending.find("\n", self._at)
         self._is_line_start = end >= 0
         self._emit((end + 1 if end >= 0 else len(self._pending)) - self._at)
         return True
 
     def _read_text(self, *, is_final: bool) -> bool:
-        """Pass on text up to a line that could be a fence or handle one tag; False at what could become a tag."""
+        """Emit text up to a possible fence line, or handle one tag; return False at text that may become a tag."""
         mark = self._find_mark()
         line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark + 1)
         if line is not None:
@@ -270,7 +270,7 @@ class TagParser:
         return True
 
     def _find_mark(self) -> int:
-        """Return where the next tag could begin; looked for once, because many lines may come before it."""
+        """Return where the next tag may begin; cached, because many lines may be before it."""
         if self._mark < self._at:
             mark = self._pending.find("<", self._at)
             self._mark = len(self._pending) if mark < 0 else mark
@@ -281,7 +281,7 @@ class TagParser:
         return found is not None and any(name.startswith(found[2].lower()) for name in _TAG_NAMES)
 
     def _handle_tag(self, name: str, *, is_closing: bool) -> bool:
-        """Act on a tag and return whether it counts; otherwise it is text."""
+        """Handle a tag and return whether it has a meaning; otherwise it is text."""
         if self._is_thinking or name == "think":
             return self._handle_thinking_tag(name, is_closing=is_closing)
         kind = self._kinds.get(name)
@@ -297,7 +297,7 @@ class TagParser:
         return True
 
     def _is_opened_again(self) -> bool:
-        """Return whether nothing stands between this opening tag and the one before; then it is left out."""
+        """Return whether there is no text between this opening tag and the previous one; then the tag is dropped."""
         self._has_content = self._has_content or any(part.strip() for part in self._content)
         if not self._has_content:
             self._content.clear()
@@ -312,14 +312,14 @@ class TagParser:
         return True
 
     def _emit(self, size: int) -> None:
-        """Pass on the next `size` characters under the present state."""
+        """Emit the next `size` characters as a fragment of the current state."""
         text = self._pending[self._at : self._at + size]
         self._at += size
         if text:
             self._fresh.append(self._note(text))
 
     def _note(self, text: str) -> Fragment:
-        """Keep `text` and return it as what it is."""
+        """Store `text` and return it as a fragment of the current state."""
         if self._is_thinking:
             self._thinking.append(text)
         elif self._kind is not None:

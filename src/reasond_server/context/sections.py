@@ -1,6 +1,6 @@
-"""Prompts built from sections: instructions in the system message, everything untrusted in one user message.
+"""Prompts built from sections: instructions in the system message, all untrusted texts in one user message.
 
-The user message is a row of fenced sections (`context.fences`; NONCE stands for the run's random mark):
+The user message is a sequence of fenced sections (`context.fences`; NONCE stands for the run's random mark):
 
     <question NONCE>
     How long is the wall?
@@ -12,9 +12,9 @@ The user message is a row of fenced sections (`context.fences`; NONCE stands for
     The text that is being read.
     </passage NONCE>
 
-`<material>` instead of `<passage>` holds a text that is shown whole. Exactly one line break is added before
-and after what a section holds. Sections that hold nothing are left out, except the question. The system
-message ends with the rule of the fences, so that the nonce spoils no provider's cache of what stands before.
+A text that is shown whole is in `<material>` instead of `<passage>`. Exactly one line break is added before and after
+the content of a section. Empty sections are left out, except the question. The rule of the fences is at the end of the
+system message, so that a provider's prefix cache can reuse the text before the nonce.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def build_prompt(
     material: str = "",
     passage: Passage | None = None,
 ) -> Sequence[Message]:
-    """Return the messages of one call; all but `instructions` is untrusted, neutralised and fenced with `nonce`.
+    """Return the messages of one call. All texts except `instructions` are neutralised and fenced with `nonce`.
 
     Raises:
-        ValueError: `nonce` is not 16 to 64 small letters; a strategy takes one from `RunContext.new_nonce`.
+        ValueError: `nonce` is not 16 to 64 small letters; a strategy gets it from `RunContext.new_nonce`.
     """
     sections = [fence("question", question, nonce=nonce)]
     if notes:
@@ -71,6 +71,6 @@ def build_prompt(
 
 
 async def build_task_prompt(task: Task, *, instructions: str, nonce: str) -> Sequence[Message]:
-    """Return the prompt that shows question and material whole; a long one is built beside the event loop."""
+    """Return the prompt with the whole question and material; a long prompt is built in a thread."""
     build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
     return await asyncio.to_thread(build) if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS else build()

@@ -1,4 +1,4 @@
-"""Splits a long text into segments of bounded size, at natural boundaries where there are any."""
+"""Splits a long text into segments of bounded size, at natural boundaries if possible."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ZERO_WIDTH_JOINER = "\u200d"
 
 
 def split_text(text: str, *, limit: int, counter: TokenCounter) -> Sequence[str]:
-    """Return segments of at most `limit` tokens that, joined, are `text` exactly; none for an empty text.
+    """Return segments of at most `limit` tokens; joined, they are exactly `text`. An empty text has no segments.
 
-    A segment ends after a paragraph, else a sentence or line, else a word, if that leaves it at least half
-    as long as it could be; else between two characters, not inside an accented letter or an emoji. Time is
-    linear in the length of `text` if the counter's is.
+    A segment ends after a paragraph, else after a sentence or line, else after a word, if it then has at least half of
+    the possible length. Otherwise it ends between two characters, but not inside an accented letter or an emoji. Time
+    is linear in the length of `text` if counting is.
 
     Raises:
-        ContextExhaustedError: not even one character fits `limit`.
+        ContextExhaustedError: a single character exceeds `limit`.
     """
     segments: list[str] = []
     start = 0
@@ -43,13 +43,13 @@ def split_text(text: str, *, limit: int, counter: TokenCounter) -> Sequence[str]
         segment = longest if start + len(longest) == len(text) else _cut(text, start, longest, limit, counter)
         segments.append(segment)
         start += len(segment)
-        # Tokens per character differ a lot between texts but little within one.
+        # The tokens per character differ much between texts but little within one text.
         guess = max(2 * len(longest), _SMALLEST_GUESS)
     return segments
 
 
 def _find_longest(text: str, start: int, *, guess: int, limit: int, counter: TokenCounter) -> str:
-    """Return the longest segment that fits at `start`, without ever counting the whole rest of the text."""
+    """Return the longest segment that begins at `start` and fits, without counting the whole rest of the text."""
     while True:
         piece = text[start : start + guess]
         longest = counter.head(piece, limit)
@@ -62,14 +62,14 @@ def _cut(text: str, start: int, longest: str, limit: int, counter: TokenCounter)
     """Return the beginning of `longest` up to its best boundary."""
     for end in _list_boundaries(text, start, start + len(longest)):
         segment = text[start:end]
-        # Fewer characters can be more tokens, where the cut goes through one.
+        # A shorter text can have more tokens, if the cut splits a token.
         if counter.count_text(segment) <= limit:
             return segment
     return longest
 
 
 def _list_boundaries(text: str, start: int, end: int) -> Iterator[int]:
-    """Yield places to cut between the middle and `end`, best first."""
+    """Yield positions for a cut between the middle and `end`, best first."""
     middle = start + (end - start) // 2
     for boundary in (_PARAGRAPH, _SENTENCE, _WORD):
         last = None
@@ -85,10 +85,10 @@ def _list_boundaries(text: str, start: int, end: int) -> Iterator[int]:
 
 
 def _are_shown_as_one(text: str, start: int, place: int) -> bool:
-    """Return whether the characters before and after `place` are shown as one."""
+    """Return whether the characters before and after `place` are displayed as one."""
     before, after = text[place - 1], text[place]
     if _is_flag_letter(before) and _is_flag_letter(after):
-        # Flags are pairs, counted from where the row of letters begins.
+        # Flags are pairs of letters, counted from the beginning of the sequence.
         first = place
         while first > start and _is_flag_letter(text[first - 1]):
             first -= 1

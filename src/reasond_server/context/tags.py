@@ -1,12 +1,12 @@
-"""The tags of the prompt protocol: kept out of untrusted text, recognised in what the model writes.
+"""The tags of the prompt protocol: neutralised in untrusted text, recognised in the output of the model.
 
-Beside our own tags, the control tokens of chat templates are kept out: a server may read `<|im_start|>` in a
-text as the beginning of a message.
+Control tokens of chat templates are neutralised too: a server may read `<|im_start|>` in a text as the beginning of a
+message.
 
 The model marks its answer as `<answer>…</answer>`, or its notes for the next window as `<continue>…</continue>`
-(docs/decisions/0006-closing-tags-as-stop-strings.md). Only model output is ever parsed for tags, never a prompt,
-and only plain ASCII spellings count there; in the other direction every spelling that a model might take for a
-tag is neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
+(docs/decisions/0006-closing-tags-as-stop-strings.md). Only model output is parsed for tags, never a prompt, and only
+plain ASCII spellings count there. In prompts, every spelling that a model might read as a tag is neutralised. There is
+no protection against look-alike letters of other alphabets, or against malicious instructions in plain text.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ RESERVED_TAGS = ("question", "notes", "material", "passage", "observation", "ans
 
 _NAMES = "|".join(RESERVED_TAGS)
 _NEUTRAL = "&lt;"
-# Possessive: a million spaces are not tried one by one from their end.
+# Possessive quantifiers: without them, a million spaces would cause a million steps of backtracking.
 _ASCII_TAG = re.compile(rf"<(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
-# Not a tag that is escaped at its end too: that is not our doing.
+# A tag whose ">" is escaped too was not neutralised by us.
 _ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-])(?!\s*+&gt;))", re.IGNORECASE)
 _ESCAPED = re.compile(r"&lt;(?=[^<>&]{0,64}&gt;)")
-# What NFKC turns into "<", before a character that can begin a tag.
+# Characters that NFKC turns into "<", before a character that can begin a tag.
 _OPENING = re.compile(r"[<\uFE64\uFF1C](?=[\s/a-z]|[^\x00-\x7F])", re.IGNORECASE)
 _FOLDED_TAG = re.compile(rf"/?(?:{_NAMES})(?![a-z0-9_-])")
 _FOLDED_SIZE = max(map(len, RESERVED_TAGS)) + 2
-# Of the templates in common use; tokenizers know them by their exact letters. What stands between bars may
-# hold no "&" or ";": what was neutralised inside another token must not be taken for one.
+# Control tokens of the templates in common use; tokenizers match their exact letters. The text between bars must not
+# have "&" or ";", so that a neutralised token inside another one is not matched.
 _CONTROL_REST = (
     r"[|\uFF5C][\w\u2581./:-]{1,64}[|\uFF5C]?>"
     r"|[\w\u2581]{1,64}[|\uFF5C]>"
@@ -52,15 +52,15 @@ _BRACKET_BACK = re.compile(rf"{_NEUTRAL_BRACKET}(?={_BRACKET_REST})")
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
-# Characters. The interpreter is held for as long as a call of `sub` takes, which is 10 ms for so many of "<".
+# In characters. A call of `sub` blocks all other threads; for this many "<" it takes 10 ms.
 _PIECE = 8 * 1024
 _CUT = re.compile(r"[<\[\uFE64\uFF1C]")
-# What can follow the second "<" of "<<SYS>>", in either case (U+017F is a long s); nothing at the end of a text.
+# What can follow the second "<" of "<<SYS>>", in either case (U+017F is a long s); empty at the end of a text.
 _AFTER_TWO = ("s", "S", "\u017f", "/", "")
 
 
 class TagKind(StrEnum):
-    """The tags that a model ends its reply with."""
+    """The tags with which a model ends its reply."""
 
     ANSWER = "answer"
     CONTINUE = "continue"
@@ -68,14 +68,15 @@ class TagKind(StrEnum):
 
     def __init__(self, name: str) -> None:
         self.closing = f"</{name}>"
-        """The closing tag, as used for a stop string."""
+        """The closing tag, which is also a stop string."""
 
 
 def neutralize(text: str) -> str:
-    """Return `text` with `&lt;` and `&#91;` where a reserved tag or control token begins, otherwise unchanged.
+    """Return `text` with `&lt;` and `&#91;` at the beginning of every reserved tag or control token.
 
-    Case, inner spaces, zero-width characters and compatibility forms (NFKC) do not hide a tag. Applying it
-    twice changes nothing more. Time is linear in the length of `text`. In a thread it lets others run now and then.
+    Tags are found in any case, with inner spaces, zero-width characters or compatibility forms (NFKC). Applying it
+    twice changes nothing more. Time is linear in the length of `text`. Other threads can run between the pieces of a
+    long text.
     """
     if text.isascii() and "<" not in text and "[" not in text:
         return text
@@ -83,9 +84,10 @@ def neutralize(text: str) -> str:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Yield `text` in pieces that are neutralised each by itself.
+    """Yield `text` in pieces that can be neutralised separately.
 
-    No tag or token goes on behind a character that can begin one, except "<<SYS>>".
+    A piece ends before a character that can begin a tag or token, because no tag or token except "<<SYS>>" continues
+    behind such a character.
     """
     start = 0
     while len(text) - start > _PIECE:
@@ -111,10 +113,11 @@ def _neutralize_piece(text: str) -> str:
 
 
 def restore(text: str) -> str:
-    """Return what `neutralize` was given, if that had no `&lt;`, no `&#91;`, no `&gt;` and no exotic `<`.
+    """Return the original of a neutralised text.
 
-    More exactly: none of those around what a reserved tag or a control token goes on with. A tag that is escaped at
-    both ends, `&lt;answer&gt;`, stays as it is: whoever wrote it meant it so.
+    The result is exact if the original had no `&lt;`, `&#91;`, `&gt;` or compatibility form of `<` at the place of a
+    reserved tag or control token. A tag that is escaped at both ends, `&lt;answer&gt;`, is not changed: its author
+    escaped it on purpose.
     """
     if "&" not in text:
         return text
@@ -130,7 +133,7 @@ def restore(text: str) -> str:
 
 
 def _is_tag_at(text: str, at: int) -> bool:
-    """Return whether a reserved name, as a reader would see it, stands at `at`."""
+    """Return whether a reserved name, as a reader sees it, is at position `at`."""
     folded = ""
     while at < len(text) and len(folded) < _FOLDED_SIZE:
         part = _fold(text[at])
@@ -146,7 +149,7 @@ def _is_tag_at(text: str, at: int) -> bool:
 
 
 def _fold(char: str) -> str:
-    """Return `char` as it compares with ASCII letters; nothing for what cannot be seen."""
+    """Return `char` in a form that can be compared with ASCII letters; empty for an invisible character."""
     if char.isascii():
         return char.lower()
     if unicodedata.category(char) == "Cf" or _INVISIBLE.match(char):

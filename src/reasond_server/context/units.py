@@ -1,4 +1,4 @@
-"""Units of measurement: which spellings name the same unit. Case counts where another unit is spelled so: mW and MW."""
+"""Units of measurement and their spellings. Case matters if it distinguishes two units, such as mW and MW."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _QUANTITY = re.compile(rf"(?<!\w)([\d.,/^eE+-]{{0,60}}\d ?)({_UNIT}(?: ?/ ?{_UNI
 
 
 def fold_case(text: str) -> str:
-    """Return `text` in lower case, except for units that stand after a number: these are spelled in one way.
+    """Return `text` in lower case, except units after a number, which get their canonical spelling.
 
-    `5 KM` becomes `5 km`, and `3 KWH` becomes `3 kWh`. `5 mW` and `5 MW` are two units and stay. A single
-    capital letter stays too: it may mean a million, a byte or a kelvin.
+    `5 KM` becomes `5 km`, and `3 KWH` becomes `3 kWh`. `5 mW` and `5 MW` are different units and do not change. A
+    single capital letter does not change either: it may mean a million, a byte or a kelvin.
     """
     parts: list[str] = []
     end = 0
@@ -36,7 +36,7 @@ def _spell_unit(unit: str) -> str:
 
 
 def _spell_name(name: str) -> str:
-    """Return the spelling of a unit without a divisor; in lower case where it is none, or might be several."""
+    """Return the canonical spelling of a unit without a divisor; in lower case if it is unknown or ambiguous."""
     if len(name) == 1:
         return "l" if name == "L" else name
     unit = name[:-1] + "l" if name.endswith("L") else name
@@ -48,7 +48,7 @@ def _spell_name(name: str) -> str:
 
 @cache
 def _list_symbols() -> dict[str, tuple[str, ...]]:
-    """Return the symbols of all units with their prefixes, by what they are in lower case."""
+    """Return the symbols of all units with their prefixes, keyed by their lower-case form."""
     symbols: dict[str, tuple[str, ...]] = {}
     for symbol in [prefix + unit for prefix in _PREFIXES for unit in _UNITS]:
         symbols[symbol.casefold()] = (*symbols.get(symbol.casefold(), ()), symbol)

@@ -1,10 +1,11 @@
-"""The accounts of a bounded-context run: a line of metrics for each window, and what was saved.
+"""The metrics of a bounded-context run: a line for each window, and the savings.
 
-Savings are measured against one pass and against sending the history again.
+Savings are measured against one pass, and against sending the history again with every call.
 
-With T(n) = n(n+1)/2 attention pairs for n tokens, calls i of a_i input and b_i output tokens, P tokens of a prompt that
-holds question and all the text that was read, and G = sum of b_i over the calls that reason or read (G_j up to the j-th
-reasoning window; what was written while reading counts to the window after it):
+T(n) = n(n+1)/2 is the number of attention pairs for n tokens. Call i has a_i input and b_i output tokens. P is the
+number of tokens of a prompt with the question and all the text that was read. G is the sum of b_i over the calls that
+reason or read. G_j is that sum up to the j-th reasoning window; output of a reading window counts for the next
+reasoning window.
 
 | figure           | bounded                      | SINGLE_PASS     | REPROMPT          |
 | attention_pct    | sum of T(a_i + b_i)          | T(P + G)        | sum of T(P + G_j) |
@@ -12,13 +13,13 @@ reasoning window; what was written while reading counts to the window after it):
 | tokens_pct       | sum of a_i + b_i             | P + G           | sum of P + G_j    |
 | peak_context_pct | largest a_i + b_i            | P + G           | P + G             |
 
-A figure is 100 (1 - bounded / baseline), signed. The bounded side holds every call, those for carryovers included,
-with all its input, cached or not; neither baseline makes carryover calls, so what those wrote is not in G. Baselines
-are given all that the windows wrote, their notes included, as one chain of thought.
+A figure is 100 (1 - bounded / baseline), signed. The bounded side includes every call, also calls for carryovers, with
+all its input, cached or not. The baselines make no carryover calls, so the output of those calls is not in G. The
+baselines include all text of the windows, with their notes, as one chain of thought.
 
-P is measured, too: `OnePassPrompt` takes it from the prompts that the windows were sent. It is at most their sum, so
-against SINGLE_PASS `tokens_pct` is never positive, whatever the counter. A run that was cut short is compared with one
-pass over what it read.
+P is measured too: `OnePassPrompt` derives it from the prompts of the windows. P is at most their sum, so `tokens_pct`
+against SINGLE_PASS is never positive, with any counter. A run that ended early is compared with one pass over the text
+that it read.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
 
 
 class OnePassPrompt:
-    """P: the tokens of one prompt that shows everything that the windows showed.
+    """P: the tokens of one prompt with all the text that the windows showed.
 
-    P is the first prompt and the new text of all later ones. The new text of a prompt is what was reported for it less
-    what the windows repeat: rules, question, notes, the server's template. We count what is repeated, and correct the
-    count by prompts without new text, whose tokens were reported; where there are none, by the first prompt. An exact
-    counter misses only what the server adds to each prompt; the counts of any other are scaled.
+    P is the first prompt plus the new text of all later prompts. The new text of a prompt is its reported tokens minus
+    the tokens of the repeated part: rules, question, notes, the server's template. The repeated part is counted, and
+    the count is corrected with the reported tokens of prompts without new text, or of the first prompt if none exist.
+    For an exact counter, the correction adds the tokens of the server's template. Other counts are scaled.
     """
 
     def __init__(self, counter: TokenCounter) -> None:
-        # A copy that learns nothing: all windows of a run are counted alike.
+        # A copy that receives no reports, so that all windows of a run are counted in the same way.
         self._counter = fork_of(counter)
         self._first = _Prompts()
         self._with_text = _Prompts()
@@ -69,7 +70,7 @@ class OnePassPrompt:
         return self._first.reported + min(text.reported, max(0, text.reported - round(repeated)))
 
     def add(self, fitted: FittedWindow, *, reported: int) -> None:
-        """Take a window whose prompt had `reported` tokens."""
+        """Add a window whose prompt had `reported` tokens."""
         if not self._first.number:
             self._first = self._first.add(reported=reported, counted=fitted.counted_tokens)
         elif bare := fitted.build_bare_prompt():
@@ -81,19 +82,19 @@ class OnePassPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prompts:
-    """A number of prompts: the tokens reported for them, and those that we count of them less their new text."""
+    """Sums over several prompts: their reported tokens, and the counted tokens of their parts without new text."""
 
     number: int = 0
     reported: int = 0
     counted: int = 0
 
     def add(self, *, reported: int, counted: int) -> _Prompts:
-        """Return these and one prompt more."""
+        """Return the sums with one more prompt."""
         return _Prompts(number=self.number + 1, reported=self.reported + reported, counted=self.counted + counted)
 
 
 class SavingsMeter:
-    """Adds up calls in constant memory."""
+    """Sums up calls in constant memory."""
 
     def __init__(self) -> None:
         self._windows = 0
@@ -105,7 +106,7 @@ class SavingsMeter:
         self._steps = self._sum = self._squares = 0
 
     def add(self, usage: Usage, *, is_reading: bool = False) -> None:
-        """Count one window."""
+        """Add the call of a window."""
         self._windows += 1
         self._generated += usage.output_tokens
         self._is_read_last = is_reading
@@ -116,13 +117,13 @@ class SavingsMeter:
             self._squares += self._generated**2
 
     def add_carryover(self, usage: Usage) -> None:
-        """Count a call that is no window: made for a carryover alone, or ended in its reasoning by stop strings."""
+        """Add a call that is not a window: a summary, or a call that stop strings ended in its reasoning."""
         self._spend(usage)
 
     def compare(self, baseline: SavingsBaseline, *, prompt_tokens: int, is_measured: bool = True) -> Savings | None:
-        """Return the savings so far; None while there was one window at most.
+        """Return the savings so far; None until there are two windows.
 
-        `prompt_tokens` is P, `is_measured` whether it was measured.
+        `prompt_tokens` is P, and `is_measured` is whether P was measured.
         """
         if self._windows <= 1:
             return None
@@ -143,19 +144,19 @@ class SavingsMeter:
         self._is_reported = self._is_reported and usage.source is UsageSource.REPORTED
 
     def _resend(self, prompt: int, single_pass: _Work) -> _Work:
-        """Return the work of sending everything again for every window that reasons; one of them is always the last."""
+        """Return the work if every reasoning window sent the whole history; after a reading window, add one more."""
         steps, total, squares = self._steps, self._sum, self._squares
         if self._is_read_last:
             steps, total, squares = steps + 1, total + self._generated, squares + self._generated**2
         tokens = steps * prompt + total
-        # The sum of T(P + G_j), by the sums of G_j and of its square: P is known only at the end.
+        # The sum of T(P + G_j), from the sums of G_j and of its square, because P is known only at the end.
         pairs = (steps * prompt**2 + 2 * prompt * total + squares + tokens) // 2
         return _Work(pairs=pairs, kv_read=single_pass.kv_read, tokens=tokens, peak=single_pass.peak)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What calls take together."""
+    """The total work of several calls."""
 
     pairs: int = 0
     kv_read: int = 0
@@ -163,7 +164,7 @@ class _Work:
     peak: int = 0
 
     def add(self, given: int, written: int) -> _Work:
-        """Return this and one call more."""
+        """Return the work with one more call of `given` input and `written` output tokens."""
         whole = given + written
         return _Work(
             pairs=self.pairs + _count_pairs(whole),
@@ -174,17 +175,17 @@ class _Work:
 
 
 def _count_pairs(tokens: int) -> int:
-    """Return how many pairs of tokens attend to each other in a window of `tokens`."""
+    """Return the number of attention pairs in a window of `tokens` tokens."""
     return tokens * (tokens + 1) // 2
 
 
 def _compute_saving(spent: int, baseline: int) -> float:
-    """Return the saving in per cent, signed; 0 where the baseline is nothing."""
+    """Return the saving in per cent, signed; 0 if the baseline is 0."""
     return 100.0 * (1.0 - spent / baseline) if baseline else 0.0
 
 
 class WindowAccounts:
-    """Keeps the accounts of one run; only the lines of its windows grow with its depth, 17 bytes each."""
+    """Keeps the metrics of one run. Its memory grows only by the lines of the windows, 17 bytes each."""
 
     def __init__(self, plan: WindowPlan, *, counter: TokenCounter) -> None:
         self._plan = plan
@@ -223,9 +224,9 @@ class WindowAccounts:
         is_only_hidden_reasoning: bool = False,
         elapsed_s: float,
     ) -> int:
-        """Book a window with the call for its carryover, if any; return the tokens of the larger of the two.
+        """Book a window and its summary call, if any; return the tokens of the larger of the two calls.
 
-        `is_only_hidden_reasoning` tells that hidden reasoning is all that the model wrote.
+        `is_only_hidden_reasoning` is whether the model wrote only hidden reasoning.
         """
         is_reading = fitted.window.reading is not None
         self._savings.add(usage, is_reading=is_reading)
@@ -248,7 +249,7 @@ class WindowAccounts:
         return tokens
 
     def book_cut_call(self, usage: Usage) -> None:
-        """Book a call that stop strings ended in its reasoning, before the one that made the window; nothing: none."""
+        """Book an earlier call for the window, which stop strings ended in its reasoning; an empty usage is ignored."""
         if usage.model_calls:
             self._savings.add_carryover(usage)
 

@@ -1,8 +1,8 @@
-"""When a run of bounded context ends: by an answer, by silence, at its last window, or because it goes in circles.
+"""When a run of bounded context ends: with an answer, with empty replies, at its last window, or by repetition.
 
-A window repeats the one before if its text or its notes are the same apart from case and blanks, or if at least nine
-in ten of its sequences of five words stood in the window before. Windows that read are not judged: each sees new text,
-and any number of them may find nothing in it. Nothing is random, so the same replies are always judged alike.
+A window repeats the previous one if its text or its notes are equal except for case and white space, or if at least
+nine in ten of its sequences of five words are in the previous window. Reading windows are not compared: each shows new
+text, and any number of them may find nothing in it. Nothing is random, so equal replies always have the same result.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MOST_CHARACTERS: Final = 65_536
 _RUN: Final = 5
 _FEWEST_RUNS: Final = 24
 _OVERLAP_PER_MILLE: Final = 900
-# Beyond so many words one run in eight stands for all of them.
+# For texts with more words than this, only one in eight sequences is compared.
 _MANY_WORDS: Final = 4096
 _SAMPLE: Final = 8
-# Scripts without spaces between words: each letter for itself.
+# In scripts without spaces between words, each letter counts as a word.
 _WORD: Final = re.compile("[^\\W\u2e80-\U0003ffff]+|\\w")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEnding:
-    """How the run ends and with what."""
+    """The final answer and the finish reason of a run."""
 
     answer: str
     finish_reason: FinishReason
@@ -47,19 +47,19 @@ class WindowEnding:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the model gave an answer by itself."""
+        """Whether the model ended the run with an answer."""
         return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
 
 
 class EndingJudge:
-    """Decides after each window; `best` is the last answer that was marked, whole or not."""
+    """Decides after each window whether the run ends; `best` is the last tagged answer, complete or not."""
 
     def __init__(self) -> None:
         self.best = ""
         self._empty_in_a_row = 0
 
     def decide(self, window: Window, reply: ModelReply) -> WindowEnding | None:
-        """Return the ending if `reply` ends the run; None to go on."""
+        """Return the ending if `reply` ends the run, else None."""
         parsed = _unwrap_notes(reply.parsed) if window.is_last else reply.parsed
         content = parsed.content.strip()
         answer = content if parsed.kind is TagKind.ANSWER else ""
@@ -69,7 +69,7 @@ class EndingJudge:
             return WindowEnding(answer=self.best, finish_reason=FinishReason.CONTENT_FILTERED)
         if answer and parsed.is_closed and window.may_answer:
             return WindowEnding(answer=answer, finish_reason=FinishReason.ANSWERED)
-        # Once may be an accident of sampling; twice in a row every further window would be paid for nothing.
+        # One empty reply may be an accident of sampling. After two in a row, further windows would only cost tokens.
         if self._empty_in_a_row == _MOST_EMPTY_REPLIES or (window.is_last and reply.is_only_hidden_reasoning):
             return self._end_truncated(reply)
         if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
@@ -102,12 +102,12 @@ def _unwrap_notes(parsed: ParsedReply) -> ParsedReply:
 
 
 def _is_untagged(parsed: ParsedReply) -> bool:
-    """Return whether the reply has text and no marked content, so that the text is what the model has to say."""
+    """Return whether the reply has text but no tagged content, so that the text is the answer."""
     return bool(parsed.text.strip()) and not parsed.content.strip()
 
 
 class RepetitionGuard:
-    """Watches the reasoning windows of one run; keeps what it needs of the last one only."""
+    """Detects repetition in the reasoning windows of one run; it keeps only the last window."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -115,7 +115,7 @@ class RepetitionGuard:
         self._runs: frozenset[int] = frozenset()
 
     def note_repetition(self, *, text: str, notes: str) -> bool:
-        """Take what a window wrote and the notes it left; return whether it repeats the one before."""
+        """Take the text and the notes of a window; return whether it repeats the previous window."""
         chunk, carried = _normalize(text), _normalize(notes)
         runs = _hash_runs(chunk)
         is_same = bool(chunk) and chunk == self._text
@@ -131,7 +131,7 @@ def _normalize(text: str) -> str:
 
 
 def _hash_runs(text: str) -> frozenset[int]:
-    """Return a number for each run of five words; the same text gives the same numbers in every process."""
+    """Return a hash of each sequence of five words; the hashes are the same in every process."""
     words = _WORD.findall(text)
     rows = zip(*(islice(words, start, None) for start in range(_RUN)), strict=False)
     numbers = (zlib.crc32(" ".join(row).encode("utf-8", "replace")) for row in rows)

@@ -1,25 +1,25 @@
-"""The windows of bounded context: what each call is shown, so that no window outgrows `chunk_size`.
+"""The windows of bounded context: the prompt of each call, so that no window exceeds `chunk_size`.
 
 Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any content (the frame).
 
-- Reserve: a call always keeps at least C/8 tokens to write in; the call that shows the whole material C/4.
-- The free part C - f - m - C/8 is shared by the question and the segment that is read. The question is
-  pinned to every window and gets at most half of the free part and at most C/4; of a longer one the first
-  and the last paragraph are pinned, clipped, and what lies between becomes the beginning of the material.
-- In the modes hybrid and summary a window that was cut at its limit is followed by a call that summarises it. Each
-  window leaves room for that call: R tokens of the free part, for the request and at most 0.15 (C - m) tokens of
-  summary. Where the free part is too small for that, no summary is asked for.
-- Material that fits one window together with the question and C/4 to write in is shown whole. Otherwise
-  it is read in segments of (free part - question) tokens, each shown exactly once.
-- Every call may write C - (tokens of its prompt) - R, the last one without R, which is the bound:
-  `fit_windows` counts those.
+- Reserve: every call keeps at least C/8 tokens for its output; a call that shows the whole material keeps C/4.
+- The free part C - f - m - C/8 is shared by the question and the segment that is read. The question is repeated in
+  every window. It gets at most half of the free part and at most C/4. If it is longer, its first and last paragraph
+  are repeated, shortened if necessary, and the text between them becomes the beginning of the material.
+- In the modes hybrid and summary, a window that was cut at its limit is followed by a call that summarises it. Each
+  window keeps R tokens of the free part for that call: the request and at most 0.15 (C - m) tokens of summary. If the
+  free part is too small for that, no summary is requested.
+- Material is shown whole if it fits one window together with the question and C/4 tokens of output. Otherwise it is
+  read in segments of (free part - question) tokens, each shown exactly once.
+- Every call may write C - (tokens of its prompt) - R, the last call C - (tokens of its prompt). `fit_windows` counts
+  the prompts.
 
-A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. The first time
-that it counts more, it counts the frame as well; if that is in the first window and C is too small by that count, the
-run is refused before its first call. Where a count leaves less than half of what a call keeps for writing, the text that
-was not read yet is planned again, with the frame as the server counts it and with a counter that is stretched by what the
-texts of that window take: there are more and shorter passages, and no text is left out. The question may then be clipped
-and its middle read like material. Notes keep to carryover_size by the stretched counter, so that they hold less text.
+A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. The first
+time its count is higher, it counts the frame too. If that is the first window, and C is too small for this frame, the
+run is refused before its first call. If a count leaves less than half of the reserve, the unread text is planned again,
+with the server's count of the frame and a counter that is stretched by what the texts of this window take: there are
+more and shorter segments, and no text is left out. The question may then be shortened, and its middle read as material.
+Notes fit carryover_size by the stretched counter, so they have less text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WRITING_SHARE = 8
 _WHOLE_WRITING_SHARE = 4
 _QUESTION_SHARE = 4
 _MIN_FREE_TOKENS = 128
-# Where two sections meet, a tokenizer may count a few tokens more than for the two alone.
+# A tokenizer may count a few more tokens for two joined sections than for the two alone.
 _JOINT_TOKENS = 16
 _LEFT_OUT = "\n[...]\n"
 
@@ -62,7 +62,7 @@ _RULES = (
     "of two ways: <answer>the final answer</answer>, or, to go on in a fresh window, <continue>"
 )
 _FIELDS = "lines Current Strategy:, Key Findings:, Progress:, Next Steps:, Unresolved:</continue>."
-# Every token of these is paid in every window.
+# Every token of these texts is billed in every window, so they are short.
 _ENDINGS = MappingProxyType(
     {
         CarryoverMode.HYBRID: f"{_FIELDS} Findings, one a line, add to old ones.",
@@ -80,7 +80,7 @@ _MOST_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimits:
-    """The sizes that a plan keeps to; tokens, except `max_segments` and `max_iterations`."""
+    """The limits of a plan, in tokens, except `max_segments` and `max_iterations`."""
 
     chunk_size: int
     carryover_size: int
@@ -90,18 +90,18 @@ class WindowLimits:
 
     @property
     def writing_tokens(self) -> int:
-        """What every call keeps to write in, at the least."""
+        """Fewest tokens that every call keeps for its output."""
         return -(-self.chunk_size // _WRITING_SHARE)
 
     @property
     def rules(self) -> str:
-        """What the model is told first."""
+        """The beginning of the instructions."""
         return _RULES + _ENDINGS[self.carryover_mode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One call to be made: `reading` tells the segment it reads; `is_last` that no other may follow."""
+    """One call of a plan: `reading` is the segment that it reads; `is_last` is whether it must be the last call."""
 
     reading: ReadingProgress | None
     is_last: bool
@@ -109,17 +109,17 @@ class Window:
 
     @property
     def may_answer(self) -> bool:
-        """Whether everything has been read when this window ends."""
+        """Whether all segments are read after this window."""
         return self.reading is None or self.reading.segment == self.reading.segment_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPlan:
-    """What the windows of one run show. Texts are neutralised already; `material` or `segments` is empty.
+    """The texts that the windows of one run show, already neutralised; `material` or `segments` is empty.
 
-    `prompt_tokens` is the most that question and frame take of a window. `nonce` marks the fences of every window.
-    `segments_before` were read under an earlier plan. A window that a summary may follow keeps `reserve_tokens`
-    for that call, which may write `summary_tokens`; both are 0 where none is made.
+    `prompt_tokens` is the most tokens that question and frame take in a window. `nonce` marks the fences of every
+    window. `segments_before` segments were read under an earlier plan. A window that may need a summary keeps
+    `reserve_tokens` for the summary call, which may write `summary_tokens`; both are 0 without summaries.
     """
 
     limits: WindowLimits
@@ -135,16 +135,16 @@ class WindowPlan:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens of reasoning that all windows hold together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
+        """Tokens of reasoning in all windows together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
         return self._bound_capacity(prompt_tokens=0)
 
     @property
     def effective_capacity_tokens(self) -> int:
-        """The same less the prompt's share q = `prompt_tokens`: (C - q) + (max_iterations - 1)(C - q - m)."""
+        """The capacity without the prompt q = `prompt_tokens`: (C - q) + (max_iterations - 1)(C - q - m)."""
         return self._bound_capacity(prompt_tokens=self.prompt_tokens)
 
     def list_windows(self) -> Iterator[Window]:
-        """Yield the calls in order, until one of them ends the run: reading first, then reasoning."""
+        """Yield the calls in order, reading first, then reasoning. A call may end the run earlier."""
         before = self.segments_before
         count = before + len(self.segments)
         for segment in range(before + 1, count + 1):
@@ -154,9 +154,9 @@ class WindowPlan:
             yield Window(reading=None, is_last=is_last, shows_material=iteration == 0)
 
     def build_prompt(self, window: Window, *, notes: str, has_text: bool = True) -> Sequence[Message]:
-        """Return the messages of one call; `notes` is the carryover of the window before.
+        """Return the messages of one call; `notes` is the carryover of the previous window.
 
-        Without text (`has_text`) they hold what every window repeats.
+        With `has_text` false, they have only the parts that every window repeats.
         """
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
@@ -192,17 +192,17 @@ def plan_windows(
     is_reading: bool = False,
     frame_tokens: int = 0,
 ) -> WindowPlan:
-    """Return what the windows show; the time is linear in the texts, and long texts take a while to count.
+    """Return the plan of a run. Time is linear in the texts; counting long texts is slow.
 
-    With `is_reading` the material is read in segments even if it fits one window: `segments_before` of it were
-    read already. `frame_tokens` is what the server counts for the frame; 0 has `counter` count it.
+    With `is_reading` the material is read in segments even if it fits one window, because `segments_before` segments
+    of it were read already. `frame_tokens` is the server's count of the frame; if it is 0, `counter` counts the frame.
 
-    Some tokenizers count different nonces of one length differently. With them, a plan that just fits with one nonce
-    may be refused with another. The counters of this package count all nonces of one length alike.
+    Some tokenizers give different counts for different nonces of one length. With them, a plan that just fits with one
+    nonce may be refused with another. For the counters of this package, all nonces of one length have the same count.
 
     Raises:
-        InvalidConfigError: chunk_size is too small for carryover_size (the smallest that works is named),
-            or the material needs more than max_segments segments (the number it needs is named).
+        InvalidConfigError: chunk_size is too small for carryover_size (the error has the smallest possible size), or
+            the material needs more than max_segments segments (the error has the necessary number).
     """
     rules = limits.rules
     frame = (frame_tokens or counter.count_prompt(_find_frame(counter, nonce, rules))) + _JOINT_TOKENS
@@ -238,7 +238,7 @@ def plan_windows(
 
 
 def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tuple[int, int]:
-    """Return the tokens that a summary may have and those that it takes of a window with all that is around it."""
+    """Return the most tokens of a summary, and the tokens that its call needs in a window; 0, 0 without summaries."""
     if limits.carryover_mode is CarryoverMode.TAIL:
         return 0, 0
     around = counter.count_prompt(
@@ -250,9 +250,9 @@ def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tu
 
 
 def _find_frame(counter: TokenCounter, nonce: str, rules: str) -> Sequence[Message]:
-    """Return the largest prompt that shows nothing yet."""
+    """Return the largest prompt without any content."""
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
-    # An empty section is left out, so one letter stands for the notes.
+    # An empty section would be left out, so the notes have one letter.
     prompts = (
         build_prompt(instructions=rules + kind, question="", nonce=nonce, notes="n", passage=widest)
         for kind in (_READ, _READ_LAST, _ANSWER_NOW)
@@ -265,7 +265,7 @@ def _count_free(limits: WindowLimits, frame: int) -> int:
 
 
 def _pin_question(query: str, limit: int, counter: TokenCounter) -> tuple[str, str]:
-    """Return what of `query` every window repeats, in at most `limit` tokens, and what is left to be read."""
+    """Return the part of `query` that every window repeats, with at most `limit` tokens, and the rest to be read."""
     if counter.count_text(query) <= limit:
         return query, ""
     share = (limit - counter.count_text(_LEFT_OUT) - _JOINT_TOKENS) // 2
@@ -289,7 +289,7 @@ def _find_last_paragraph(text: str) -> str:
 
 
 def _refuse_chunk_size(limits: WindowLimits, frame: int) -> InvalidConfigError:
-    """Name the smallest chunk_size for this carryover_size, and the largest carryover_size if there is one."""
+    """Return an error with the smallest chunk_size for this carryover_size, and the largest carryover_size if any."""
     taken = frame + limits.carryover_size + _MIN_FREE_TOKENS
     smallest = -(-taken * _WRITING_SHARE // (_WRITING_SHARE - 1))
     largest = limits.chunk_size - limits.writing_tokens - frame - _MIN_FREE_TOKENS
@@ -313,7 +313,7 @@ def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
 
 
 class StretchedCounter:
-    """Counts `thousandths`/1000 times what another counter counts; its estimates are no longer exact."""
+    """Multiplies the counts of another counter by `thousandths`/1000; the results are not exact."""
 
     def __init__(self, counter: TokenCounter, *, thousandths: int) -> None:
         self._counter = counter
@@ -321,7 +321,7 @@ class StretchedCounter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counts are the model's own: they are not."""
+        """Always False: the counts are not those of the model."""
         return False
 
     def count_text(self, text: str) -> int:
@@ -333,11 +333,11 @@ class StretchedCounter:
         return self._stretch(self._counter.count_prompt(messages))
 
     def head(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` that has at most `tokens` stretched tokens."""
+        """Return the longest prefix of `text` with at most `tokens` stretched tokens."""
         return self._counter.head(text, tokens * _UNIT // self._thousandths)
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return the longest end of `text` that has at most `tokens` stretched tokens."""
+        """Return the longest suffix of `text` with at most `tokens` stretched tokens."""
         return self._counter.tail(text, tokens * _UNIT // self._thousandths)
 
     def _stretch(self, tokens: int) -> int:
@@ -346,9 +346,9 @@ class StretchedCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWindow:
-    """A call to be made: what it is sent and may write. `plan` and `counter` are those that hold from here on.
+    """A call that fits: its messages and its limit. `plan` and `counter` are valid from this window on.
 
-    `counted_tokens` are the tokens of `messages` by the model's counter. `is_again` tells that the window before
+    `counted_tokens` are the tokens of `messages` by the model's counter. `is_again` is whether the previous window
     showed the same text.
     """
 
@@ -364,11 +364,11 @@ class FittedWindow:
 
     @property
     def shows_text(self) -> bool:
-        """Whether the window shows some of the material."""
+        """Whether the window shows a part of the material."""
         return self.window.reading is not None or (self.window.shows_material and bool(self.plan.material))
 
     def build_bare_prompt(self) -> Sequence[Message]:
-        """Return the messages less the text that no window showed before; none where they show no such text."""
+        """Return the messages without the text that this window shows first; empty if it shows no new text."""
         if self.is_again or not self.shows_text:
             return ()
         return self.plan.build_prompt(self.window, notes=self.notes, has_text=False)
@@ -384,13 +384,13 @@ async def fit_windows(
 ) -> AsyncGenerator[FittedWindow, None]:
     """Yield the calls of `plan` in order.
 
-    When a call is made, `notes` returns the carryover within carryover_size by the counter that it is given, and
-    `must_end` whether a window that reasons is to be the last. Once a call was made, `must_repeat` tells whether the
-    same window comes again.
+    Before each call, `notes` returns the carryover within carryover_size by the given counter, and `must_end` returns
+    whether a reasoning window must be the last. After each call, `must_repeat` returns whether the same window is sent
+    again.
 
     Raises:
-        ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows, or the
-            frame of the first one leaves none for the notes.
+        ContextExhaustedError: a prompt leaves no room for output, even with very little material, or the first one
+            leaves none for the notes.
     """
     counter, stretch, attempts, steps, is_again = model.counter, _UNIT, 0, 0, False
     told_frame, counted_frame, is_begun = 0, 0, False
@@ -432,7 +432,7 @@ async def fit_windows(
         if attempts > _MOST_ATTEMPTS:
             raise _refuse_window(tokens, plan)
         found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
-        # The same stretch again would give the same plan. One of before may be of another calibration.
+        # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
         stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
         counter = StretchedCounter(model.counter, thousandths=stretch)
         plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens, frame=told_frame)
@@ -440,7 +440,7 @@ async def fit_windows(
 
 
 async def _measure_frame(plan: WindowPlan, model: ChatModel) -> tuple[int, int]:
-    """Return the tokens of the frame by the server and by the model's counter; zeros where the server does not tell."""
+    """Return the frame's tokens by the server and by the model's counter; zeros if the server does not count it."""
     messages = _find_frame(model.counter, plan.nonce, plan.limits.rules)
     told = await model.count_exactly(messages)
     return (0, 0) if told is None else (told, model.counter.count_prompt(messages))
@@ -456,7 +456,7 @@ def _check_frame(told: int, plan: WindowPlan) -> None:
 async def _plan_rest(
     plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int, frame: int
 ) -> WindowPlan:
-    """Return a plan for what `window` would have shown and for everything after it."""
+    """Return a plan for the text of `window` and for all text after it."""
     is_reading, read = window.reading is not None, 0
     unread = plan.material if window.shows_material else ""
     if window.reading is not None:

@@ -1,1 +1,1 @@
-"""The gRPC side: servicers, conversion, interceptors, health, reflection; the only room that knows protobuf."""
+"""The gRPC side: servicers, conversion, interceptors, health, reflection; the only package that imports protobuf."""

@@ -1,4 +1,4 @@
-"""AgentService over gRPC: converts, calls the directory, converts back; decides nothing."""
+"""AgentService over gRPC: converts requests, calls the directory, converts responses; decides nothing."""
 # ruff: noqa: N802 - the names of the methods are those of the contract
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
 
 def card_message(card: Json) -> agent_card_pb2.AgentCard:
-    """Return a card (a JSON object under A2A's names) as a message; fields that A2A 1.0 lacks are left out.
+    """Return a card (a JSON object with A2A's field names) as a message; fields unknown to A2A 1.0 are left out.
 
-    What the message cannot hold leaves a card with its name, description and version only, so that one odd
-    card does not spoil a whole list; `card_json` always holds everything.
+    If the message cannot hold the card, it gets only name, description and version, so that one odd card does
+    not make a whole list fail; `card_json` always holds everything.
     """
     try:
         return json_format.ParseDict(dict(card), agent_card_pb2.AgentCard(), ignore_unknown_fields=True)
@@ -89,10 +89,10 @@ def card_message(card: Json) -> agent_card_pb2.AgentCard:
 
 
 def card_text(card: agent_card_pb2.AgentCard) -> str:
-    """Return a card as JSON text under A2A's names.
+    """Return a card as JSON text with A2A's field names.
 
     Raises:
-        InvalidRequestError: a Struct in it holds a number that JSON does not know.
+        InvalidRequestError: a Struct in it holds a number that is not valid in JSON.
     """
     try:
         return json_format.MessageToJson(card, indent=None, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The interceptor that lets nobody in without a verified token and the permission for the method."""
+"""The interceptor that rejects calls without a verified token or without the permission for the method."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ EXEMPT_SERVICES: Final = frozenset(
         "grpc.reflection.v1alpha.ServerReflection",
     }
 )
-"""Probes and tools ask these before anybody has a token; they tell nothing about anyone's runs."""
+"""Probes and tools call these without a token; they reveal nothing about any run."""
 
 _HINT: Final = "Send metadata 'authorization: Bearer <token>'"
 
 
 class Authentication(grpc.aio.ServerInterceptor):
-    """Verifies the bearer token of every RPC and asks whether its principal may call the method.
+    """Verifies the bearer token of every RPC and checks that its principal may call the method.
 
-    `operations` tells by its path what each RPC asks permission for; one that is not among them serves nobody.
-    `authenticate` turns a token into a principal; `require` refuses a principal that lacks the permission for an
-    operation. The token is kept nowhere.
+    `operations` maps the path of each RPC to the operation that needs permission; an RPC that is not in it is never
+    served. `authenticate` converts a token into a principal; `require` rejects a principal that lacks the permission
+    for an operation. The token is not stored.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Authentication(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """Return the method's handler behind the check.
 
-        Who calls by a token is told here, before grpc reads the request: a stranger's message never comes in. Who has
-        none may have a certificate, which is looked at first in the handler, before that reads the request.
+        A token is verified here, before grpc reads the request: the message of an unauthenticated caller is never
+        read. A call without a token may have a certificate, which the handler checks before it reads the request.
         """
         method = handler_call_details.method
         served = self._served.get(method)
@@ -79,7 +79,7 @@ class Authentication(grpc.aio.ServerInterceptor):
                 return None
             served = self._served[method] = self._put_together(method, handler)
         if served.operation is not None:
-            # Told by the call and not by the handler: that is the same one for every caller.
+            # The result is stored in the call, because all callers share the handler.
             call = current_call()
             await self._look_at(call, served.operation, handler_call_details.invocation_metadata or ())
             if call.refusal is not None:
@@ -87,7 +87,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         return served.handler
 
     def _put_together(self, method: str, handler: Handler) -> _Served:
-        """Return the handlers of a method; nothing in them belongs to one call."""
+        """Return the handlers of a method; they hold no state of a call."""
         if method.removeprefix("/").partition("/")[0] in EXEMPT_SERVICES:
             handler = wrap_unread_handler(handler, _let_in)
             return _Served(operation=None, handler=handler, refusing=handler)
@@ -95,12 +95,12 @@ class Authentication(grpc.aio.ServerInterceptor):
         if operation is None:
             raise InternalError(f"no service declares a permission for {method}")
         check = partial(self._check, operation)
-        # Of the second kind grpc reads no message before it is served.
+        # grpc reads no message of a stream-stream RPC before the handler runs.
         refusing = wrap_handler(grpc.stream_stream_rpc_method_handler(_never), check)
         return _Served(operation=operation, handler=wrap_unread_handler(handler, check), refusing=refusing)
 
     async def _look_at(self, call: RpcCall, operation: Operation, metadata: Iterable[tuple[str, Any]]) -> None:
-        """Note what the metadata of a call says about who makes it."""
+        """Verify the token in the metadata of a call, and store the principal or the refusal."""
         call.is_looked_at = True
         try:
             headers = [str(value) for key, value in metadata if key == "authorization"]
@@ -108,9 +108,9 @@ class Authentication(grpc.aio.ServerInterceptor):
                 call.principal = await self._authenticate(_token(headers))
                 self._require(call.principal, operation)
         except ReasondError as error:
-            # Frames of one that was raised would keep the metadata, of any size, until the collector comes round.
+            # The frames of a raised error would keep the metadata, of any size, until the next garbage collection.
             call.refusal = error.copy()
-        except Exception as error:  # noqa: BLE001 - the guard tells it, a fault of the server as well, with the request id
+        except Exception as error:  # noqa: BLE001 - the guard reports it with the request id, even a fault of the server
             call.refusal = error
 
     async def _check(self, operation: Operation, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
@@ -137,10 +137,10 @@ class Authentication(grpc.aio.ServerInterceptor):
             decision.allow()
 
     def _by_certificate(self, context: Context) -> Principal:
-        """Return who calls by the client certificate.
+        """Return the principal of the client certificate.
 
         Raises:
-            TokenMissingError: there is none that says who calls.
+            TokenMissingError: there is no certificate that identifies the caller.
         """
         principal = self._peers.recognise(_peer_uris(context))
         if principal is None:
@@ -150,9 +150,9 @@ class Authentication(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """The handlers of a method: for a caller that may call it or must show a certificate, and for one that may not.
+    """The handlers of a method: one for permitted callers and callers without a token, one for refused callers.
 
-    `operation` is None where nobody is asked.
+    `operation` is None if the method needs no permission.
     """
 
     operation: Operation | None
@@ -161,7 +161,7 @@ class _Served:
 
 
 async def _never(_requests: object, _context: Context) -> None:
-    """Serve a call that is refused before it gets here."""
+    """Do nothing: the call is always refused before."""
 
 
 async def _let_in(run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
@@ -181,6 +181,6 @@ def _token(headers: Sequence[str]) -> str:
 
 
 def _peer_uris(context: Context) -> list[str]:
-    """Return the URIs that the verified certificate of the peer names; none without one."""
+    """Return the URIs of the peer's verified certificate; empty without a certificate."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     return [name.decode("utf-8", "replace") for name in names if b"://" in name]

@@ -1,4 +1,4 @@
-"""Results, events and executions: types -> proto, by what their kinds declare."""
+"""Results, events and executions: types -> proto, by the declarations of their kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
-# What protobuf writes before each entry of a repeated field, at most: its tag and a length of up to 4 GiB.
+# Most bytes that protobuf writes before an entry of a repeated field: its tag and a length of up to 4 GiB.
 _FIELD_BYTES: Final = 6
 _NO_TRACE: Final = frozenset({reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED, reasoning_service_pb2.TRACE_VIEW_NONE})
 _EVENT: Final = reasoning_service_pb2.ReasonIterationsResponse.DESCRIPTOR.oneofs_by_name["event"]
@@ -32,21 +32,21 @@ _FILLERS: Final = Fillers(
 
 
 def iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
-    """Return a step; without its texts where `has_texts` is off."""
+    """Return a step; without its texts if `has_texts` is false."""
     message = execution_pb2.Iteration()
     _FILLERS[Iteration](message, iteration, has_texts)
     return message
 
 
 def metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
-    """Return what a run reports."""
+    """Return the metrics of a run."""
     message = execution_pb2.Metrics()
     _FILLERS[Metrics](message, metrics, True)
     return message
 
 
 def fill_reasoning(message: execution_pb2.Reasoning, result: Result) -> None:
-    """Write a result without steps, as streams carry it."""
+    """Write a result without steps, for a stream."""
     _FILLERS[Result](message, result, True)
 
 
@@ -58,7 +58,7 @@ def fill_traced(
     *,
     max_bytes: int = MAX_TRACE_BYTES,
 ) -> None:
-    """Write a result with its steps as `view` asks; a trace over `max_bytes` is cut and a warning says so."""
+    """Write a result with the steps that `view` selects; a trace over `max_bytes` is cut, and a warning is added."""
     fill_reasoning(message, result)
     if view in _NO_TRACE:
         return

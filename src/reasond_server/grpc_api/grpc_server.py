@@ -1,7 +1,7 @@
-"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped.
+"""The gRPC server: assembles listeners, interceptors and services, and starts, drains and stops them.
 
-Services are added as generic handlers: grpc.aio waits for the next call with one task for each method that is
-registered by name, and makes all those tasks wait anew for every call. Generic handlers share one waiting task.
+Services are added as generic handlers: for methods that are registered by name, grpc.aio has one waiting task for each
+method, and wakes all of them for every call. Generic handlers share one waiting task.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 
-# How long what was cut may take to clean up; what never ends must not keep the process alive.
+# Time for cancelled calls to clean up; a call that never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
-# Callers have stopped sending when nothing came for four looks; those who never stop are not waited for.
+# Callers have stopped sending when no call arrived in four checks; the number of checks is limited.
 _LOOK_S: Final = 0.05
 _QUIET_LOOKS: Final = 4
 _MOST_LOOKS: Final = 20
-# No run is longer; whoever stops the server sooner says so.
+# Longer than any run; `stop` is called with a shorter grace.
 _FOR_EVER_S: Final = 1e6
 _log = logging.getLogger("reasond.grpc")
 
@@ -60,7 +60,7 @@ _log = logging.getLogger("reasond.grpc")
 class GrpcServer:
     """Serves the core over gRPC.
 
-    `authenticate` turns a bearer token into a principal and `require` refuses one that lacks the permission
+    `authenticate` converts a bearer token into a principal, and `require` rejects one that lacks the permission
     for an operation of one of the `services`. Readiness is reported through `health`.
     """
 
@@ -111,12 +111,12 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The TCP port of the services; 0 where they listen on a Unix socket only, or not yet."""
+        """The TCP port of the services; 0 if they listen only on a Unix socket, or not yet."""
         return self._port
 
     @property
     def admin_port(self) -> int:
-        """The TCP port of the admin listener; 0 where there is none."""
+        """The TCP port of the admin listener; 0 if there is none."""
         return self._admin_port
 
     async def start(self) -> None:
@@ -136,15 +136,15 @@ class GrpcServer:
         await self._start_all()
 
     def begin_drain(self) -> None:
-        """Report NOT_SERVING to whoever checks; calls are still taken and served."""
+        """Report NOT_SERVING to health checks; new calls are still accepted and served."""
         self._health.begin_drain()
 
     async def close_listeners(self) -> None:
-        """Listen no more and tell every connection to go (GOAWAY); calls in progress go on until `stop`.
+        """Stop listening and send GOAWAY on every connection; calls in progress continue until `stop`.
 
-        grpc ends the calls that arrive until a peer has heard of it as CANCELLED, which no policy retries. So the ends
-        of all calls are held back until nothing more arrives, for a second at most: a peer that waits for an answer
-        sends nothing, and hears from its connection that it has to go before it hears that answer.
+        Until a peer receives the GOAWAY, grpc ends its new calls with CANCELLED, which no retry policy retries. So all
+        responses are held back until no more calls arrive, for a second at most: a peer that waits for a response
+        sends no call, and receives the GOAWAY before that response.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close_listeners(), name="closing the gRPC listeners")
@@ -153,8 +153,8 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """Close the listeners, wait at most `grace_s` seconds for the calls in progress, then cut them.
 
-        Returns after the last handler has unwound, which grpc itself does not wait for. What does not end then is left
-        behind: nothing that peers do may keep the process alive.
+        Returns after the last handler has ended, which grpc itself does not wait for. A handler that never ends is
+        abandoned: no peer may keep the process alive.
         """
         self.begin_drain()
         if grace_s > 0:
@@ -176,7 +176,7 @@ class GrpcServer:
             self._health.end_watches()
             await self._until_quiet()
             self._ending = [asyncio.ensure_future(server.stop(_FOR_EVER_S)) for server in self._servers]
-            # Each has begun to stop, and has told its connections, when the loop comes round.
+            # After one turn of the event loop, each server has begun to stop and has sent its GOAWAYs.
             await asyncio.sleep(0)
 
     async def _until_quiet(self) -> None:
@@ -191,7 +191,7 @@ class GrpcServer:
             seen = running
 
     async def _start_all(self) -> None:
-        """Start what was bound; after a failed start as well, because grpc frees only ports that were started."""
+        """Start the bound listeners, even after a failed start: grpc frees only the ports of started servers."""
         for server in self._servers:
             await server.start()
 
@@ -212,7 +212,7 @@ class GrpcServer:
         if options.reflection:
             names = [service.declaration.name for service in self._services]
             add_reflection(registry, (*names, HEALTH_SERVICE))
-        # First what is refused by looking at it: a port that was open for a moment would have taken calls.
+        # Checks come before binding: a port that is open for a moment would accept calls.
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))
         if options.grpc_address:
@@ -220,7 +220,7 @@ class GrpcServer:
             self._port = bind_tcp(server, options.grpc_address, credentials=credentials, setting="grpc_address")
 
     def _credentials(self) -> grpc.ServerCredentials | None:
-        """Return the TLS credentials; None where TLS is off or ends at a proxy."""
+        """Return the TLS credentials; None if TLS is off or ends at a proxy."""
         options = self._options
         if options.tls != "files":
             return None

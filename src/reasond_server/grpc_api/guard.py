@@ -1,6 +1,6 @@
-"""The outermost interceptor, and what is known about the RPC in progress.
+"""The outermost interceptor, and the state of the RPC in progress.
 
-Whatever happens inside, the peer gets a well-formed status and nothing else.
+For every failure inside it, the peer gets a well-formed status and nothing else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
-# Codes that grpc sets by itself; of our errors the reason says it.
+# Codes that grpc sets by itself and that are faults; for our own errors, the reason decides.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _KEYS: Final = TRACE_KEYS | {CALL_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -49,11 +49,11 @@ _log = logging.getLogger("reasond.grpc")
 
 
 class ErrorGuard(grpc.aio.ServerInterceptor):
-    """Gives every RPC a request id, a rich status where it fails, and one line in the access log.
+    """Gives every RPC a request id, a rich status if it fails, and one line in the access log.
 
-    The text of foreign exceptions reaches the log only. A handler that ends by the cancellation of a task
-    of its own is answered INTERNAL at once, because grpc.aio would send no status at all; the peer's
-    cancellation is always raised again, because grpc.aio leaks memory with each one that is swallowed.
+    The text of foreign exceptions is only logged. If a handler ends with the CancelledError of a task of its own,
+    the peer gets INTERNAL at once, because grpc.aio would send no status at all. The peer's cancellation is always
+    raised again, because grpc.aio leaks memory with each one that is suppressed.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
 
     @property
     def running(self) -> frozenset[asyncio.Task[Any]]:
-        """The tasks of the RPCs in progress; `server.stop` returns before the last of them has unwound."""
+        """The tasks of the RPCs in progress; `server.stop` returns before the last of them has ended."""
         return frozenset(self._running)
 
     @contextlib.contextmanager
     def hold_ends(self) -> Generator[None, None, None]:
-        """Let no RPC end while the context lasts: it has its result, and its peer waits for the status."""
+        """Delay the end of every RPC while the context lasts: results may be ready, but peers wait for the status."""
         self._release = release = asyncio.Event()
         try:
             yield
@@ -92,10 +92,10 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """Return the method's handler inside the guard; one that refuses where there is none.
+        """Return the method's handler inside the guard; a refusing handler if there is no such method.
 
-        Which handler serves a call is for the inner interceptors to say, every time: they may look at who calls. Each
-        of theirs, of which there are few, is put into the guard once.
+        The inner interceptors choose the handler for every call, because the choice may depend on the caller. They
+        have few handlers, so each is wrapped once.
         """
         method = handler_call_details.method
         metadata = handler_call_details.invocation_metadata or ()
@@ -107,7 +107,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
             return wrap_handler(_refusing(error), self._guard)
         if handler is None:
-            # Not kept: anybody can make up names.
+            # Not stored: callers can invent any number of names.
             unknown = MethodNotFoundError(
                 f"Method not found: {show(method)}", remedy="Server reflection lists the methods that exist."
             )
@@ -118,7 +118,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         return guarded
 
     def _call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> RpcCall:
-        """Return the call that has these headers, which are read once."""
+        """Return the call with these headers; reads `metadata` once."""
         told = [(key, value) for key, value in metadata if key in _KEYS]
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
         return RpcCall(
@@ -131,7 +131,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         call = current_call()
         enter(scope := Scope(call_id=call.call_id, trace=call.trace))
         arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
-        # Set before anything can fail: grpc sends it with every status, those of its own making included.
+        # Set before anything can fail: grpc sends it with every status, including its own.
         context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
         task, started = _this_task(), self._monotonic()
         self._running.add(task)
@@ -162,7 +162,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
-            # What is raised here lives until the collector comes round, and this frame with it: not so the request.
+            # A raised error keeps this frame alive until the next garbage collection; the request must be freed before.
             del failure, request
 
     def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
@@ -173,7 +173,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
 
 
 def _begin_arrival(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | None:
-    """Return what begins the span of an RPC; probes and reflection have none."""
+    """Return the `Arrival` that begins the span of an RPC; None for probes and reflection."""
     if call.method.startswith(QUIET_PREFIXES):
         return None
     name = call.method.removeprefix("/")
@@ -182,12 +182,12 @@ def _begin_arrival(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | N
 
 
 def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
-    """End the span of an RPC with how that ended."""
+    """End the span of an RPC with its status."""
     span.set({"rpc.response.status_code": code})
     if scope.execution_id:
         span.set({"reasond.execution.id": scope.execution_id})
     if call.reason == "METHOD_NOT_FOUND":
-        # Anybody can call what does not exist, by any name.
+        # Callers can invent any number of method names.
         span.set({"rpc.method": "_OTHER"})
         span.rename("_OTHER")
     if code != "OK":
@@ -196,15 +196,15 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
 
 
 def _needs_no_status(error: BaseException, task: asyncio.Task[Any]) -> bool:
-    """Whether nobody is to be told of `error`: the peer of the call in `task` has left, or has been told already."""
+    """Whether `error` needs no status: the peer of the call in `task` has left, or has a status already."""
     if isinstance(error, asyncio.CancelledError):
-        # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.
+        # grpc.aio cancels this task when the peer leaves; any other CancelledError comes from elsewhere.
         return bool(task.cancelling())
     return isinstance(error, (grpc.aio.InternalError, grpc.aio.AbortError))
 
 
 def _failure_of(error: BaseException) -> ReasondError:
-    """Return what the peer must be told; nothing foreign may reach it."""
+    """Return the error to send to the peer; no foreign text may reach it."""
     if isinstance(error, ReasondError):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -219,7 +219,7 @@ def _fault(message: str, cause: BaseException) -> InternalError:
 
 
 def _refusing(error: Exception) -> Handler:
-    """Return a handler that raises `error`; the most general kind serves callers of every kind."""
+    """Return a handler that raises `error`; its kind, stream-stream, works for callers of every kind."""
 
     async def refuse(_requests: object, _context: Context) -> None:
         raise error
@@ -237,10 +237,10 @@ def _announce(call: RpcCall, failure: ReasondError) -> str:
 
 
 def _to_status(failure: ReasondError, call_id: str) -> tuple[ReasondError, Status]:
-    """Return the failure and its status; one that no status can hold is a fault of the server."""
+    """Return the failure and its status; a failure that fits no status becomes a fault of the server."""
     try:
         return failure, status_of(failure, call_id=call_id)
-    except Exception as error:  # noqa: BLE001 - left to grpc.aio its text would reach the peer
+    except Exception as error:  # noqa: BLE001 - grpc.aio would send its text to the peer
         fault = _fault("a failure could not be told", error)
         return fault, status_of(fault, call_id=call_id)
 
@@ -251,11 +251,11 @@ async def _abort(context: Context, call: RpcCall, code: grpc.StatusCode, status:
 
 
 async def _leave(context: Context) -> None:
-    """End a call whose peer could not be written to; nearly always it has left.
+    """End a call after a write to the peer failed; nearly always the peer has left.
 
     Raises:
-        grpc.aio.AbortError: the peer is still there and was told INTERNAL.
-        asyncio.CancelledError: nobody is there; grpc.aio then ends the call without a line in the log.
+        grpc.aio.AbortError: the peer is still connected and gets INTERNAL.
+        asyncio.CancelledError: the peer has left; grpc.aio then ends the call without a log line.
     """
     with contextlib.suppress(grpc.aio.InternalError, grpc.aio.UsageError):
         await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
@@ -270,7 +270,7 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-# A client that gives up at its deadline is earlier than ours by the time that its request took to get here.
+# The client's deadline is earlier than ours by the travel time of its request.
 _TRAVEL_S = 0.2
 
 
@@ -287,10 +287,10 @@ def _code_set_on(context: Context) -> str:
 
 
 def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
-    """Write the one line of the access log: who called what and how it ended, never what was said."""
+    """Write the access log line: caller, method and outcome, but no content."""
     level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
     subject = call.principal.subject if call.principal else ""
-    # Anybody can make up names, of any length.
+    # Callers can invent names of any length.
     method = show(call.method) if call.reason == "METHOD_NOT_FOUND" else call.method
     fields = {
         "method": method,
@@ -305,10 +305,10 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class RpcCall:
-    """One RPC, from its headers on. `trace` is where its caller stands; `reason` and `is_fault` tell how it failed.
+    """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` describe its failure.
 
-    `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
-    why nobody may; neither where a certificate has to tell.
+    `is_looked_at` is set after the metadata was checked: then `principal` belongs to the verified token, or `refusal`
+    is the error; both are None if the certificate has to identify the caller.
     """
 
     method: str
@@ -325,7 +325,7 @@ _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")
 
 
 def begin(call: RpcCall) -> None:
-    """Make `call` the one in progress for the RPC's task; each RPC has a context of its own."""
+    """Set `call` as the RPC in progress; each RPC has its own context."""
     _CURRENT.set(call)
 
 
@@ -333,7 +333,7 @@ def current_call() -> RpcCall:
     """Return the RPC in progress.
 
     Raises:
-        InternalError: no interceptor announced it.
+        InternalError: no interceptor called `begin`.
     """
     call = _CURRENT.get(None)
     if call is None:
@@ -343,7 +343,7 @@ def current_call() -> RpcCall:
 
 
 def current_principal() -> Principal:
-    """Return who calls.
+    """Return the principal of the caller.
 
     Raises:
         InternalError: the method is exempt from authentication.
@@ -356,6 +356,6 @@ def current_principal() -> Principal:
 
 
 def remaining_s(context: Context) -> float | None:
-    """Return the seconds until the caller's deadline; None where it set none."""
+    """Return the seconds until the caller's deadline; None if there is none."""
     remaining: Any = context.time_remaining()
     return None if remaining is None else float(remaining)

@@ -1,7 +1,7 @@
-"""RPC handlers: how those of any of the four kinds are wrapped, and how services add theirs to a server.
+"""RPC handlers: wraps handlers of the four kinds, and adds those of services to a server.
 
-grpc.aio tells the kinds apart by inspecting the function, so every wrapper is a coroutine function; an
-async-generator handler is driven and closed inside the RPC's own task (grpc issues 28728 and 42295).
+grpc.aio inspects the function to find its kind, so every wrapper is a coroutine function; an async-generator
+handler is iterated and closed inside the RPC's own task (grpc issues 28728 and 42295).
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 
 
 def wrap_handler(handler: Handler, around: Around) -> Handler:
-    """Return a handler of its kind that serves by `around(run, request, context)`; `run` does what `handler` does."""
+    """Return a handler of the same kind that calls `around(run, request, context)`; `run` runs `handler`."""
     run = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
-    # A plain function: grpc.aio asks what it is with every call, and takes longer to find out of anything else.
+    # A plain function: grpc.aio inspects it with every call, and other callables take longer to inspect.
     async def serve(request: object, context: Context) -> object:
         try:
             return await around(run, request, context)
         finally:
-            # grpc.aio keeps what a refused call raises, and this frame with it, until the collector comes round.
+            # grpc.aio keeps the error of a refused call, and so this frame, until the next garbage collection.
             del request
 
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 
 
 def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
-    """Return `handler` behind `around`, of a kind whose only message grpc does not read by itself.
+    """Return `handler` wrapped by `around`, as a stream handler, whose messages grpc does not read by itself.
 
-    Of the other kind grpc reads the message before `around` runs, and if the call ends without one it forgets the call:
-    the client never gets a status. On the wire both are the same: one message is a stream of one. A handler of one
-    message has to decode it by itself; one of a stream is wrapped as it is.
+    For a unary request, grpc reads the message before `around` runs; if the call ends without a message, grpc drops
+    the call and the client never gets a status. On the wire one message equals a stream of one message. A handler of
+    a unary request has to decode it by itself; a handler of a stream is wrapped as it is.
     """
     if handler.request_streaming:
         return wrap_handler(handler, around)
@@ -78,7 +78,7 @@ def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    """Return the function that serves, whatever the kind."""
+    """Return the function of a handler of any kind."""
     found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     behaviour: Behaviour = found
     return behaviour
@@ -96,10 +96,10 @@ def with_behaviour(
 
 
 def runner_of(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
-    """Return a function that runs `behaviour` to its end when it is awaited; what kind it is, is found out now.
+    """Return a coroutine function that runs `behaviour` to its end; its kind is inspected only once, here.
 
-    A handler of one response may be a coroutine function or a plain one; one of many writes its responses, or is an
-    async generator of them.
+    A handler with one response is a coroutine function or a plain function. A handler with a response stream writes
+    its responses, or is an async generator.
     """
     if is_stream and inspect.isasyncgenfunction(behaviour):
         return _writing(behaviour)
@@ -124,9 +124,9 @@ def _writing(behaviour: Behaviour) -> Behaviour:
 
 
 class GenericRegistry:
-    """Takes what the `add_…Servicer_to_server` functions of generated code add to `server`.
+    """Adds to `server` the handlers that the generated functions `add_…Servicer_to_server` register.
 
-    They add every handler twice, as a generic one and by name; here the first is enough.
+    They register every handler twice, as a generic handler and by name; only the generic one is added.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -137,11 +137,11 @@ class GenericRegistry:
         self._server.add_generic_rpc_handlers(tuple(handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
-        """Leave them out: they are among the generic ones."""
+        """Ignore them: they are registered as generic handlers too."""
 
 
 class Declared(Protocol):
-    """What a server knows of a service: its full name, and what each RPC asks permission for, by its path."""
+    """The declaration of a service: its full name, and the operation of each RPC by its path."""
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ class Declared(Protocol):
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        """What each RPC asks permission for, by the path that it is called by."""
+        """The operation that needs permission, for each RPC by its path."""
 
 
 class GrpcService(Protocol):
@@ -157,7 +157,7 @@ class GrpcService(Protocol):
 
     @property
     def declaration(self) -> Declared:
-        """What is known of it before it runs."""
+        """The declaration of the service."""
 
     @property
     def register(self) -> Callable[[GenericRegistry], None]:

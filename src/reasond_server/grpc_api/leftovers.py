@@ -1,8 +1,8 @@
-"""Gives memory back after calls whose metadata was larger than the limit.
+"""Frees memory after calls with metadata above the limit.
 
-gRPC refuses such metadata itself, but only of peers that have acknowledged its SETTINGS. What others send in their
-first seconds is handed over at any size. grpc.aio keeps the metadata of each call in a cycle of references, which only
-the garbage collector frees; it counts objects and not bytes, so a few hundred such calls held a gigabyte.
+gRPC rejects such metadata itself, but only from peers that have acknowledged its SETTINGS. In their first seconds,
+other peers can send metadata of any size. grpc.aio keeps the metadata of each call in a reference cycle, which only the
+garbage collector frees. The collector counts objects, not bytes, so a few hundred such calls can hold a gigabyte.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 SETTINGS_TIMEOUT_S: Final = 3.0
 """Seconds within which a peer must acknowledge the SETTINGS; grpc then closes its connection."""
 
-# By then the connections that the calls came over are closed.
+# By then the connections of these calls are closed.
 _COLLECT_AFTER_S: Final = SETTINGS_TIMEOUT_S + 1.0
 
 
 class Leftovers:
-    """Notes calls with more than `max_metadata_bytes` of metadata, and collects what many of them left at once."""
+    """Notes calls with more than `max_metadata_bytes` of metadata, and collects garbage once for many of them."""
 
     def __init__(self, *, max_metadata_bytes: int) -> None:
         self._max_metadata_bytes = max_metadata_bytes
         self._is_due = False
 
     def note(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:
-        """Look at the metadata of a call; where they are too large, collect some seconds later."""
+        """Check the metadata of a call; if they are too large, run the garbage collector some seconds later."""
         size = sum(map(len, [part for pair in metadata for part in pair]))
         if size > self._max_metadata_bytes and not self._is_due:
             self._is_due = True
@@ -43,7 +43,7 @@ class Leftovers:
 
 
 def _trim() -> None:
-    """Return freed memory to the system, where the C library has a way to be told."""
+    """Return freed memory to the system, if the C library supports it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

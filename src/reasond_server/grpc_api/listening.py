@@ -1,4 +1,4 @@
-"""Where a gRPC server listens and how: addresses, Unix sockets, channel arguments, TLS from files that may change."""
+"""Listeners of a gRPC server: addresses, Unix sockets, channel arguments, TLS from files that may change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerC
     """Open `address` (host:port, port 0 picks one) and return the port.
 
     Raises:
-        SettingsError: the address is malformed, in use or not of this machine; `setting` names its key.
+        SettingsError: the address is malformed, in use or not on this machine; `setting` names its key.
     """
     require_address(address, setting=setting)
     try:
@@ -46,7 +46,7 @@ def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerC
 
 
 def require_address(address: str, *, setting: str) -> None:
-    """Refuse what is not host:port, before grpc takes it for a name to look up.
+    """Reject an address that is not host:port, before grpc tries to resolve it as a name.
 
     Raises:
         SettingsError: `address` has another form; `setting` names its key.
@@ -61,9 +61,9 @@ def require_address(address: str, *, setting: str) -> None:
 
 
 def bind_unix(server: grpc.aio.Server, path: Path) -> None:
-    """Open a Unix socket that its owner and group may use, in a folder that others cannot enter.
+    """Open a Unix socket for its owner and group, in a folder that other users cannot enter.
 
-    What a dead server has left at the path is removed first; grpc removes the socket when it stops.
+    The socket of a dead server at the path is removed first; grpc removes the socket when it stops.
 
     Raises:
         SettingsError: the folder is missing or open to everybody, or something else is at the path.
@@ -71,7 +71,7 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
     require_private_folder(path)
     _clear(path)
     try:
-        # The socket is made with its final mode: set afterwards, others could connect in between.
+        # The socket is created with its final mode: before a later chmod, others could connect.
         with _umask(0o117):
             server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
 
 
 def require_private_folder(path: Path) -> None:
-    """Refuse a Unix socket at `path` if others than its owner and group could enter its folder.
+    """Reject a Unix socket at `path` if users other than its owner and group could enter its folder.
 
     Raises:
         SettingsError: the path is relative or too long, or its folder is missing or open to everybody.
@@ -104,7 +104,7 @@ def require_private_folder(path: Path) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket that a dead server has left; refuse anything else."""
+    """Remove the socket of a dead server; reject any other file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _clear(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            # Only this proves that nobody listens; any other failure may be a server that is busy.
+            # Only this error proves that no process listens; any other error may come from a busy server.
             path.unlink()
             return
         except OSError:
@@ -176,8 +176,8 @@ class GrpcOptions:
 def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
     """Return the arguments for grpc.
 
-    The number of RPCs is not bounded here: that would refuse health checks too, and get a busy server
-    restarted. The name of the ping interval is the one that grpc reads, not the one its C macro suggests.
+    The number of RPCs is not bounded here: that would reject health checks too, and a busy server would be
+    restarted. The name of the ping interval is the one that grpc reads, not the one that its C macro suggests.
     """
     return (
         ("grpc.so_reuseport", int(options.so_reuseport)),
@@ -187,17 +187,17 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
         ("grpc.max_allowed_incoming_connections", options.max_grpc_connections),
-        # By itself grpc ends calls from the thousandth on that waits, and in a flood those are not the flood's alone.
+        # By default grpc ends calls when a thousand wait; in a flood that would hit the calls of other clients too.
         ("grpc.server.max_pending_requests", options.max_pending_calls),
         ("grpc.server.max_pending_requests_hard_limit", options.max_pending_calls),
-        # Until a peer acknowledges the SETTINGS neither the bound on metadata nor that on calls holds for it.
+        # The limits on metadata and calls apply to a peer only after it has acknowledged the SETTINGS.
         ("grpc.http2.settings_timeout", _ms(SETTINGS_TIMEOUT_S)),
         ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
         ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
-        # A ping has a time limit of its own, a minute unless told, and while it runs the other is not looked at.
+        # A ping has its own timeout, by default a minute, and grpc ignores the keepalive timeout meanwhile.
         ("grpc.http2.ping_timeout_ms", _ms(options.keepalive_timeout_s)),
-        # Idle connections are probed too, or a dead client would hold its place for ever.
+        # Idle connections are probed too: otherwise a dead client would keep its connection for ever.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.min_ping_interval_s)),
         ("grpc.max_connection_age_ms", _ms(options.max_connection_age_s)),
@@ -213,7 +213,7 @@ _log = logging.getLogger("reasond.grpc")
 
 
 class CertificateReloader:
-    """Hands certificates to grpc, which asks before every handshake; a broken new file keeps the old ones."""
+    """Gives grpc the certificates before every handshake; if a new file is invalid, the old ones stay in use."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -257,7 +257,7 @@ class CertificateReloader:
             self._stamp = stamp
             _log.error("changed TLS files cannot be used, the old ones stay: %s", _plain(error))
             return None
-        # Written to while they were read: the next handshake looks again.
+        # The files changed while they were read: the next handshake checks them again.
         if self._files.stamp() != stamp:
             return None
         self._stamp = stamp
@@ -265,7 +265,7 @@ class CertificateReloader:
         return fresh
 
     def _load(self) -> grpc.ServerCertificateConfiguration:
-        """Read the files and make sure that they fit together, which grpc would not tell."""
+        """Read the files and check that they match, which grpc would not report."""
         files = self._files
         files.context()
         chain, key = Path(files.certificate).read_bytes(), Path(files.private_key).read_bytes()
@@ -274,5 +274,5 @@ class CertificateReloader:
 
 
 def _plain(error: OSError | ValueError) -> str:
-    """Return what went wrong; texts of the TLS library may be long but hold no key material."""
+    """Describe `error`; texts of the TLS library may be long but hold no key material."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,7 +1,7 @@
-"""The innermost interceptor: reads requests and writes responses where the error guard sees what goes wrong.
+"""The innermost interceptor: decodes requests and encodes responses inside the error guard.
 
-Left to grpc.aio, a request that cannot be parsed is answered by the text of a foreign exception, and a
-response over the send limit by a status without details.
+grpc.aio itself would answer an invalid request with the text of a foreign exception, and a response over the send
+limit with a status without details.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Codec(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        """Return the method's handler with its codec inside the guard, put together once."""
+        """Return the method's handler with its codec; it is created once."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -49,7 +49,7 @@ class Codec(grpc.aio.ServerInterceptor):
     def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.
 
-        The function raises InvalidRequestError: the caller can ask for less.
+        The function raises InvalidRequestError if the message is too large: the caller can request less.
         """
 
         def encode_within_limit(message: Any) -> bytes:  # noqa: ANN401 - any message
@@ -66,7 +66,7 @@ class Codec(grpc.aio.ServerInterceptor):
 
 
 def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
-    """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
+    """Return `handler` with a codec: single messages are coded in its function, streamed messages by grpc.aio."""
     behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
     if not handler.request_streaming and not handler.response_streaming:
         behaviour = _add_codec(behaviour, decode, encode)
@@ -83,7 +83,7 @@ def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callab
 
 
 def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
-    """Return `decode` so that what cannot be parsed, or unfolds to too much, is the caller's mistake, in our words."""
+    """Return `decode` that raises InvalidRequestError for a message that is invalid or has too many fields."""
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
         if may_unfold(raw):
@@ -100,7 +100,7 @@ def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[b
 
 
 def _input_of(method: str) -> Descriptor | None:
-    """Return the message that `method` (`/service/name`) takes; None where no proto tells."""
+    """Return the request type of `method` (`/service/name`); None if no proto declares it."""
     try:
         return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type
     except KeyError:

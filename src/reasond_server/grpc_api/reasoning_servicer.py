@@ -1,4 +1,4 @@
-"""ReasoningService over gRPC: converts, calls the core, converts back; decides nothing but when a client stalls."""
+"""ReasoningService over gRPC: converts requests, calls the core, converts responses; detects clients that stall."""
 # ruff: noqa: N802 - the names of the methods are those of the contract
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _log = logging.getLogger("reasond.grpc")
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
-    """Serves `reasond.v1.ReasoningService` from the core's front door.
+    """Serves `reasond.v1.ReasoningService` from the core.
 
-    A client that does not take a message for `write_timeout_s` seconds is cut off (SLOW_CONSUMER); it can
-    resume. `max_send_bytes` bounds a response: a trace is cut to what it leaves, at most 3 MiB.
+    A client that does not read a message within `write_timeout_s` seconds is disconnected (SLOW_CONSUMER); it can
+    resume. `max_send_bytes` bounds a response: a trace is cut to the remaining bytes, at most 3 MiB.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
 
     async def Reason(self, request: pb.ReasonRequest, context: Context) -> pb.ReasonResponse:
-        """Work a task out and return the result."""
+        """Run a task and return the result."""
         view = trace_view_of(request.trace_view)
         task = required_task(request)
         try:
@@ -107,7 +107,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             self._observer.stream_closed(TRANSPORT)
 
     async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
-        """List the enabled strategies; the token of a page is the name that it begins after."""
+        """List the enabled strategies; the page token is the last name of the previous page."""
         del context
         found = list(self._service.strategies())
         first = _place_after(request.page_token, [info.name for info in found])
@@ -156,7 +156,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         return pb.DeleteExecutionResponse()
 
     def _events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
-        """Return the events that the request asks for; nothing starts before the first is taken."""
+        """Return the events for the request; nothing starts before the first is requested."""
         source = request.WhichOneof("source")
         if source == "resume":
             if request.request_id:
@@ -180,9 +180,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         )
 
     def _cut_off(self, event: StreamEvent) -> SlowConsumerError:
-        """Tell of a client that did not take `event` in time; return what it is told itself."""
+        """Log that the client did not read `event` in time; return the error for the client."""
         self._observer.slow_consumer(TRANSPORT)
-        # Said now: the status waits behind what the client has not read, and with it the access log.
+        # Logged now: the status, and so the access log, waits until the client has read all earlier data.
         facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts)
         error = SlowConsumerError(
@@ -207,7 +207,7 @@ def _required_id(execution_id: str, *, field: str = "execution_id") -> str:
 
 
 def _page_size(size: int) -> int:
-    """Return the size to use: 0 and what is over the largest mean the largest (AIP-158)."""
+    """Return the page size to use: 0 and sizes above the maximum mean the maximum (AIP-158)."""
     if size < 0:
         raise invalid("page_size", f"must be at least 0, got {size}")
     return min(size or _LARGEST_PAGE, _LARGEST_PAGE)
@@ -236,7 +236,7 @@ def _strategy(info: StrategyInfo) -> pb.Strategy:
 
 
 class Timers(Protocol):
-    """What of an event loop sets timers; in seconds."""
+    """The part of an event loop that sets timers; in seconds."""
 
     def time(self) -> float:
         """Return the time on its clock."""
@@ -248,10 +248,10 @@ class Timers(Protocol):
 
 
 class StallWatch:
-    """Bounds each wait of the present task by `limit_s` seconds, while the context lasts.
+    """Limits each write of the current task to `limit_s` seconds, while the context lasts.
 
-    `asyncio.timeout` sets and cancels a timer for every message. Here one goes off once in `limit_s` seconds and
-    looks since when the write at work has waited. `timers` are those of the running event loop, unless given.
+    `asyncio.timeout` sets and cancels a timer for every message. Here one timer fires once in `limit_s` seconds
+    and checks how long the current write has waited. `timers` defaults to the running event loop.
     """
 
     def __init__(self, *, limit_s: float, timers: Timers | None = None) -> None:
@@ -276,7 +276,7 @@ class StallWatch:
         """Await `write`.
 
         Raises:
-            TimeoutError: it took too long and was cancelled.
+            TimeoutError: the write took too long and was cancelled.
         """
         self._since_s, self._has_cut = self._timers.time(), False
         if self._timer is None:
@@ -284,7 +284,7 @@ class StallWatch:
         try:
             await write
         except asyncio.CancelledError:
-            # Whoever else wanted the task cancelled is not to be kept from it.
+            # A cancellation by somebody else must not be suppressed.
             if not self._has_cut or self._task is None or self._task.uncancel() > self._cancelling:
                 raise
             raise TimeoutError from None
@@ -292,7 +292,7 @@ class StallWatch:
             self._since_s = None
 
     def _look(self) -> None:
-        """Cancel the wait that takes too long, or look again when it would; without one, the next sets the timer."""
+        """Cancel a write that takes too long, else set the timer again; without a write, the next write sets it."""
         self._timer = None
         if self._since_s is None or self._task is None:
             return

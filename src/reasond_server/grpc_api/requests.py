@@ -1,4 +1,4 @@
-"""Requests: proto -> types. Checks what only this wire can get wrong; the limits of a task are the core's."""
+"""Requests: proto -> types. Checks errors that only gRPC requests can have; the core checks the limits of a task."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
     """Return the task. A config alone selects the strategy it belongs to.
 
     Raises:
-        InvalidRequestError: the config belongs to another strategy, or a value is none that the proto
-            declares or that JSON knows.
+        InvalidRequestError: the config belongs to another strategy, or a value is not declared by the proto or
+            not valid in JSON.
     """
     strategy, config = _strategy_and_config(task)
     return Task(
@@ -54,7 +54,7 @@ def required_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
     """Return the request's task.
 
     Raises:
-        InvalidRequestError: there is none, or as `task_of`.
+        InvalidRequestError: there is no task, or `task_of` raises it.
     """
     if not request.HasField("task"):
         raise invalid("task", "is required")
@@ -65,7 +65,7 @@ def budget_of(budget: execution_pb2.Budget) -> Budget:
     """Return the bounds that are set; their ranges are checked with the rest of the task.
 
     Raises:
-        InvalidRequestError: `max_elapsed` is no valid duration.
+        InvalidRequestError: `max_elapsed` is not a valid duration.
     """
     if not budget.ByteSize():
         return _NO_BUDGET
@@ -82,7 +82,7 @@ def seconds_of(duration: duration_pb2.Duration, *, path: str) -> float:
     """Return `duration` in seconds.
 
     Raises:
-        InvalidRequestError: its parts are out of range or of different sign.
+        InvalidRequestError: its parts are out of range or have different signs.
     """
     seconds, nanos = duration.seconds, duration.nanos
     if abs(seconds) > _MAX_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
@@ -116,7 +116,7 @@ def finish_reason_of(number: int) -> FinishReason | None:
 def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) -> None:
     """Make the violations of `error` name the fields of a request that holds `task` (AIP-193).
 
-    The core speaks of `query` or, in a configuration, of `max_tokens`; here they are `task.query` and
+    The core names the fields `query` or, in a configuration, `max_tokens`; here they become `task.query` and
     `task.chain_of_thought.max_tokens`.
     """
     prefix = "task."
@@ -129,7 +129,7 @@ def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) 
 
 
 def invalid(field: str, description: str) -> InvalidRequestError:
-    """Return the refusal of one field."""
+    """Return the error for one invalid field."""
     return InvalidRequestError.of(Violation(field=field, description=description))
 
 
@@ -174,7 +174,7 @@ def _enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
 
 
 def _name_of(kind: EnumDescriptor, number: int, *, path: str) -> str:
-    """Return the name of an enum's value; proto3 lets any number through."""
+    """Return the name of an enum's value; checks it, because proto3 accepts any number."""
     value = kind.values_by_number.get(number)
     if value is None:
         raise _no_value(kind, number, path=path)

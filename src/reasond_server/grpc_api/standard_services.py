@@ -1,8 +1,8 @@
 """The standard services: health per service and for the server as a whole (""), reflection as v1 and v1alpha.
 
-Health is written here because grpcio-health-checking's own servicer starts as SERVING, holds a lock while it writes
-to a watcher, and has a Watch that never ends, which holds the server's stop up for its whole grace. Reflection under
-the name v1 is what grpcio-reflection lacks.
+Health is implemented here because the servicer of grpcio-health-checking starts as SERVING, holds a lock while it
+writes to a watcher, and has a Watch that never ends, which delays the server's stop by the whole grace. Reflection v1
+is implemented here because grpcio-reflection lacks it.
 """
 # ruff: noqa: N802 - the names of the methods are those of grpc.health.v1
 
@@ -41,15 +41,15 @@ STANDARD_METHODS: Final = (
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 )
-"""Every RPC of the standard services as its path says it, without the slash before it."""
+"""Every RPC of the standard services: its path without the leading slash."""
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the base class is untyped
-    """Answers Check, Watch and List: NOT_SERVING until `set_ready`, and for good in a drain.
+    """Answers Check, Watch and List: NOT_SERVING until `set_ready`, and permanently in a drain.
 
-    Check and List tell a load balancer, which needs time to send its calls elsewhere: they are told first, by
-    `begin_drain`. A Watch tells the client at the other end of this connection, which stops calling at once and, where
-    it has no other address, fails its calls: it is told by `end_watches`, just before the connection has to go.
+    Load balancers use Check and List and need time to redirect calls, so `begin_drain` changes these first. Clients
+    use Watch on their own connection. On NOT_SERVING they stop calling at once, and fail their calls if they have no
+    other address. So `end_watches` reports it only just before the connection closes.
     """
 
     def __init__(self, *, services: Iterable[str]) -> None:
@@ -60,11 +60,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server is on its way out."""
+        """Whether the server is draining."""
         return self._is_draining
 
     def set_ready(self, *, is_ready: bool = True, service: str | None = None) -> None:
-        """Report one service, or all of them and the server, as ready or not; nothing changes in a drain."""
+        """Report one service, or all services and the server, as ready or not; has no effect in a drain."""
         if self._is_draining:
             return
         for name in self._is_ready if service is None else (service,):
@@ -72,18 +72,18 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         self._announce()
 
     def begin_drain(self) -> None:
-        """Answer NOT_SERVING from now on to whoever checks; watchers hear nothing yet."""
+        """Answer Check and List with NOT_SERVING from now on; watchers are not notified yet."""
         self._is_draining = True
 
     def end_watches(self) -> None:
-        """Write NOT_SERVING to every Watch and let it end, so that the server can stop."""
+        """Write NOT_SERVING to every Watch and end it, so that the server can stop."""
         self.begin_drain()
         self._is_watched = False
         self._is_ready = dict.fromkeys(self._is_ready, False)
         self._announce()
 
     async def Check(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
-        """Return the status of a service; NOT_FOUND for one that is not here."""
+        """Return the status of a service; NOT_FOUND for an unknown service."""
         if request.service not in self._is_ready:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {show(request.service)}")
         return _Response(status=self._status_of_check(request.service))
@@ -98,7 +98,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         """Write the status now and whenever it changes, until the listeners close."""
         last = None
         while True:
-            # The event is taken before the status is read: a change in between wakes the wait at once.
+            # The event is read before the status: a change in between then ends the wait at once.
             changed, is_last = self._changed, not self._is_watched
             status = self._status(request.service)
             if status != last:
@@ -118,7 +118,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         return int(_Response.SERVING if is_ready else _Response.NOT_SERVING)
 
     def _announce(self) -> None:
-        """Wake the watchers; each writes for itself, so that a stalled one holds up nobody."""
+        """Wake the watchers; each writes in its own task, so that a stalled watcher does not block others."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -144,7 +144,7 @@ def add_reflection(server: GenericRegistry, services: Iterable[str]) -> None:
 
 
 def _v1_pool() -> descriptor_pool.DescriptorPool:
-    """Return a pool with the file of v1, whose messages are those of v1alpha under another package."""
+    """Return a pool with the file of v1, which has the messages of v1alpha in another package."""
     alpha = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
     text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
@@ -156,7 +156,7 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
 
 
 def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and files come untyped
-    """Return the file of the method or the value of an enum called `symbol`, which pools do not look for."""
+    """Return the file of the method or the value of an enum called `symbol`, which pools do not find."""
     owner, _, name = symbol.rpartition(".")
     for find, members in ((pool.FindServiceByName, "methods_by_name"), (pool.FindEnumTypeByName, "values_by_name")):
         with suppress(KeyError):
@@ -167,7 +167,7 @@ def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and 
 
 
 class _Pools:
-    """The default pool, then one more; the file of v1 stays out of the process-wide pool of all packages."""
+    """The default pool, then a second one: the file of v1 must not be added to the process-wide pool."""
 
     def __init__(self, second: descriptor_pool.DescriptorPool) -> None:
         self._first: Any = descriptor_pool.Default()

@@ -1,7 +1,7 @@
 """Errors as google.rpc.Status with standard details, small enough for every peer's header limit.
 
-Peers replace trailers of more than about 8 KiB by an error of their own, so the message is bounded to
-1.5 KiB as it is percent-encoded on the wire and the whole Status to 4 KiB. Source: AIP-193.
+Peers replace trailers of more than about 8 KiB with an error of their own, so the percent-encoded message is limited
+to 1.5 KiB and the whole Status to 4 KiB. Source: AIP-193.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def code_of(error: ReasondError) -> grpc.StatusCode:
 
 
 def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
-    """Return `error` as it crosses the wire: at most 4 KiB, violations cut first, then metadata.
+    """Return the Status for `error`: at most 4 KiB; violations are cut first, then metadata.
 
-    A fault of the server keeps its text to itself: the caller gets "internal error" and the request id.
+    The text of a server fault is not sent: the caller gets "internal error" and the request id.
     """
     reason = error.declaration
     is_internal = reason.name == "INTERNAL"
@@ -92,7 +92,7 @@ def _clip(text: str) -> str:
 
 
 def _standing_details(error: ReasondError) -> list[Message]:
-    """Return the details of fixed size that programs act on."""
+    """Return the details of fixed size, which programs use."""
     details: list[Message] = []
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
@@ -110,7 +110,7 @@ def _standing_details(error: ReasondError) -> list[Message]:
 
 
 def _fill_metadata(info: error_details_pb2.ErrorInfo, error: ReasondError, room: int) -> None:
-    """Add the error's metadata while it fits; what the transport knows itself is never overwritten."""
+    """Add the error's metadata while it fits; entries of the transport are never overwritten."""
     for key, value in error.metadata.items():
         if key in info.metadata:
             continue
@@ -123,7 +123,7 @@ def _fill_metadata(info: error_details_pb2.ErrorInfo, error: ReasondError, room:
 def _fill_violations(
     bad_request: error_details_pb2.BadRequest, info: error_details_pb2.ErrorInfo, error: ReasondError, room: int
 ) -> None:
-    """Add violations while they fit and note in `info` how many there were if not all do."""
+    """Add violations while they fit; if some do not, store their total number in `info`."""
     note = len("violations_total") + 32
     for violation in error.violations:
         bad_request.field_violations.add(field=_clip(violation.field), description=_clip(violation.description))

@@ -1,4 +1,4 @@
-"""google.protobuf.Struct <-> JSON objects; at most 16 levels deep, because Python cannot parse deep ones back."""
+"""google.protobuf.Struct <-> JSON objects; at most 16 levels deep, because Python cannot parse deeper ones."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def json_of_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
     """Return the JSON object in `struct`; doubles without a fraction become whole numbers.
 
     Raises:
-        InvalidRequestError: it nests too deeply, holds too many values, a number that JSON does not know or an
+        InvalidRequestError: it nests too deeply, has too many values, a number that is not valid in JSON or an
             empty value; the violation's field starts with `path`.
     """
-    # A message of 4 MiB holds a million values, which would take seconds to walk: counted while it is walked.
+    # A message of 4 MiB can hold a million values, which would take seconds to convert; so they are counted here.
     room = iter(range(MAX_CONFIG_VALUES))
     return {key: _json_of_value(value, f"{path}.{key}", 2, room) for key, value in struct.fields.items()}
 
@@ -61,10 +61,10 @@ def _number(number: float, path: str) -> float:
 
 
 def struct_of_json(data: Json) -> struct_pb2.Struct:
-    """Return `data` as a Struct; a number that is not finite becomes null, as JSON has no word for it.
+    """Return `data` as a Struct; a number that is not finite becomes null, because JSON cannot represent it.
 
     Raises:
-        InternalError: a third party's strategy reported something that is no JSON, or nests too deeply.
+        InternalError: a third-party strategy reported a value that is not JSON, or nests too deeply.
     """
     struct = struct_pb2.Struct()
     fill_struct(struct, data)

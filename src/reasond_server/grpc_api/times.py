@@ -27,9 +27,9 @@ def fill_timestamp(message: timestamp_pb2.Timestamp, moment: datetime) -> None:
 
 
 def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
-    """Write seconds into a Duration, rounded to nanoseconds; less than nothing, where clocks differ, as nothing."""
+    """Write seconds into a Duration, rounded to nanoseconds; a negative time, from differing clocks, becomes 0."""
     nanos = round(seconds * _NANOS)
     if nanos >= _NANOS:
         message.seconds, nanos = divmod(nanos, _NANOS)
-    # Written even where it is nothing: the message is there then.
+    # Written even if it is 0, so that the message is present.
     message.nanos = max(0, nanos)

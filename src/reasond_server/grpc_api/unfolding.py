@@ -1,6 +1,6 @@
-"""What a request unfolds to: its fields, counted in its bytes before a message is built from them.
+"""Counts the fields in the bytes of a request before a message is built from them.
 
-A message of 4 MiB may hold two million empty fields, and every one of them becomes an object of many times its size.
+A message of 4 MiB may hold two million empty fields, and each becomes an object of many times its encoded size.
 Source: the encoding of protocol buffers (protobuf.dev, "Encoding").
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_FIELDS: Final = 50_000
 """More than any request needs: the 10,000 values that a configuration may hold have some four fields each."""
 
-# What is shorter cannot hold so many: a field takes two bytes at least.
+# A shorter message cannot hold so many fields: a field takes at least two bytes.
 _NEVER_TOO_MANY_BYTES: Final = 2 * MAX_FIELDS
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _FIXED_SIZES: Final = {_FIXED_64: 8, _FIXED_32: 4}
@@ -31,13 +31,13 @@ def may_unfold(raw: bytes) -> bool:
 
 
 def require_few_fields(raw: bytes, kind: Descriptor | None) -> None:
-    """Refuse the bytes of a message of `kind` that holds more than MAX_FIELDS fields, those within fields included.
+    """Reject the bytes of a message of `kind` with more than MAX_FIELDS fields, including nested ones.
 
-    What is no message of that kind passes: the parser says so in its own words. Of an unknown kind (None) the
-    outermost fields are counted.
+    Bytes that are not a message of that kind pass: the parser rejects them later. For an unknown kind (None), only
+    the outermost fields are counted.
 
     Raises:
-        InvalidRequestError: it holds more.
+        InvalidRequestError: there are more fields.
     """
     try:
         count = _count(raw, kind)
@@ -51,9 +51,9 @@ def require_few_fields(raw: bytes, kind: Descriptor | None) -> None:
 
 
 def _count(raw: bytes, kind: Descriptor | None) -> int:
-    """Return how many fields there are; it stops soon after MAX_FIELDS."""
+    """Return the number of fields; counting stops soon after MAX_FIELDS."""
     count = 0
-    # Not a function that calls itself: how deep a message nests is the sender's choice.
+    # Not recursive: the sender chooses the depth of nesting.
     waiting: list[tuple[int, int, Descriptor | None]] = [(0, len(raw), kind)]
     while waiting and count <= MAX_FIELDS:
         place, end, message = waiting.pop()
@@ -67,13 +67,13 @@ def _count(raw: bytes, kind: Descriptor | None) -> int:
                 if field is not None and field.message_type is not None:
                     waiting.append((place, min(place + size, end), field.message_type))
                 elif field is not None and field.type not in {field.TYPE_STRING, field.TYPE_BYTES}:
-                    # Packed numbers: a byte may hold one.
+                    # Packed numbers: each byte may be a number.
                     count += min(size, end - place)
                 place += size
             elif wire == _VARINT:
                 _, place = _varint(raw, place)
             else:
-                # Groups are read as fields of their own: their ends have a tag as well.
+                # The start and the end of a group each count as a field: both have a tag.
                 place += _FIXED_SIZES.get(wire, 0)
     return count
 
@@ -82,8 +82,8 @@ def _varint(raw: bytes, place: int) -> tuple[int, int]:
     """Return the number at `place` and the place after it.
 
     Raises:
-        IndexError: the bytes end before it does.
-        ValueError: it is longer than any number.
+        IndexError: the bytes end within the number.
+        ValueError: the number has too many bytes.
     """
     byte = raw[place]
     if byte < _CONTINUES:

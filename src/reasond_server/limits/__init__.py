@@ -1,1 +1,1 @@
-"""How much a caller may: requests, executions at once, tokens; decides nothing about who calls."""
+"""Limits of callers: requests, concurrent executions and tokens; authentication is elsewhere."""

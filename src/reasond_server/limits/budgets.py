@@ -1,9 +1,9 @@
-"""Token budgets of callers: tokens are reserved before a model call and settled with what it used.
+"""Token budgets of callers: tokens are reserved before a model call and settled with the tokens that it used.
 
 Each caller has a bucket for a minute and one for a day. A bucket holds its limit and refills evenly over its time. A
-reservation never overdraws it: a call that would is refused, or granted less where it can do with less. If a model
-server ignores its limit and uses more than was reserved, the bucket goes below zero and refuses until it has refilled.
-A reservation that is never settled counts as spent: its process died.
+reservation never overdraws a bucket: the call gets fewer tokens if they are enough for it, else it is refused. If a
+model server ignores its limit and uses more tokens than reserved, the bucket falls below zero and refuses calls until
+it has refilled. A reservation that is never settled, because its process died, counts as spent.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 DAY_S: Final = 86_400.0
-# Longer than any call may take: a later settlement changes nothing.
+# Longer than any call may take. A later settlement changes nothing.
 RESERVED_S: Final = 3600.0
-# Each new caller makes room by looking at this many others.
+# For each new caller this many others are examined to make room.
 _EXAMINED: Final = 32
 
 
@@ -43,7 +43,7 @@ class TokenLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Tokens set aside for one model call of `caller`."""
+    """Tokens reserved for one model call of `caller`."""
 
     id: str
     caller: str
@@ -54,15 +54,15 @@ class TokenLedger(Protocol):
     """The buckets of all callers."""
 
     async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
-        """Set aside up to `most` tokens, but at least `least`.
+        """Reserve up to `most` tokens, but at least `least`.
 
         Raises:
-            TokenBudgetExhaustedError: fewer than `least` are left. It has the time to wait where waiting helps.
+            TokenBudgetExhaustedError: fewer than `least` are left. The error has the time to wait if waiting helps.
         """
         ...
 
     async def settle(self, reservation: Reservation, *, used: int) -> None:
-        """Give unused tokens back, or charge those used beyond the reservation; a second settlement changes nothing."""
+        """Return unused tokens, or charge those used beyond the reservation; a second settlement changes nothing."""
         ...
 
 
@@ -76,7 +76,7 @@ class CallerAccount:
     on_refused: Callable[[TokenBudgetExhaustedError], None]
 
     async def reserve(self, *, least: int, most: int) -> Reservation:
-        """Set tokens aside for a model call. Raises as TokenLedger.reserve."""
+        """Reserve tokens for a model call. Raises the same errors as TokenLedger.reserve."""
         try:
             reservation = await self.ledger.reserve(self.caller, least=least, most=most)
         except TokenBudgetExhaustedError as error:
@@ -93,7 +93,7 @@ class CallerAccount:
 
 
 def build_refusal(limits: TokenLimits, *, least: int, left: int, wait_s: float | None) -> TokenBudgetExhaustedError:
-    """Return the error of a call that needs `least` tokens while `left` are left; `wait_s` None: never enough."""
+    """Return the error for a call that needs `least` tokens while `left` are left; `wait_s` None means never enough."""
     allowed = " and ".join(
         f"{amount} in {'a minute' if seconds == MINUTE_S else 'a day'}" for amount, seconds in limits.buckets
     )
@@ -109,7 +109,7 @@ def build_refusal(limits: TokenLimits, *, least: int, left: int, wait_s: float |
 
 @dataclass(slots=True)
 class _Bucket:
-    """The tokens that were left at one time; it refills evenly."""
+    """The tokens that were left at a given time; the bucket refills evenly."""
 
     capacity: int
     seconds: float
@@ -117,21 +117,21 @@ class _Bucket:
     at_s: float
 
     def fill(self, now_s: float) -> None:
-        """Add what has refilled since the last time."""
+        """Add the tokens that have refilled since the last call."""
         if now_s > self.at_s:
             level = self.level + (now_s - self.at_s) * self.capacity / self.seconds
             self.level = min(self.capacity, level)
             self.at_s = now_s
 
     def compute_wait_s(self, tokens: int) -> float | None:
-        """Return the seconds until the bucket has `tokens`; None if it never holds so many."""
+        """Return the seconds until the bucket has `tokens`; None if its capacity is smaller."""
         if tokens > self.capacity:
             return None
         return max(0.0, (tokens - self.level) * self.seconds / self.capacity)
 
 
 class MemoryTokenLedger:
-    """The ledger of one process; it forgets callers whose buckets are full."""
+    """The ledger of one process; it removes callers whose buckets are full."""
 
     def __init__(self, *, limits: TokenLimits, monotonic: Callable[[], float], most_callers: int = 100_000) -> None:
         self._limits = limits
@@ -184,9 +184,9 @@ class MemoryTokenLedger:
         return buckets
 
     def _forget_full(self, now_s: float) -> None:
-        """Forget some callers whose buckets are full: a new bucket would be the same.
+        """Remove some callers whose buckets are full; a new bucket would be the same.
 
-        It looks at a few callers only, those first that it has not looked at for longest, so that nobody waits for it.
+        It examines only a few callers, in rotation, so that no call is delayed.
         """
         for caller in list(islice(self._buckets, _EXAMINED)):
             buckets = self._buckets.pop(caller)

@@ -1,4 +1,4 @@
-"""What the core asks about limits: whether a caller may start an execution, and which budget its tokens come from."""
+"""The limits as the core uses them: the admission of executions, and the budget of a caller's tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("reasond.limits")
 
 
 class SharedHealth:
-    """Whether Redis answers; after a failure nobody tries it for `rest_s` seconds, then one try decides."""
+    """The health of Redis: after a failure it is not tried for `rest_s` seconds, then one attempt decides."""
 
     def __init__(self, *, monotonic: Callable[[], float], rest_s: float = 1.0) -> None:
         self._monotonic = monotonic
@@ -30,11 +30,11 @@ class SharedHealth:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether the last try failed; each server then keeps the limits for itself."""
+        """Whether the last attempt failed; each server then applies the limits on its own."""
         return self._failed_s is not None
 
     def may_try(self) -> bool:
-        """Return whether to try now; of several who ask after the rest, the first one tries."""
+        """Return whether to try now; after `rest_s` only the first call gets True."""
         if self._failed_s is None:
             return True
         now_s = self._monotonic()
@@ -44,20 +44,20 @@ class SharedHealth:
         return True
 
     def note_failure(self, error: Exception) -> None:
-        """Note that a try failed."""
+        """Record a failed attempt."""
         if self._failed_s is None:
             _log.warning("limits cannot be shared at present: %s", type(error).__name__)
         self._failed_s = self._monotonic()
 
     def note_success(self) -> None:
-        """Note that a try succeeded."""
+        """Record a successful attempt."""
         if self._failed_s is not None:
             _log.info("limits are shared again")
         self._failed_s = None
 
 
 class CallerLimits:
-    """The limits by caller: by subject within its tenant, or by tenant."""
+    """The limits of callers; a caller is a subject within its tenant, or a tenant."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CallerLimits:
         self._by = by
 
     async def admit(self, principal: Principal, strategy: str) -> ExecutionPermit | None:
-        """Count an execution of `strategy` by its weight; return the permit to leave at its end, None without limits.
+        """Count an execution of `strategy` by its weight; return a permit to leave at its end; None without limits.
 
         Raises:
             RateLimitedError: a limit is reached; nothing was counted.
@@ -86,7 +86,7 @@ class CallerLimits:
         return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
 
     async def carry_over(self, tenant: str, subject: str, name: str, life: int) -> ExecutionPermit | None:
-        """Return a permit to go on with an execution that the permit `name` admitted; nobody is refused."""
+        """Return a permit to resume an execution that the permit `name` admitted; this is never refused."""
         if self._gate is None:
             return None
         return await self._gate.carry_over(self._name_caller(tenant, subject), name, life=life)
@@ -99,7 +99,7 @@ class CallerLimits:
     def open_account(
         self, tenant: str, subject: str, *, on_refused: Callable[[TokenBudgetExhaustedError], None] = lambda _: None
     ) -> CallerAccount | None:
-        """Return the budget that a caller's tokens come from; None without a limit."""
+        """Return the account with the token budget of a caller; None without a limit."""
         if self._ledger is None:
             return None
         return CallerAccount(
@@ -110,7 +110,7 @@ class CallerLimits:
         )
 
     def _name_caller(self, tenant: str, subject: str) -> str:
-        # A tenant's name may hold any character; its length says where it ends.
+        # A tenant's name may contain any character, so its length marks its end.
         return f"t{tenant}" if self._by == "tenant" else f"s{len(tenant)}:{tenant}{subject}"
 
 

@@ -1,4 +1,4 @@
-"""How many requests a caller may make, and how many executions at once; refused requests are not counted."""
+"""Limits on the requests and the concurrent executions of a caller; refused requests are not counted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import LimitObserver
 
 Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-"""What is left to await after a slot was released; what need not wait is done."""
+"""The part of a slot's release that must be awaited; the rest is already done."""
 
-# Slots of earlier lives have lapsed, or were moved before.
+# Slots of still earlier lives have expired or were moved before.
 _LIVES: Final = 16
 
 
@@ -34,7 +34,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Which limit was reached, and the seconds after which to retry; None if a retry never helps."""
+    """The limit that was reached, and the seconds after which to retry; None if a retry never helps."""
 
     limit: str
     retry_after_s: float | None
@@ -42,7 +42,7 @@ class Denial:
 
 
 def deny_concurrency(most: int) -> Denial:
-    """Return the denial of an execution beyond `most` at once."""
+    """Return the denial of an execution beyond `most` concurrent ones."""
     return Denial(limit=f"{most} executions at once", retry_after_s=SOON_S, kind="concurrency")
 
 
@@ -55,7 +55,7 @@ class RequestRates(Protocol):
 
 
 class Slots(Protocol):
-    """A semaphore for each caller: every execution takes a slot of its own name and releases it at its end."""
+    """A semaphore for each caller: every execution takes a slot under its own name and releases it at its end."""
 
     @property
     def most(self) -> int:
@@ -67,11 +67,11 @@ class Slots(Protocol):
         ...
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
-        """Release the slot; a second time does nothing. Return what to await, None if nothing."""
+        """Release the slot; a second release does nothing. Return a cleanup to await, or None if there is none."""
         ...
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
-        """Take `slot` in slot of the slots `earlier`, at least one name; this never fails for lack of a slot."""
+        """Take `slot` in place of the slots `earlier`, at least one name; this never fails for lack of a slot."""
         ...
 
 
@@ -115,10 +115,10 @@ class MemorySlots:
 
 
 class RequestAdmission(Protocol):
-    """Takes a slot and counts a request, both or neither."""
+    """Takes a slot and counts a request, or does neither."""
 
     async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
-        """Take a slot under the name `slot` (empty: take none) and count `weight`; return a denial if refused."""
+        """Take a slot under the name `slot` (none if empty) and count `weight`; return a denial if refused."""
         ...
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
@@ -131,14 +131,14 @@ class RequestAdmission(Protocol):
 
 
 class DirectAdmission:
-    """Admits by `slots`, then by `rates`, which are both in this process or both in Redis; None: not counted."""
+    """Admits by `slots`, then by `rates`; both are in this process or both in Redis. None means no limit."""
 
     def __init__(self, *, rates: RequestRates | None, slots: Slots | None) -> None:
         self._rates = rates
         self._slots = slots
 
     async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
-        """See Admission."""
+        """See RequestAdmission."""
         if self._slots is not None and not await self._slots.take(caller, slot):
             return deny_concurrency(self._slots.most)
         denial = None if self._rates is None else await self._rates.count(caller, weight=weight)
@@ -147,11 +147,11 @@ class DirectAdmission:
         return denial
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
-        """See Admission."""
+        """See RequestAdmission."""
         return None if self._slots is None else self._slots.release(caller, slot)
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
-        """See Admission."""
+        """See RequestAdmission."""
         if self._slots is not None:
             await self._slots.move(caller, slot, earlier=earlier)
 
@@ -164,9 +164,9 @@ async def release_slot(admission: RequestAdmission, caller: str, slot: str) -> N
 
 
 class ExecutionPermit:
-    """The right of a caller to one execution; `leave` releases its slot at `gate`, a second time does nothing.
+    """The right of a caller to one execution; `leave` releases its slot at `gate`, a second call does nothing.
 
-    A process that goes on with the execution carries the permit over by its `name`.
+    A process that resumes the execution carries the permit over by its `name`.
     """
 
     __slots__ = ("_caller", "_gate", "_is_left", "_slot", "name")
@@ -186,7 +186,7 @@ class ExecutionPermit:
 
 
 class RequestGate:
-    """Admits requests and releases slots when executions end; `has_slots` says whether executions at once count."""
+    """Admits requests and releases slots when executions end; `has_slots` limits concurrent executions."""
 
     def __init__(self, *, admission: RequestAdmission, has_slots: bool, observer: LimitObserver = UNOBSERVED) -> None:
         self._observer = observer
@@ -205,12 +205,12 @@ class RequestGate:
         Raises:
             RateLimitedError: a limit is reached; nothing was counted.
         """
-        # Unlike uuid4 this makes no object to throw away.
+        # Unlike uuid4 this makes no temporary object.
         slot = os.urandom(16).hex() if self._has_slots else ""
         try:
             denial = await self._admission.admit(caller, slot, weight=weight)
         except BaseException:
-            # The slot may be taken already if the caller was cancelled meanwhile.
+            # If the caller was cancelled, the slot may be taken already.
             if slot:
                 await release_slot(self._admission, caller, slot)
             raise
@@ -222,7 +222,8 @@ class RequestGate:
     async def carry_over(self, caller: str, name: str, *, life: int) -> ExecutionPermit | None:
         """Return a permit for the second `life`, or a later one, of the execution that the permit `name` admitted.
 
-        It takes the slots of the earlier lives, which perhaps nobody released. None if executions at once do not count.
+        It takes over the slots of the earlier lives, which may not have been released. None if concurrent executions
+        are not limited.
         """
         if not self._has_slots:
             return None
@@ -232,7 +233,7 @@ class RequestGate:
         return ExecutionPermit(gate=self, caller=caller, slot=slot, name=name)
 
     def release(self, caller: str, slot: str) -> None:
-        """Release the slot of a caller, in a task if that takes waiting; an empty name is no slot."""
+        """Release the slot of a caller, in a task if it has a cleanup to await; an empty name means no slot."""
         cleanup = self._admission.release(caller, slot) if slot else None
         if cleanup is not None:
             task = asyncio.create_task(cleanup(), name="slot of a caller")
@@ -241,7 +242,10 @@ class RequestGate:
 
 
 def _name_slot(name: str, life: int) -> str:
-    """Return the name of the slot of a life of an execution; the slots of two lives are released in any order."""
+    """Return the name of the slot for one life of an execution, which is its time in one process.
+
+    Each life has its own name, so that the slots of two lives may be released in any order.
+    """
     return name if life == 1 else f"{name}:{life}"
 
 

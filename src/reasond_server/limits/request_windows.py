@@ -1,6 +1,6 @@
-"""Requests counted in sliding windows by the library `limits`, in memory or in Redis.
+"""Counts requests in sliding windows with the library `limits`, in memory or in Redis.
 
-Each window has a fixed length; the one before counts in proportion to how much of it the sliding window still covers.
+Each window has a fixed length; the previous one counts in proportion to its share that the sliding window still covers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _NAMESPACE: Final = "requests"
 _LEAST_WAIT_S: Final = 1.0
-# At the exact end of the computed time the window still covers just too much.
+# At the exact end of the computed time the window still covers slightly too much.
 _MARGIN_S: Final = 0.001
-# Each new window makes room by looking at this many others.
+# For each new window this many others are examined to make room.
 _EXAMINED: Final = 32
 
 
 @dataclass(slots=True)
 class _Window:
-    """What was counted under one key in the window `number`, and in the window before."""
+    """The counts of one key in the window `number` and in the previous window."""
 
     seconds: int
     number: int
@@ -41,7 +41,7 @@ class _Window:
     before: int = 0
 
     def move_to(self, number: int) -> None:
-        """Become the window `number`, this one or a later one."""
+        """Advance to the window `number`, which is this one or a later one."""
         if number != self.number:
             self.before = self.count if number == self.number + 1 else 0
             self.number, self.count = number, 0
@@ -50,11 +50,11 @@ class _Window:
 class MemoryWindows(Storage):
     """The library's storage of sliding windows in the memory of one process; `monotonic` is in seconds.
 
-    The library's own storage in memory makes a task for each hit, which looks at all windows. This one makes no task
-    and awaits nothing, so that nothing else in the event loop runs between a question and its answer. It has the
-    methods of `SlidingWindowCounterSupport` without the library's wrapper around each call, and is registered nowhere.
+    The library's own storage in memory makes a task for each hit, which examines all windows. This one makes no task
+    and awaits nothing, so that no other task runs between a check and its result. It has the methods of
+    `SlidingWindowCounterSupport` without the library's wrapper around each call, and is not registered.
 
-    Once there are `most` windows, each new one makes it forget some that count nothing any more.
+    When there are `most` windows, each new one removes some windows that have expired.
     """
 
     STORAGE_SCHEME = None
@@ -67,7 +67,7 @@ class MemoryWindows(Storage):
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
-        """The errors that it raises: none."""
+        """The errors that the storage raises: none."""
         return ()
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -90,7 +90,7 @@ class MemoryWindows(Storage):
         self._windows[key].count -= amount
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return count and seconds of the window before, then of this one: how long the sliding window covers it."""
+        """Return the count of the previous window and the seconds for which it still counts, then those of this one."""
         now_s = self._monotonic()
         window = self._find(key, now_s)
         if window is None:
@@ -99,36 +99,36 @@ class MemoryWindows(Storage):
         return window.before, rest_s, window.count, rest_s + expiry
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Forget what was counted under `key`."""
+        """Remove the counts of `key`."""
         del expiry
         self._windows.pop(key, None)
 
     async def clear(self, key: str) -> None:
-        """Forget what was counted under `key`."""
+        """Remove the counts of `key`."""
         self._windows.pop(key, None)
 
     async def reset(self) -> int:
-        """Forget everything; return how many windows there were."""
+        """Remove all windows and return their number."""
         found = len(self._windows)
         self._windows.clear()
         return found
 
     async def check(self) -> bool:
-        """Return that it works."""
+        """Return True: the storage always works."""
         return True
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Refuse: only the library's fixed windows need this."""
+        """Raise an error: only the library's fixed windows need this method."""
         del key, expiry, amount
         _refuse_fixed_window()
 
     async def get(self, key: str) -> int:
-        """Refuse as `incr`."""
+        """Raise an error, as `incr` does."""
         del key
         _refuse_fixed_window()
 
     async def get_expiry(self, key: str) -> float:
-        """Refuse as `incr`."""
+        """Raise an error, as `incr` does."""
         del key
         _refuse_fixed_window()
 
@@ -140,16 +140,16 @@ class MemoryWindows(Storage):
         return True
 
     def _find(self, key: str, now_s: float) -> _Window | None:
-        """Return the window under `key` as it is now; None if nothing was counted."""
+        """Return the current window of `key`; None if nothing was counted."""
         window = self._windows.get(key)
         if window is not None:
             window.move_to(int(now_s // window.seconds))
         return window
 
     def _forget_idle(self, now_s: float) -> None:
-        """Forget some windows that count nothing any more.
+        """Remove some windows that have expired.
 
-        It looks at a few only, those first that it has not looked at for longest, so that nobody waits for it.
+        It examines only a few windows, in rotation, so that no call is delayed.
         """
         for key in list(islice(self._windows, _EXAMINED)):
             window = self._windows.pop(key)
@@ -167,11 +167,11 @@ class _Named:
     GRANULARITY: Any
 
     def key_for(self, *identifiers: bytes | str | float) -> str:
-        """Return the key of one identifier, a text."""
+        """Return the key of one identifier, which is a text."""
         return f"{self.namespace}/{identifiers[0]!s}/{self.amount}/{self.multiples}/{self.GRANULARITY.name}"
 
     def get_expiry(self) -> int:
-        """Return the seconds of a window."""
+        """Return the length of a window in seconds."""
         seconds: int = self.GRANULARITY.seconds
         return seconds
 
@@ -193,14 +193,14 @@ class _WindowRates:
         self._items = _build_items(limits)
 
     def _deny_unfitting(self, weight: int) -> Denial | None:
-        """Return the denial of a `weight` that is larger than a whole limit."""
+        """Return the denial of a `weight` that exceeds a whole limit, else None."""
         for item in self._items:
             if weight > item.amount:
                 return Denial(limit=_describe(item), retry_after_s=None)
         return None
 
     async def _build_denial(self, item: RateLimitItem, name: str, weight: int) -> Denial:
-        # The library's `get_window_stats` says when one more fits, which is too early for a larger weight.
+        # The library's `get_window_stats` returns the time for a weight of 1, which is too early for a larger weight.
         found = await self._storage.get_sliding_window(item.key_for(name), item.get_expiry())
         wait_s = _compute_wait_s(found, room=item.amount - weight + 1, seconds=item.get_expiry())
         return Denial(limit=_describe(item), retry_after_s=max(_LEAST_WAIT_S, wait_s))
@@ -217,7 +217,7 @@ class MemoryRates(_WindowRates):
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; if several windows refuse, the denial names the longest.
 
-        Counts made before a window refuses are taken back: nothing else runs in between.
+        Counts made before a window refuses are undone; no other task runs in between.
         """
         denial = self._deny_unfitting(weight)
         if denial is not None:
@@ -236,8 +236,8 @@ class RedisRates(_WindowRates):
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates.
 
-        All limits but the first are asked before any counts; the first counts nothing when it refuses. If another
-        server counts between the question and the count, the limits that counted already keep the count.
+        All limits except the first are checked before any of them counts; the first counts nothing if it refuses. If
+        another server counts between the check and the count, limits that have already counted keep the count.
 
         Raises:
             RedisError: Redis cannot be reached.
@@ -245,7 +245,7 @@ class RedisRates(_WindowRates):
         denial = self._deny_unfitting(weight)
         if denial is not None:
             return denial
-        # Braces in a key of Redis choose its node, and a key must be valid UTF-8.
+        # Braces in a Redis key choose its node, and a key must be valid UTF-8.
         name = caller.encode("utf-8", "surrogatepass").hex()
         for item in self._items[1:]:
             if not await self._limiter.test(item, name, cost=weight):
@@ -258,13 +258,13 @@ class RedisRates(_WindowRates):
 
 def build_redis_storage(redis: Redis, *, prefix: str = "reasond") -> RedisStorage:
     """Return the library's storage in Redis, over the connections of `redis`."""
-    # The address only names the implementation. The library would refuse some addresses of Redis and repeat them.
+    # The address only selects the implementation. The library would refuse some Redis addresses and quote them.
     pool: Any = redis.connection_pool
     return RedisStorage("async+redis://", implementation="redispy", key_prefix=prefix, connection_pool=pool)
 
 
 def _build_items(limits: RequestLimits) -> Sequence[RateLimitItem]:
-    """Return the limits as the library has them, shortest window first."""
+    """Return the limits as the library's items, shortest window first."""
     minute = [] if limits.per_minute is None else [PerMinute(limits.per_minute, 1, _NAMESPACE)]
     hour = [] if limits.per_hour is None else [PerHour(limits.per_hour, 1, _NAMESPACE)]
     return [*minute, *hour]
@@ -278,17 +278,17 @@ def _describe(item: RateLimitItem) -> str:
 def _compute_wait_s(found: tuple[int, float, int, float], *, room: int, seconds: int) -> float:
     """Return the seconds until the sliding window covers less than `room`.
 
-    `found` is what `get_sliding_window` returned; `seconds` is the length of a window.
+    `found` is the result of `get_sliding_window`; `seconds` is the length of a window.
     """
     before, before_s, count, count_s = found
     if count >= room:
         return count_s - seconds * room / count + _MARGIN_S
-    # The window ended after it refused: there is room, and nothing before.
+    # The window ended after it refused, so there is room, and the previous window is empty.
     return before_s - seconds * (room - count) / before + _MARGIN_S if before else 0.0
 
 
 def _compute_rest(seconds: int, now_s: float) -> float:
-    """Return the share of the window that is still to come: the sliding window covers as much of the one before."""
+    """Return the remaining share of the window, which is also the share of the previous one that still counts."""
     return 1 - now_s % seconds / seconds
 
 

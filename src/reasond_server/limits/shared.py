@@ -1,4 +1,4 @@
-"""Limits that several servers share in Redis, and what holds while Redis cannot be reached.
+"""Limits that several servers share in Redis, and the fallback while Redis cannot be reached.
 
 Scripts run by the clock of the Redis server. Braces in a key keep all keys of a caller on one node of a cluster.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 OnFailure = Literal["local", "closed", "open"]
 FAILURES: Final = (RedisError, OSError, TimeoutError)
 LEASE_S: Final = 60.0
-"""A slot whose server died is free again after so many seconds."""
+"""Seconds after which the slot of a dead server is free again."""
 _RENEWALS_IN_A_LEASE: Final = 4
 # A server that stops must not wait for a Redis that does not answer.
 _CLOSING_S: Final = 1.0
@@ -41,9 +41,9 @@ _log = logging.getLogger("reasond.limits")
 
 
 class Fallback:
-    """Asks Redis for at most `timeout_s` in which the event loop is awake; else does what `on_failure` says.
+    """Asks Redis for at most `timeout_s` seconds in which the event loop is awake; then `on_failure` decides.
 
-    `local` applies the limits that each server has for itself, `closed` refuses, `open` lets everything through.
+    `local` applies the local limits of each server, `closed` refuses, and `open` admits everything.
     """
 
     def __init__(self, *, health: SharedHealth, on_failure: OnFailure, timeout_s: float = 0.05) -> None:
@@ -71,7 +71,7 @@ class Fallback:
         """Return the result of `shared`; without Redis that of `local` or `unlimited`.
 
         Raises:
-            StoreUnavailableError: Redis cannot be reached, and the operator wants nothing let through then.
+            StoreUnavailableError: Redis cannot be reached, and `on_failure` is `closed`.
         """
         if self._health.may_try():
             try:
@@ -80,7 +80,7 @@ class Fallback:
             except FAILURES as error:
                 self._health.note_failure(error)
             except ReasondError:
-                # A refusal is an answer: the caller must not get the local limits in addition.
+                # A refusal is an answer of Redis, so the caller must not get the local limits in addition.
                 self._health.note_success()
                 raise
             else:
@@ -94,9 +94,9 @@ class Fallback:
 
 
 # KEYS: the caller's buckets (a hash), the reservation. ARGV: least, most, seconds that a reservation is kept, then
-# capacity and seconds of each bucket. Levels are thousandths of a token, times microseconds. A clock that was set back
-# refills nothing. Its time is noted even if a call is refused, so that no caller waits until the old time has come.
-# The hash expires once its buckets are full, and not before two windows have passed: a debt can take many windows.
+# capacity and seconds of each bucket. Levels are in thousandths of a token, times in microseconds. A clock that was set
+# back refills nothing. Its time is stored even if a call is refused, so that no caller waits until the old time comes
+# again. The hash expires when its buckets are full, but not before two windows have passed; a debt can take many.
 _FILL: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -141,8 +141,8 @@ for place, bucket in ipairs(buckets) do keep(place, bucket[1] - taken, bucket[2]
 return {granted, wait}
 """
 )
-# KEYS as above. ARGV: tokens used, then capacity and seconds of each bucket. If the reservation is not there yet, the
-# note prevents it: the call that gives a reservation up may arrive before the one that makes it.
+# KEYS as above. ARGV: tokens used, then capacity and seconds of each bucket. The call that gives up a reservation may
+# arrive before the one that makes it; in this case the script stores a mark that prevents the reservation.
 _SETTLE: Final = (
     _FILL
     + """
@@ -164,8 +164,8 @@ return 1
 class RedisTokenLedger:
     """Keeps buckets in Redis. A model call costs two round trips: one to reserve, one to settle.
 
-    If a caller stops waiting for a reservation, a task gives it back, because Redis may have made it all the same. If a
-    caller stops waiting for a settlement, a task completes it.
+    If a caller stops waiting for a reservation, a task returns it, because Redis may still have made it. If a caller
+    stops waiting for a settlement, a task completes it.
     """
 
     def __init__(self, *, redis: Redis, limits: TokenLimits, prefix: str = "reasond") -> None:
@@ -177,7 +177,7 @@ class RedisTokenLedger:
         self._settling: set[asyncio.Task[None]] = set()
 
     async def aclose(self) -> None:
-        """Wait at most `_CLOSING_S` for settlements in tasks; tokens that are not settled by then count as spent."""
+        """Wait at most `_CLOSING_S` seconds for settlements in tasks; tokens not settled by then count as spent."""
         if self._settling:
             await asyncio.wait(self._settling, timeout=_CLOSING_S)
 
@@ -200,7 +200,7 @@ class RedisTokenLedger:
         return Reservation(id=number, caller=caller, tokens=int(granted))
 
     async def settle(self, reservation: Reservation, *, used: int) -> None:
-        """See TokenLedger. Raises as `reserve`."""
+        """See TokenLedger. Raises the same errors as `reserve`."""
         try:
             await self._run_settlement(reservation, used)
         except asyncio.CancelledError:
@@ -212,13 +212,13 @@ class RedisTokenLedger:
         await self._settle(keys=keys, args=[str(used), *self._buckets])
 
     def _settle_in_task(self, reservation: Reservation, used: int) -> None:
-        """Settle it in a task, because nobody waits for it any more."""
+        """Settle the reservation in a task, because no caller waits for it any more."""
 
         async def settle() -> None:
             try:
                 await self._run_settlement(reservation, used)
             except FAILURES as error:
-                # It counts as spent, like one of a process that died.
+                # The reservation counts as spent, like that of a process that died.
                 _log.debug("tokens could not be given back: %s", type(error).__name__)
 
         task = asyncio.create_task(settle(), name="tokens of a caller")
@@ -231,7 +231,7 @@ class RedisTokenLedger:
 
 
 class FallbackLedger:
-    """The shared ledger, and the local one while Redis is down; a reservation is settled where it was made."""
+    """Uses the shared ledger, or the local one while Redis is down; a reservation is settled where it was made."""
 
     def __init__(self, *, shared: TokenLedger, local: TokenLedger, fallback: Fallback) -> None:
         self._shared = shared
@@ -240,7 +240,7 @@ class FallbackLedger:
         self._made_locally: set[str] = set()
 
     async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
-        """See TokenLedger. Raises also as `Fallback.ask`."""
+        """See TokenLedger. Also raises the errors of `Fallback.ask`."""
 
         async def reserve_locally() -> Reservation:
             reservation = await self._local.reserve(caller, least=least, most=most)
@@ -264,8 +264,8 @@ class FallbackLedger:
         await self._fallback.attempt(lambda: _await(self._shared.settle(reservation, used=used)))
 
 
-# KEYS: the caller's slots, a sorted set by the time in milliseconds at which each lapses. ARGV of all scripts: the
-# milliseconds of a lease, then the arguments named at each.
+# KEYS: the caller's slots, a sorted set by expiry in milliseconds. ARGV of all scripts: the milliseconds of a lease,
+# then the arguments named above each script.
 _NOW: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -294,9 +294,9 @@ return 1
 
 
 class RedisSlots:
-    """Slots in Redis: one round trip to take one, one to release it.
+    """Slots in Redis: one round trip to take a slot and one to release it.
 
-    Every quarter of `lease_s` one more round trip for each caller renews the slots in use; `sleep` waits in between.
+    Every quarter of `lease_s` one more round trip per caller renews the slots in use; `sleep` waits in between.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class RedisSlots:
         return self._most
 
     async def aclose(self) -> None:
-        """Stop renewing: the slots in use lapse unless another server moves them before."""
+        """Stop renewing; the slots in use expire unless another server moves them first."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
@@ -343,7 +343,7 @@ class RedisSlots:
         return bool(is_taken)
 
     def release(self, caller: str, slot: str) -> Cleanup:
-        """See Slots. The cleanup raises as `take`."""
+        """See Slots. The cleanup raises the same errors as `take`."""
         slots = self._in_use.get(caller, set())
         slots.discard(slot)
         if not slots:
@@ -351,14 +351,15 @@ class RedisSlots:
         return partial(self._remove, caller, slot)
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
-        """See Slots. Raises as `take`."""
+        """See Slots. Raises the same errors as `take`."""
         await self._move(keys=[self._build_key(caller)], args=[self._lease_ms, slot, *earlier])
         self._note_use(caller, slot)
 
     async def renew(self) -> None:
-        """Renew the slots in use, also those that have lapsed: their executions are still at work.
+        """Renew the slots in use, also expired ones, because their executions are still running.
 
-        An error that Redis answers for one caller does not stop the others. Raises as `take`.
+        An error that Redis answers for one caller does not stop the renewal for the others. Raises the same errors as
+        `take`.
         """
         refusals: list[ResponseError] = []
         for caller, slots in list(self._in_use.items()):
@@ -367,13 +368,13 @@ class RedisSlots:
             except ResponseError as error:
                 refusals.append(error)
         if refusals:
-            # One line: a Redis that takes no writes refuses every caller.
+            # Only one line, because a Redis that accepts no writes refuses every caller.
             _log.warning("places of %d callers could not be renewed", len(refusals), exc_info=refusals[0])
 
     async def _renew_caller(self, caller: str, slots: Sequence[str]) -> None:
         await self._renew(keys=[self._build_key(caller)], args=[self._lease_ms, *slots])
         for slot in slots:
-            # It was released meanwhile, perhaps before it was renewed.
+            # The slot was released meanwhile, and the renewal may have come after the release.
             if slot not in self._in_use.get(caller, ()):
                 await self._remove(caller, slot)
 
@@ -383,7 +384,7 @@ class RedisSlots:
             self._renewing = asyncio.create_task(self._keep_renewing(), name="places in Redis")
 
     async def _keep_renewing(self) -> None:
-        """Renew until no slot is in use; a failure is tried again at the next turn."""
+        """Renew until no slot is in use; a failed renewal is repeated in the next turn."""
         while self._in_use:
             await self._sleep(self._pause_s)
             with contextlib.suppress(*FAILURES):
@@ -397,7 +398,7 @@ class RedisSlots:
 
 
 class FallbackAdmission:
-    """The shared admission, and the local one while Redis is down; a slot is released where it was taken."""
+    """Uses the shared admission, or the local one while Redis is down; a slot is released where it was taken."""
 
     def __init__(self, *, shared: RequestAdmission, local: RequestAdmission, fallback: Fallback) -> None:
         self._shared = shared
@@ -406,7 +407,7 @@ class FallbackAdmission:
         self._taken_locally: set[str] = set()
 
     async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
-        """See RequestAdmission. Raises also as `Fallback.ask`."""
+        """See RequestAdmission. Also raises the errors of `Fallback.ask`."""
 
         async def admit_locally() -> Denial | None:
             denial = await self._local.admit(caller, slot, weight=weight)
@@ -423,7 +424,7 @@ class FallbackAdmission:
         )
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
-        """See RequestAdmission; without Redis the slot is counted here, also where `on_failure` would refuse."""
+        """See RequestAdmission; without Redis the slot is counted locally, even if `on_failure` is `closed`."""
 
         async def move_locally() -> None:
             await self._local.move(caller, slot, earlier=earlier)
@@ -439,12 +440,12 @@ class FallbackAdmission:
             await move_locally()
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
-        """See RequestAdmission; a slot that cannot be released lapses."""
+        """See RequestAdmission; a slot that cannot be released expires."""
         local = None
         if slot in self._taken_locally:
             self._taken_locally.discard(slot)
             local = self._local.release(caller, slot)
-        # In both cases: Redis may have given a slot whose answer came too late.
+        # Always release in Redis too: it may have given a slot although its answer came too late.
         shared = self._shared.release(caller, slot)
         return local if shared is None else partial(self._clean_both, local, shared)
 

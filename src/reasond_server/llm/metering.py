@@ -1,9 +1,9 @@
-"""A model that counts what it spends and never spends more than a budget allows.
+"""A model that measures its usage and never spends more than a budget allows.
 
-Before each call the worst case (prompt + `max_tokens`) is reserved against the budget, after it the
-measured usage takes its place. Where the counter only estimates, what the server counts is reserved, or bytes
-where it does not, because a token is at least one byte: the bound holds either way. A counter that can learn hears
-what calls really had.
+Before each call, the worst case (prompt + `max_tokens`) is reserved in the budget. After the call, the measured usage
+replaces the reservation. If the counter only estimates, the server's count of the prompt is reserved. If the server
+does not count either, the bytes are reserved: a token is at least one byte, so the bound always holds. A counter that
+can learn receives the reported usage of each call.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _TEXTS: Final = (Text, ReasoningText)
 
 
 class TokenReservation(Protocol):
-    """Tokens that are set aside in the budget of a caller."""
+    """Tokens that are reserved in the budget of a caller."""
 
     @property
     def tokens(self) -> int:
-        """How many."""
+        """Number of reserved tokens."""
         ...
 
 
@@ -53,25 +53,25 @@ class TokenAccount(Protocol):
     """The token budget of a caller, shared by all its runs."""
 
     async def reserve(self, *, least: int, most: int) -> TokenReservation:
-        """Set aside up to `most` tokens, but at least `least`.
+        """Reserve up to `most` tokens, but at least `least`.
 
         Raises:
-            TokenBudgetExhaustedError: fewer are left.
+            TokenBudgetExhaustedError: fewer than `least` tokens are left.
         """
         ...
 
     async def settle(self, reservation: Any, *, used: int) -> None:  # noqa: ANN401 - what `reserve` returned
-        """Give back what was not used; a second time does nothing."""
+        """Release the unused tokens of a reservation; a second call has no effect."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _MeteredCall:
-    """What is known of a call before it ends; calls are compared by identity.
+    """The state of a call before it ends; calls are compared by identity.
 
-    `prompt_tokens` of messages and `extra_tokens` of tools and calls beside them are None until they are counted.
-    `spent` is None while only an estimate can be given. `pieces` is what the model wrote, in order, `calls` are its
-    calls of tools.
+    `prompt_tokens` (messages) and `extra_tokens` (tools, tool calls and schema) are None until they are counted.
+    `spent` is None while only an estimate is known. `pieces` is the text that the model wrote, in order, and `calls`
+    are its tool calls.
     """
 
     request: ChatRequest
@@ -90,13 +90,13 @@ class _MeteredCall:
 
     @property
     def text(self) -> str:
-        """What the model wrote so far."""
+        """The text that the model wrote so far."""
         return "".join(self.pieces)
 
     def try_append(self, text: str) -> bool:
-        """Append plain `text` to earlier text and return True; return False where it may exceed `max_tokens`.
+        """Append ASCII `text` to earlier text and return True; return False if `max_tokens` might be exceeded.
 
-        A token is at least one byte, so nothing is counted before that many bytes have come.
+        A token is at least one byte, so no counting is needed before `max_tokens` bytes were received.
         """
         size = self.uncounted_bytes + len(text)
         if self.counted_tokens + size > self.max_tokens or not (self.pieces and text.isascii()):
@@ -107,26 +107,27 @@ class _MeteredCall:
 
 
 class MeteredModel(WrappedModel[ChatModel]):
-    """The model of one run: `usage` is true at every moment, also in the middle of a call.
+    """The model of one run. `usage` is current at every moment, also in the middle of a call.
 
-    A call that breaks off is charged with its prompt and the text that came, counted on our side
-    (UsageSource.ESTIMATED). A call that is refused (`errors.UNSPENT`) before any text is charged with nothing. A model
-    that writes more than `max_tokens` is closed; where tokens are estimated, only if a lower estimate says so too.
+    An interrupted call is charged with its prompt and the text that was received, as our counter counts them
+    (UsageSource.ESTIMATED). A call that is refused (`errors.UNSPENT`) before any text costs nothing. If a model writes
+    more than `max_tokens`, its stream is closed; with an estimating counter, a lower estimate must exceed the limit.
 
     Args:
-        model: what is called.
-        budget: what the task allows.
-        time_left: seconds that the run may still take, for the model's own deadlines; None where nothing bounds them.
-        counter: the run's own, by default the model's; `llm.counting.fork_of` makes one that other runs do not teach.
-        account: the budget of the caller, if it has one.
-        wait_for_lease: awaited before each call, after its tokens were reserved; returns once the call may be made.
-        on_spent: called with what each call is charged with.
-        observer: told when a call begins to answer, and how it ends.
-        monotonic: its clock, in seconds.
+        model: the model to call.
+        budget: the budget of the task.
+        time_left: returns the seconds that the run may still take, for the model's deadlines; None if unlimited.
+        counter: the counter of the run, by default the model's; `llm.counting.fork_of` returns one that does not
+            learn from other runs.
+        account: the token budget of the caller, if there is one.
+        wait_for_lease: awaited before each call, after its tokens were reserved; returns when the call may begin.
+        on_spent: called with the usage that each call is charged with.
+        observer: receives the first content and the end of each call.
+        monotonic: a clock that never goes back, in seconds.
 
     Attributes:
-        is_clamped: whether the budget shortened a call's `max_tokens`.
-        warnings_of_calls: those of the calls that ended, each once.
+        is_clamped: whether the budget reduced the `max_tokens` of a call.
+        warnings_of_calls: the warnings of all ended calls, each once.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
-        # Whether the tokens of calls come from a budget.
+        # Whether a budget limits the tokens of calls.
         self._is_bounded = budget.max_total_tokens is not None or account is not None
         self._spent = NOTHING
         self._last_call = NOTHING
@@ -162,27 +163,27 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     @property
     def counter(self) -> TokenCounter:
-        """Counter of the run: its own, or that of the model."""
+        """Counter of the run: its own, or the model's."""
         return self._counter
 
     @property
     def usage(self) -> Usage:
-        """Everything spent so far, calls in progress included."""
+        """Usage so far, calls in progress included."""
         if not self._open:
             return self._spent
-        # One that waits for tokens, or until it may be made, costs nothing yet, and perhaps never will.
+        # A call that waits for tokens or for a lease has not cost anything yet, and may be refused.
         return sum((self._estimate(call) for call in self._open if call.has_begun), self._spent)
 
     @property
     def last_call(self) -> Usage:
-        """Charge of the call that ended last."""
+        """Usage that the last ended call was charged with."""
         return self._last_call
 
     async def aclose(self) -> None:
-        """The model outlives the run: nothing is closed."""
+        """Do nothing: the model outlives the run."""
 
     def close(self) -> None:
-        """End open calls at their next event and refuse every further call: the run is over."""
+        """End the run: open calls end at their next event, and every further call is refused."""
         self._is_closed = True
 
     def recall(
@@ -193,11 +194,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         request: ChatRequest | None = None,
         is_clamped: bool = False,
     ) -> None:
-        """Charge a call that is answered from a record, as if it were made now.
+        """Charge a replayed call, whose answer is taken from a record.
 
-        The call itself was within the budget when it was made, and is not refused again. `usage` and `warnings` are
-        those of its `Finished`; with the `request` the counter learns from it as it did then, so calls are to be
-        recalled in the order in which they finished. `is_clamped` tells that the budget had shortened it.
+        The call is not refused, because it was within the budget when it was made. `usage` and `warnings` are
+        those of its `Finished`. If `request` is given, the counter learns from it again, so calls must be recalled in
+        the order in which they finished. `is_clamped` is whether the budget reduced its `max_tokens`.
 
         Raises:
             InternalError: the run is over.
@@ -217,22 +218,22 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Call the model within the budget.
 
         Raises:
-            TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
-            ModelError: as the model says.
+            TokenBudgetExhaustedError: the budget does not cover the prompt and one more token.
+            ModelError: as raised by the model.
         """
         self._require_open()
         call = await self._open_call(request)
         try:
             if self._wait_for_lease is not None:
                 await self._wait_for_lease()
-            # The run may have ended while tokens were set aside.
+            # The run may have ended while tokens were reserved.
             self._require_open()
             call.spent, call.has_begun = None, True
             watch = CallWatch(self._observer, self.name, self._monotonic)
             events = self._model.stream(self._apply_allowance(request, call))
             try:
                 async for event in events:
-                    # Nearly all of them; nothing is new about it.
+                    # The fast path for nearly all events: later text that is surely within the limit.
                     if isinstance(event, _TEXTS) and not self._is_closed and call.try_append(event.text):
                         yield event
                         continue
@@ -258,7 +259,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             await self._settle(call)
 
     def _admit_event(self, request: ChatRequest, call: _MeteredCall, event: ModelEvent) -> Sequence[ModelEvent]:
-        """Return what of `event` the run gets; the last event sets `call.spent`."""
+        """Return the events that the run gets for `event`; the last event of the call sets `call.spent`."""
         if isinstance(event, Finished):
             call.spent = event.usage
             self._learn(request, event.usage)
@@ -276,7 +277,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return (heard, Finished(reason=ModelFinish.LENGTH, usage=call.spent))
 
     async def _settle(self, call: _MeteredCall) -> None:
-        """Charge a call that is over with what it spent, or with an estimate where that is unknown."""
+        """Charge an ended call with its usage, or with an estimate if the usage is unknown."""
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
         self._spent += charged
@@ -285,23 +286,23 @@ class MeteredModel(WrappedModel[ChatModel]):
             if call.reservation is not None and self._account is not None:
                 await self._account.settle(call.reservation, used=charged.total_tokens)
         finally:
-            # Nothing is awaited after this: another call of the run may end while this one is settled.
+            # Set last, without an `await` after it: another call of the run may end while this one is settled.
             self._last_call = charged
 
     def _apply_allowance(self, request: ChatRequest, call: _MeteredCall) -> ChatRequest:
-        """Return the request with `max_tokens` and time as the budget allows."""
+        """Return the request with the `max_tokens` and the time that the budget allows."""
         left_s = self._time_left()
-        # Mostly nothing bounds it, and a copy takes longer than all that is done here.
+        # Most requests need no change, and a copy takes longer than the rest of this function.
         if left_s == request.time_left_s and call.max_tokens == request.max_tokens:
             return request
         return replace(request, max_tokens=call.max_tokens, time_left_s=left_s)
 
     async def _open_call(self, request: ChatRequest) -> _MeteredCall:
-        """Reserve what the call may cost and return it; a call that is refused here is charged with nothing."""
+        """Reserve the largest cost of the call and return the call; a call that is refused here costs nothing."""
         try:
             told = await self._count_on_server(request) if self._is_bounded else None
             prompt = await self._count_prompt(request.messages) if told is None else told
-            # Nothing is awaited in between: other calls of the run may begin while a long prompt is counted.
+            # No `await` between the reservation and `_open`: other calls of the run reserve from the same budget.
             call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
         except ReasondError:
             self._last_call = NOTHING
@@ -312,7 +313,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return call
 
     async def _reserve_in_account(self, call: _MeteredCall, account: TokenAccount) -> None:
-        """Reserve the call's tokens in the caller's budget too; shorten the call to what is granted, or refuse it."""
+        """Reserve the call's tokens in the caller's budget too; reduce `max_tokens` to the grant, or refuse it."""
         prompt_bound = call.reserved_tokens - call.max_tokens
         try:
             call.reservation = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
@@ -325,14 +326,14 @@ class MeteredModel(WrappedModel[ChatModel]):
             self.is_clamped = True
 
     async def _count_on_server(self, request: ChatRequest) -> int | None:
-        """Return the server's count of the prompt, where the counter only estimates."""
-        # Servers count messages; what tools add to them is bounded by bytes only.
+        """Return the server's count of the prompt if the counter only estimates; None if it is exact, or unknown."""
+        # Servers count messages only; the tokens of tools are known only as a bound in bytes.
         if self.counter.is_exact or request.tools:
             return None
         return await self._model.count_exactly(request.messages)
 
     def _learn(self, request: ChatRequest, usage: Usage) -> None:
-        """Let the counter learn what a call used, if its messages were all that was sent."""
+        """Let the counter learn from the usage of a call that sent only messages, without tools or schema."""
         counter = self.counter
         is_plain = not request.tools and request.json_schema is None
         if is_plain and usage.source is UsageSource.REPORTED and can_learn(counter):
@@ -341,8 +342,8 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _count_prompt(self, messages: Sequence[Message]) -> int | None:
         """Return the tokens of a prompt; a long prompt is counted in a thread.
 
-        None for a short prompt whose count is not needed: there is no budget, or the counter estimates and bytes are
-        reserved. It is counted if the call breaks off.
+        Returns None for a short prompt whose count is not needed: there is no budget, or the counter only estimates,
+        so that bytes are reserved. Such a prompt is counted if the call is interrupted.
         """
         if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
@@ -355,13 +356,13 @@ class MeteredModel(WrappedModel[ChatModel]):
             raise _build_exhausted_error("max_model_calls", limit=most, spent=calls, needed=1)
 
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _MeteredCall:
-        """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
+        """Return the call with `max_tokens` reduced to what the budget has left, or refuse it."""
         self._require_calls()
         most = request.max_tokens
         if not self._is_bounded:
             return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
-        # Counters and counting servers see the contents of messages, not the tools and calls beside them.
+        # Counters and counting servers count message contents only, not tools or tool calls.
         counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
         prompt_bound = counted + bound_extras(request)
         if budget.max_total_tokens is not None:
@@ -375,7 +376,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _cut_text(self, call: _MeteredCall, text: str) -> str:
-        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?"."""
+        """Record `text` and return it, cut at `max_tokens` of the call; characters without UTF-8 form become "?"."""
         encoded = text.encode("utf-8", "replace")
         kept = encoded.decode()
         call.pieces.append(kept)
@@ -387,7 +388,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:
             return kept
-        # What was passed on already stays, though by an upper estimate it may be too much.
+        # Text that the run already has stays, even if its upper estimate exceeds the limit.
         call.pieces[-1] = kept[: max(0, len(counter.head(whole, call.max_tokens)) - len(whole) + len(kept))]
         call.is_cut = True
         return call.pieces[-1]
@@ -419,7 +420,7 @@ _CLOSED = "closed"
 
 
 class CallWatch:
-    """Reports one call to `observer`, from now on; a call that its caller leaves before the end is "closed"."""
+    """Reports one call, which begins now, to `observer`; the outcome of an abandoned call is "closed"."""
 
     __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
 
@@ -432,7 +433,7 @@ class CallWatch:
         self._started_s = monotonic()
 
     def note_event(self, event: ModelEvent) -> None:
-        """Note an event of the model."""
+        """Record an event of the model."""
         if isinstance(event, Finished):
             self._outcome = event.reason.value
         elif not self._has_content:
@@ -440,7 +441,7 @@ class CallWatch:
             self._observer.first_content(self._model, self._monotonic() - self._started_s)
 
     def note_failure(self, error: BaseException) -> None:
-        """Note the error that ended the call; being closed or cancelled is no failure."""
+        """Record the error that ended the call; closing and cancellation are not failures."""
         if isinstance(error, Exception):
             self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
 

@@ -1,4 +1,4 @@
-"""The port to language models: what a call is given, what it streams back, how its tokens are counted."""
+"""The port to language models: the request of a call, the events that it streams, and the counting of its tokens."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 LONG_TEXT_CHARACTERS = 50_000
-"""Checking, building or counting a longer text takes long enough to be felt by other runs in the same event loop."""
+"""Checking, building or counting a longer text would delay the other runs in the same event loop."""
 
 CALLERS_TIME: Final = "the caller's deadline"
-"""What a ModelTimeoutError names as its `limit` where `ChatRequest.time_left_s` was the limit."""
+"""The `limit` in the metadata of a ModelTimeoutError that `ChatRequest.time_left_s` caused."""
 
 
 def _never() -> bool:
@@ -27,7 +27,7 @@ def _never() -> bool:
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -48,11 +48,11 @@ class ToolSpec:
 class Message:
     """One message of a prompt.
 
-    Messages of the assistant may carry the calls it made and its `reasoning`, which is sent back only to
-    providers that want it. Messages of a tool name the call that they answer.
+    Messages of the assistant may have its tool calls and its `reasoning`, which is sent back only to
+    providers that require it. Messages of a tool have the id of the call that they answer.
 
-    A history is sent again with every call, so a message keeps the JSON in which it was sent. `kept_form` is empty
-    until `keep_form` and is not part of the message's value.
+    A history is sent again with every call, so a message caches its JSON. `kept_form` is empty until `keep_form` is
+    called, and is not compared.
     """
 
     role: Role
@@ -63,7 +63,7 @@ class Message:
     kept_form: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def keep_form(self, form: bytes) -> None:
-        """Keep the JSON in which this message is sent."""
+        """Cache the JSON form of this message."""
         object.__setattr__(self, "kept_form", form)
 
 
@@ -73,19 +73,19 @@ class ChatRequest:
 
     Attributes:
         messages: the prompt.
-        max_tokens: bounds what the model writes.
-        temperature: of the sampling.
-        stop: strings that end what the model writes; they are not returned.
-        is_stop_advice: the caller closes the call itself, and the strings only go to providers that take them.
-        tools: what the model may call.
+        max_tokens: most tokens that the model may write.
+        temperature: sampling temperature.
+        stop: strings that end the output; they are not part of it.
+        is_stop_advice: the strings are only sent to providers that support them; the caller closes the call itself.
+        tools: the tools that the model may call.
         tool_choice: "auto", "none", "required" or the name of a tool.
-        json_schema: the form of the answer.
-        seed: of the sampling, for providers that take one.
+        json_schema: JSON Schema of the answer.
+        seed: sampling seed, for providers that support one.
         label: distinguishes equal calls of one run, whichever begins first; not sent to the model.
-        time_left_s: bounds the seconds until the answer begins, retries included. Who set it closes the call when the
-            time is over, and has what came until then.
-        has_enough: whether the caller wants no more of the text. What comes then is the end of the call, for its usage,
-            and a model that keeps its caller waiting for that may say itself how the call ended.
+        time_left_s: most seconds until the answer begins, retries included. The caller who sets it closes the call
+            when the time is over, and keeps the text received until then.
+        has_enough: returns whether the caller needs no more text. After that only the end of the call matters, for its
+            usage. If the end is late, the model may produce a `Finished` itself.
     """
 
     messages: Sequence[Message]
@@ -113,26 +113,26 @@ class ModelFinish(StrEnum):
 
 @value
 class Text:
-    """Answer text, as it comes."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 @value
 class ReasoningText:
-    """Hidden reasoning that the provider shows apart from the answer; tags in it do not count."""
+    """A piece of hidden reasoning, which the provider sends separately from the answer; tags in it are ignored."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The last event of a call that ended well. `usage.model_calls` is 1.
+    """The last event of a successful call. `usage.model_calls` is 1.
 
-    `warnings` tell what the result's reader should know of this call, such as a parameter that the provider
-    does not take and that was therefore left out. `is_stopped_in_reasoning` tells that the model was sent stop strings,
-    reasoned, and ended with STOP before its answer began: a stop string may have ended it there, and without stop
-    strings the same request may be answered.
+    `warnings` are for the reader of the result, for example that a parameter was left out because the provider does not
+    support it. `is_stopped_in_reasoning` is true if the request had stop strings, the model reasoned, and the call
+    ended with STOP before the answer began: a stop string may have matched in the reasoning. The same request without
+    stop strings may get an answer.
     """
 
     reason: ModelFinish
@@ -162,25 +162,25 @@ class TokenCounter(Protocol):
         ...
 
     def head(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` that has at most `tokens` tokens."""
+        """Return the longest prefix of `text` with at most `tokens` tokens."""
         ...
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return the longest end of `text` that has at most `tokens` tokens."""
+        """Return the longest suffix of `text` with at most `tokens` tokens."""
         ...
 
 
 class ChatModel(Protocol):
-    """A language model. One instance serves many calls at once."""
+    """A language model. One instance serves many concurrent calls."""
 
     @property
     def name(self) -> str:
-        """Name of the model, as results report it."""
+        """Name of the model in results."""
         ...
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What every result of this model must tell its reader; usually empty."""
+        """Warnings for every result of this model; usually empty."""
         ...
 
     @property
@@ -190,7 +190,7 @@ class ChatModel(Protocol):
 
     @property
     def has_native_tools(self) -> bool:
-        """Whether calls may carry `tools`; other models are told of tools in the prompt and call them in their text."""
+        """Whether calls may have `tools`; other models find the tools in the prompt and write calls in their text."""
         ...
 
     @property
@@ -199,18 +199,18 @@ class ChatModel(Protocol):
         ...
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return the input tokens of a call with `messages` as the server counts them; None if it does not say."""
+        """Return the server's count of the input tokens of a call with `messages`; None if it does not count."""
         ...
 
     async def aclose(self) -> None:
-        """Close connections; nothing is called afterwards."""
+        """Close connections; the model must not be used afterwards."""
         ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model; closing the generator frees the model.
 
         Raises:
-            ModelError: as its subclasses say; nothing after `Finished`.
+            ModelError: one of its subclasses; never after `Finished`.
         """
         ...
 
@@ -219,7 +219,7 @@ Inner = TypeVar("Inner", bound=ChatModel)
 
 
 class WrappedModel(Generic[Inner]):
-    """A model that passes every call on to the model inside. Subclasses override what they change, mostly `stream`."""
+    """A model that delegates every call to an inner model. Subclasses override what they change, mostly `stream`."""
 
     def __init__(self, *, model: Inner) -> None:
         self._model = model
@@ -250,7 +250,7 @@ class WrappedModel(Generic[Inner]):
         return self._model.counter
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the model's server counts."""
+        """Return the count of the model's server, None if it does not count."""
         return await self._model.count_exactly(messages)
 
     async def aclose(self) -> None:
@@ -258,5 +258,5 @@ class WrappedModel(Generic[Inner]):
         await self._model.aclose()
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model. Raises as it does."""
+        """Call the model. Raises the errors of the inner model."""
         return self._model.stream(request)

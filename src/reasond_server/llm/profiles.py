@@ -1,8 +1,9 @@
-"""What is known of a provider's server, as positive facts: what it takes, what it honours, what it tells.
+"""Profiles of model servers: the parameters that a server accepts and respects, and the data that it reports.
 
-`generic` is the interface as it was first documented; every other profile lists only what it is known for, each fact
-with its evidence. "ran" means that it was measured, the rest is read: documentation, source code, issues. Facts are
-laid over each other: the family of the model (by its name) under the host (by its address) under the operator's own.
+`generic` is the interface as it was first documented. Every other profile lists only known differences, each with its
+evidence. "ran" means that a run measured it; all other evidence is from documentation, source code or issues. Profiles
+are merged, and later ones take precedence: the family of the model (by its name), the host (by its address), then the
+operator's settings.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class LimitField(StrEnum):
-    """The name under which the limit of written tokens is sent."""
+    """The name of the request field that limits the output tokens."""
 
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class SchemaLevel(StrEnum):
-    """How far the server follows a JSON Schema: enforced, enforced but not shown to the model, any JSON, not."""
+    """Support for a JSON Schema: enforced; enforced but not shown to the model; any JSON object; no support."""
 
     STRICT = "strict"
     GUIDED = "guided"
@@ -39,12 +40,12 @@ class SchemaLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """What a server can do. A parameter that is not supported is left out and named in a warning.
+    """The capabilities of a server. An unsupported parameter is left out, and a warning names it.
 
-    `max_stops` is how many stop strings it takes (0: none). `sampling` tells whether temperature and seed may be sent.
-    `reasoning_fields` are read in order. `stop_match_fields` are where it tells which stop string matched.
-    `named_tool_choice` tells that one tool can be demanded by its name; where it cannot, that tool alone is offered.
-    `count_path` is where it counts the tokens of messages (relative to the base URL's root), empty if nowhere.
+    `max_stops` is the most stop strings that it accepts (0: none). `sampling` is whether temperature and seed may be
+    sent. `reasoning_fields` are read in order. `stop_match_fields` report which stop string matched.
+    `named_tool_choice` is whether a call of one tool can be forced by its name; if not, only that tool is offered.
+    `count_path` is the path of its token counter (relative to the base URL's root), empty if it has none.
     `context_window` is in tokens, None if unknown.
     """
 
@@ -67,7 +68,7 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """The value of one field of a profile, and how it is known."""
+    """The value of one field of a profile, and its evidence."""
 
     value: object
     evidence: str
@@ -175,14 +176,14 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
     }
 )
 
-# By the model's name without its vendor, in small letters; the first match counts.
+# Patterns for the model's name without its vendor, in lower case; the first match counts.
 _FAMILIES = (
     (re.compile(r"(o[134]|gpt-[5-9])([-.:]|$)"), "openai-reasoning"),
     (re.compile(r"(gpt-4|gpt-3\.5|chatgpt)"), "openai"),
     (re.compile(r"deepseek-reasoner([-.:]|$)"), "deepseek-thinking"),
     (re.compile(r"deepseek-chat([-.:]|$)"), "deepseek"),
 )
-# By the host's name or its end; then, on this machine, by a port that one program alone is known for.
+# Names of hosts, or their endings (".…"). For local hosts, `_PORTS` has ports that only one program uses.
 _HOSTS = (
     ("api.openai.com", "openai"),
     (".openai.azure.com", "azure"),
@@ -192,20 +193,20 @@ _HOSTS = (
     ("api.deepseek.com", "deepseek"),
     ("api.anthropic.com", "anthropic-compat"),
 )
-# OpenAI's models that only Responses serves, by their model pages (2026-11): the pro, codex and research lines.
+# OpenAI's models that only Responses serves, according to their model pages (2026-11): pro, codex and deep research.
 _RESPONSES_ONLY = re.compile(r"(o[134]|gpt-[5-9]).*-(pro|codex|deep-research)([-.:]|$)")
 _PORTS = {11434: "ollama", 1234: "lmstudio"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def family_of(model: str) -> str:
-    """Return the profile of the family that `model` belongs to by its name; empty where the name tells nothing."""
+    """Return the name of the profile of the model family that the name `model` belongs to; empty if unknown."""
     own = model.rpartition("/")[2].lower()
     return next((name for pattern, name in _FAMILIES if pattern.match(own)), "")
 
 
 def host_of(base_url: str) -> str:
-    """Return the profile of the server at `base_url`; empty where the address tells nothing."""
+    """Return the name of the profile of the server at `base_url`; empty if the address is not known."""
     try:
         parts = urlsplit(base_url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -218,20 +219,20 @@ def host_of(base_url: str) -> str:
 
 
 def is_hosted(base_url: str) -> bool:
-    """Return whether `base_url` is a known provider's, which serves nobody without a key."""
+    """Return whether `base_url` belongs to a known provider, which requires a key."""
     return host_of(base_url) not in {"", *_PORTS.values()}
 
 
 def needs_responses(model: str, base_url: str) -> bool:
-    """Return whether `model` at `base_url` is one of OpenAI's that Chat Completions does not serve."""
+    """Return whether `model` at `base_url` is a model of OpenAI that Chat Completions does not serve."""
     return host_of(base_url) in {"openai", "azure"} and bool(_RESPONSES_ONLY.match(model.lower()))
 
 
 def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
-    """Return the profile of `model` at `base_url`: the configured one; for "auto", family and host merged.
+    """Return the profile of `model` at `base_url`: the configured one, or for "auto" family and host merged.
 
     Raises:
-        SettingsError: there is no profile of the configured name.
+        SettingsError: there is no profile with the configured name.
     """
     if configured != "auto":
         if configured not in PROFILES:
@@ -243,22 +244,22 @@ def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelPr
             )
         return _lay_over(configured)
     family, host = family_of(model), host_of(base_url)
-    # The family `openai-reasoning` says all that the host `openai` would, and more.
+    # The family `openai-reasoning` includes every fact of the host `openai`.
     layers = [family] if host and family.startswith(host) else [family, host]
     return _lay_over(*(layer for layer in layers if layer))
 
 
 def _lay_over(*names: str) -> ModelProfile:
-    """Return the named profiles as one; what the later ones say counts."""
+    """Return the named profiles merged into one; later ones take precedence."""
     facts: dict[str, Any] = {field: fact.value for name in names for field, fact in PROFILES[name].items()}
     return replace(ModelProfile(), name="+".join(names) or "generic", **facts)
 
 
 def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: str = "llm.capabilities") -> ModelProfile:
-    """Return `profile` with the operator's `overrides` from `section`, values as TOML has them.
+    """Return `profile` with the operator's `overrides`, TOML values from `section`.
 
     Raises:
-        SettingsError: a field is not known or its value is of another kind; all of them at once.
+        SettingsError: a field is unknown or its value has the wrong type; the error lists all such fields.
     """
     known = {field.name: getattr(ModelProfile(), field.name) for field in fields(ModelProfile) if field.name != "name"}
     problems: list[Violation] = []
@@ -281,7 +282,7 @@ def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: st
 
 
 def _check_value(value: object, default: object) -> object:
-    """Return `value` in the type of `default`; a ValueError says what it must be."""
+    """Return `value` in the type of `default`; the text of a ValueError is the expected type."""
     if isinstance(default, StrEnum):
         choices = [str(choice) for choice in type(default)]
         if value not in choices:
@@ -306,7 +307,7 @@ def _check_value(value: object, default: object) -> object:
 
 
 def find_differences(profile: ModelProfile, base: ModelProfile) -> dict[str, object]:
-    """Return the fields in which `profile` differs from `base`, without the name, as TOML has them."""
+    """Return the fields in which `profile` differs from `base`, without the name, as TOML values."""
     names = [field.name for field in fields(ModelProfile) if field.name != "name"]
     changed = [name for name in names if getattr(profile, name) != getattr(base, name)]
     values = {name: getattr(profile, name) for name in changed}

@@ -1,4 +1,4 @@
-"""Stop strings on a stream: the text before the first one, however the stream is cut into pieces."""
+"""Stop strings in a stream: only the text before the first one passes, however the stream is split into pieces."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class StopFilter:
-    """Lets text through up to the first stop string; holds back what may still become one.
+    """Passes text up to the first stop string; holds back text that may become one.
 
-    The first stop string is the one that is complete first; of two that are complete together, the longer.
-    So the outcome does not depend on how the text was cut into pieces. Empty stop strings are ignored.
+    The first stop string is the one that is complete first; if two are complete at the same character, the longer.
+    So the result does not depend on how the text was split into pieces. Empty stop strings are ignored.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ class StopFilter:
         self.matched: str | None = None
 
     def feed(self, piece: str) -> str:
-        """Take the next piece and return what may be shown now; after a match nothing is shown any more."""
+        """Take the next piece and return the text that passes; after a match no text passes."""
         if not self._stop:
             return piece
         if self.matched is not None:
@@ -38,17 +38,17 @@ class StopFilter:
         return text[: len(text) - kept]
 
     def flush(self) -> str:
-        """Return what was held back: the stream ended, and no stop string will come of it."""
+        """Return the text that was held back: the stream ended, so it is not a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _find_ends(self, text: str) -> list[tuple[int, int, str]]:
-        """Return end, start and word of the first occurrence of each stop string in `text`."""
+        """Return the end, the start and the stop string itself for the first match of each stop string in `text`."""
         found = ((text.find(word), word) for word in self._stop)
         return [(start + len(word), start, word) for start, word in found if start >= 0]
 
     def _count_undecided(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
+        """Return the length of the longest suffix of `text` that begins a stop string."""
         longest = min(self._longest - 1, len(text))
         for length in range(longest, 0, -1):
             if any(word.startswith(text[len(text) - length :]) for word in self._stop):

@@ -1,4 +1,4 @@
-"""A span for every model call; no content unless it is asked for. Retries of a call are one span."""
+"""A span for every model call, without content by default. All retries of a call belong to one span."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_MESSAGES: Final = 16
 
 
 def trace_model(model: ChatModel, *, tracing: Tracing | None, provider: str = "openai") -> ChatModel:
-    """Return `model` with a span for each call, or as it is where nothing is traced."""
+    """Return `model` with a span for each call, or `model` itself if tracing is off."""
     return model if tracing is None else TracedModel(model=model, tracing=tracing, provider=provider)
 
 
 class TracedModel(WrappedModel[ChatModel]):
-    """The model, with a span for each call. What a call left out or found odd is in `reasond.call.warnings`."""
+    """The model, with a span for each call. The span has the warnings of the call in `reasond.call.warnings`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TracedModel(WrappedModel[ChatModel]):
         }
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model within a span that ends with the call, however that ends."""
+        """Call the model within a span that ends with the call, also if the call fails."""
         tracing, began_s = self._tracing, self._monotonic()
         work, attributes = current(), self._build_attributes(request)
         parent, trace = (None, None) if work is None else (work.span, work.trace)
@@ -60,8 +60,8 @@ class TracedModel(WrappedModel[ChatModel]):
         is_first = True
         try:
             async with aclosing(self._model.stream(request)) as events:
-                # The request is sent, and sent again, before the first event. Not longer: while a generator is
-                # suspended its consumer would tell of this call as if it were its own.
+                # The request and its retries are sent before the first event. The trace context must not stay set
+                # longer: while the generator is suspended, its consumer would send it with requests of its own.
                 with OutgoingTrace(span.context if tracing.tells_models else None):
                     event = await anext(events, None)
                 while event is not None:
@@ -111,7 +111,7 @@ def _note_end(span: OpenSpan, finished: Finished) -> None:
 
 
 def _to_json(said: Sequence[tuple[str, str]]) -> str:
-    """Return the beginnings of the last messages as JSON, by OpenTelemetry's convention."""
+    """Return the last messages as JSON in OpenTelemetry's format, each cut to its beginning."""
     return json.dumps(
         [{"role": role, "parts": [{"type": "text", "content": shorten(text)}]} for role, text in said[-_MAX_MESSAGES:]],
         ensure_ascii=False,

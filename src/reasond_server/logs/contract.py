@@ -37,7 +37,7 @@ _BEGINNING = Head(version=0, fence=1, last_sequence=0, size=0, state=ExecutionSt
 
 def events_of(part: Append) -> list[LoggedEvent]:
     """Return the events among the entries."""
-    # No `isinstance`: several times for every entry that is written.
+    # `type() is` is faster than `isinstance`, and this runs several times for every entry.
     return [entry for entry in part.entries if type(entry) is LoggedEvent]
 
 

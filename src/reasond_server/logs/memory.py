@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
-# The heap of expiry times is cleaned once it has this many entries more than there are logs.
+# The heap of expiry times is cleaned once it has this many entries more than twice the number of logs.
 _STALE_ENDS = 1000
 
 

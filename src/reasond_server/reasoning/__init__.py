@@ -1,1 +1,1 @@
-"""The front door of the core: which strategies exist, which one works, start, follow, look up, cancel."""
+"""The entry point of the core for reasoning: lists and selects strategies; starts, follows and looks up executions."""

@@ -1,4 +1,4 @@
-"""Budgets of callers whose refusals stand in the audit log."""
+"""Token accounts of callers; their refusals are recorded in the audit log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from reasond_server.llm.metering import TokenAccount
 
 MODEL_CALL = Operation("CallModel")
-"""The operation of a model call in the audit log; it is no operation of a caller, and needs no permission."""
+"""The operation of a model call in the audit log; callers do not request it, and it needs no permission."""
 
 
 def audited_account(limits: CallerLimits, tenant: str, subject: str, execution_id: str) -> TokenAccount | None:
-    """Return the budget that the model calls of an execution come from; None where nothing bounds them.
+    """Return the token account for the model calls of an execution; None if its tokens are not limited.
 
-    What it refuses is a line of the audit log.
+    Each refusal becomes a line of the audit log.
     """
     return limits.open_account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
 

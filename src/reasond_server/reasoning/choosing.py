@@ -1,4 +1,4 @@
-"""What is decided before an execution begins: which strategy works, with which configuration, and whether it can."""
+"""The decisions before an execution begins: the strategy, its configuration, and whether the task fits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Chooser:
-    """Chooses for verified callers.
+    """Chooses strategies and configurations for verified callers.
 
     Args:
-        registry: the strategies that are enabled.
+        registry: the enabled strategies.
         configuration: their defaults and ceilings.
         directory: the agents that tasks may name.
-        model: what the strategies will call.
+        model: the model that the strategies will call.
         default_strategy: the operator's choice; empty for none.
-        within_s: how long looking an agent up may take, in seconds.
+        within_s: the time limit of an agent lookup, in seconds.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Chooser:
         self._within_s = within_s
 
     async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
-        """Return the strategy, its configuration, and the same as it is shown to callers.
+        """Return the strategy, its configuration, and the configuration in the form shown to callers.
 
-        No text of the task is looked at yet.
+        The texts of the task are not examined yet.
 
         Raises:
             ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
@@ -83,7 +83,7 @@ class Chooser:
         wish = Wish(
             requested=task.strategy,
             offered=None if agent is None else agent.strategies,
-            # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
+            # Capabilities that name no strategy do not restrict the choice.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
             allowed=find_allowed_strategies(caller),
             default=self._default_strategy,
@@ -93,11 +93,11 @@ class Chooser:
         return selection
 
     async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
-        """Let the strategy refuse the task, which may take seconds of a processor for a long text.
+        """Let the strategy check the task; for a long text this may take seconds of processor time.
 
         Raises:
-            ReasondError: the task does not fit.
-            InternalError: it raised what would end the whole process, such as SystemExit.
+            ReasondError: the strategy refuses the task.
+            InternalError: the strategy raised an exception that would end the whole process, such as SystemExit.
         """
         try:
             if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:

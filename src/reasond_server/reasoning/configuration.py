@@ -1,7 +1,7 @@
 """The configuration of a strategy, parameter by parameter: request > agent > system > built-in.
 
-`[reasoning.strategies.NAME]` holds `default_<parameter>` and `max_allowed_<parameter without max_>`. A value
-above a ceiling is refused, never lowered.
+`[reasoning.strategies.NAME]` holds `default_<parameter>` and `max_allowed_<parameter without max_>`. A value above a
+ceiling is refused, never reduced.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CEILING = "max_allowed_"
 
 
 class StrategyConfiguration:
-    """What the operator set for the strategies; checked once, at start.
+    """The operator's settings for the strategies; checked once, at start.
 
     Raises:
-        SettingsError: a key names no parameter, a default is not valid, or one is above its ceiling.
+        SettingsError: a key names no parameter, or a default is not valid or above its ceiling.
     """
 
     def __init__(self, *, registry: StrategyRegistry, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -45,7 +45,7 @@ class StrategyConfiguration:
     def resolve(
         self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None = None
     ) -> tuple[StrategyConfig, Json]:
-        """Return the checked configuration of one run, and the same as it is shown.
+        """Return the checked configuration of one run, and the same in the form shown to callers.
 
         Raises:
             InvalidConfigError: a value is unknown, out of range or above a ceiling.
@@ -117,7 +117,7 @@ class StrategyConfiguration:
             )
 
     def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
-        """Check what applies where a request sets nothing; keep it, unless the next run might need another one."""
+        """Check the configuration of a request that sets nothing; keep it if all runs can share it."""
         try:
             config, shown_config = self.resolve(strategy, request={})
         except InvalidConfigError as error:
@@ -130,7 +130,7 @@ class StrategyConfiguration:
 
 
 def _is_fixed(config: StrategyConfig) -> bool:
-    """Return whether no run can change it for the next one, and nothing in it is made anew for each."""
+    """Return whether runs can share `config`: it cannot be changed, and no default is made anew for each run."""
     if not config.model_config.get("frozen") or config.__private_attributes__:
         return False
     has_made = any(field.default_factory is not None for field in type(config).model_fields.values())
@@ -142,14 +142,14 @@ def _is_number(value: object) -> bool:
 
 
 def _takes_numbers(schema: Json, name: str) -> bool:
-    """Return whether the parameter `name` is a number, by the schema of its strategy."""
+    """Return whether the strategy's `schema` allows a number for the parameter `name`."""
     parameter = schema.get("properties", {}).get(name, {})
     options = (parameter, *parameter.get("anyOf", ()))
     return any(option.get("type") in {"integer", "number"} for option in options)
 
 
 def _with_level(violation: Violation, request: Json, agent: Json) -> Violation:
-    """Say where a bad value comes from, unless the request itself brought it."""
+    """Add to `violation` that the value comes from the agent's card, unless the request set it."""
     name = violation.field.split(".")[0]
     if name in request or name not in agent:
         return violation

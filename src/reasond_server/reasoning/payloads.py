@@ -1,4 +1,4 @@
-"""What a third party's strategy may put into a log: only what every transport can carry."""
+"""Checks what a third party's strategy puts into a log: every transport must be able to carry it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ValueT = TypeVar("ValueT")
 
 
 def depth_of(value: object) -> int:
-    """Return how deep objects and arrays are nested in `value`; stops counting one past MAX_DEPTH."""
+    """Return the nesting depth of objects and arrays in `value`; counts at most to MAX_DEPTH + 1."""
     depth, level = 0, [value]
     while level and depth <= MAX_DEPTH + 1:
         level = [
@@ -40,10 +40,10 @@ def depth_of(value: object) -> int:
 
 
 def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
-    """Return `wrote`.
+    """Return `wrote` if it holds valid text.
 
     Raises:
-        InternalError: it is no text in valid Unicode; names the strategy, for its author.
+        InternalError: it holds no text, or not valid Unicode; names the strategy, for its author.
     """
     if not is_unicode(wrote.text):
         raise InternalError(f"strategy {strategy!r} yielded a Wrote that is no text in valid Unicode")
@@ -53,12 +53,12 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
 def require_step(
     step: Step, *, strategy: str, before: StrategyMetrics | None = None
 ) -> tuple[StepDetail, StrategyMetrics]:
-    """Return what `step` shows and its metrics, as they are kept: the strategy cannot change their JSON any more.
+    """Return the detail and the metrics of `step`, with copies of their JSON, which the strategy cannot change.
 
-    `before` are the metrics of the step before, as they were kept.
+    `before` are the metrics that this function returned for the step before.
 
     Raises:
-        InternalError: its kind, its JSON or one of its values is none that a transport can carry; names the strategy.
+        InternalError: no transport can carry its kind, its JSON or one of its values; names the strategy.
     """
     if not (_is_one_of(step.detail, STEPS.types) and _is_one_of(step.metrics, (*METRICS.types, NoneType))):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
@@ -68,9 +68,10 @@ def require_step(
 
 
 def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics | None = None) -> Outcome:
-    """Return `outcome` as it is kept. Raises as `require_step`; how a run fails, an error says.
+    """Return `outcome` with checked metrics. Raises as `require_step`.
 
-    `before` are the metrics of the last step, as they were kept.
+    An outcome cannot report a failure; a strategy raises an error for that. `before` are the metrics that
+    `require_step` returned for the last step.
     """
     if not (is_unicode(outcome.answer) and all(map(is_unicode, outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
@@ -83,7 +84,7 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
 
 
 def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT:
-    """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
+    """Return `value`, with a copy of the JSON of a custom kind; refuse what no transport can carry."""
     if value is None or (value is before and not isinstance(value, CustomMetrics)):
         return value
     if not isinstance(value, _CUSTOM):
@@ -97,7 +98,7 @@ def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT
         return type(value)(data=flat)
     try:
         text = json.dumps(value.data, allow_nan=False, ensure_ascii=False)
-        # Only to be refused with a lone surrogate: read from text, JSON takes two thirds of the time.
+        # Encoded only to refuse lone surrogates; reading from the text takes two thirds of the time.
         text.encode()
         data = json.loads(text)
     except (TypeError, ValueError, RecursionError):
@@ -111,7 +112,7 @@ def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT
 
 
 def _flat_copy(data: object) -> dict[str, object] | None:
-    """Return a copy of an object of plain texts and numbers, as most are; None where more has to be looked at."""
+    """Return a copy of an object that holds only plain texts and numbers; None if it needs the full check."""
     if type(data) is not dict:
         return None
     for name, value in data.items():
@@ -129,5 +130,5 @@ def _flat_copy(data: object) -> dict[str, object] | None:
 
 
 def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
-    """Return whether a strategy kept to the types that it declares, which nothing else enforces."""
+    """Return whether `value` has one of the declared types; nothing else checks this at run time."""
     return isinstance(value, kinds)

@@ -1,4 +1,4 @@
-"""Which strategies there are: found by entry point, loaded only where the operator enabled them."""
+"""The strategies: found by entry point, loaded only if the operator enabled them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StrategyRegistry:
         """Return the strategy of that name.
 
         Raises:
-            StrategyNotFoundError: it is unknown or disabled here; the error names those that exist.
+            StrategyNotFoundError: it is unknown or disabled here; the error names the enabled ones.
         """
         if name in self._strategies:
             return self._strategies[name]
@@ -68,19 +68,19 @@ def discover(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None =
     """Return a registry of the `enabled` strategies, loaded from the entry points of `ENTRY_POINT_GROUP`.
 
     Raises:
-        SettingsError: an enabled strategy is not installed, cannot be loaded or is not one.
+        SettingsError: an enabled strategy is not installed, cannot be loaded or is not a strategy.
     """
     found = tuple(entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed)
     by_name = {point.name: point for point in found}
-    # Only what is enabled is imported: an installed package that is broken or slow must not matter.
+    # Only enabled strategies are imported: a broken or slow package that is only installed must do no harm.
     return StrategyRegistry(_load(name, by_name) for name in dict.fromkeys(enabled))
 
 
 def check_tables(names: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> None:
-    """Refuse a table `[reasoning.strategies.NAME]` whose name no installed strategy has.
+    """Refuse a table `[reasoning.strategies.NAME]` if no installed strategy has that name.
 
     Raises:
-        SettingsError: it names the nearest installed strategy.
+        SettingsError: a table has an unknown name; the text names the nearest installed strategy.
     """
     known = {point.name for point in (entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed)}
     for name in names:
@@ -106,7 +106,7 @@ def _load(name: str, by_name: dict[str, EntryPoint]) -> ReasoningStrategy[Any]:
             f"Strategy {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
             remedy="Update its package or remove the name from [reasoning] enabled_strategies.",
         ) from error
-    # Configuration, permissions and cards go by the name of the entry point, results by the strategy's own.
+    # Configuration, permissions and cards use the name of the entry point, results that of the strategy.
     if not isinstance(strategy, ReasoningStrategy) or strategy.name != name:
         raise SettingsError(
             f"Entry point {name!r} ({point.value}) does not give a ReasoningStrategy of that name",

@@ -1,4 +1,4 @@
-"""The limits of a task, checked once for every transport; the comments of execution.proto state them."""
+"""Checks the limits of a task, once for all transports; the comments of execution.proto state them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
 
 def check_task(task: Task, *, request_id: str = "") -> None:
-    """Refuse a task that is out of bounds, with all that is wrong at once.
+    """Refuse a task that exceeds the limits.
 
     Raises:
-        InvalidRequestError: with one violation per finding.
+        InvalidRequestError: with one violation for each problem of the task.
     """
     found = [*_in_query(task.query), *(_in_material(task.material) if task.material else ()), *_in_names(task)]
     if task.budget != _UNBOUNDED:
@@ -51,12 +51,12 @@ def check_task(task: Task, *, request_id: str = "") -> None:
 
 
 def require_query(query: str) -> str:
-    """Return `query` if it is within bounds, for models of requests; a ValueError says in our words what is wrong."""
+    """Return `query` if it is within its limits, for models of requests; a ValueError says what is wrong."""
     return _require_none(query, _in_query(query))
 
 
 def require_material(material: str) -> str:
-    """Return `material` if it is within bounds, likewise."""
+    """Return `material` if it is within its limits; a ValueError says what is wrong."""
     return _require_none(material, _in_material(material))
 
 
@@ -67,13 +67,13 @@ def _require_none(text: str, problems: Iterator[Violation]) -> str:
 
 
 def digest_of(task: Task) -> str:
-    """Return a digest that two tasks share only if they ask the same (AIP-155)."""
+    """Return a digest of the task; two tasks have the same digest only if they are equal (AIP-155)."""
     text = json.dumps(asdict(task), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _values_in(config: Json) -> int:
-    """Return how many members and items `config` holds at all levels; its depth must be bounded."""
+    """Return the number of members and items of `config` at all levels; its depth must already be checked."""
     seen = 0
     level: list[Any] = [config.values()]
     while level:
@@ -84,11 +84,11 @@ def _values_in(config: Json) -> int:
 
 
 def _in_query(query: str) -> Iterator[Violation]:
-    # Existing clients read these words (seed 001).
+    # Existing clients parse these words (seed 001).
     bounds = f"must be between 1 and {MAX_QUERY_CHARACTERS} characters"
     if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
         yield Violation(field="query", description=bounds)
-        # A text that is refused for its length is not read.
+        # The content of a text of wrong length is not checked.
         return
     if not query.strip():
         yield Violation(field="query", description=f"{bounds}, and not white space alone")
@@ -105,7 +105,7 @@ def _in_material(material: str) -> Iterator[Violation]:
 
 
 def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
-    """Refuse what no transport can carry back: NUL and lone surrogates."""
+    """Yield violations for characters that no transport can return: NUL and lone surrogates."""
     if "\0" in text:
         place = text.index("\0")
         yield Violation(field=field, description=f"must not hold NUL characters; the first is at position {place}")

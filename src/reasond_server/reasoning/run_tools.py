@@ -1,4 +1,4 @@
-"""The tools of one run: each call is an effect, which is on record before it begins and never made twice."""
+"""The tools of one run: each call is an effect, which is recorded before it begins and never made twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class JournaledToolbox:
-    """The tools of a run: a call that has begun is on record before it has an effect."""
+    """The tools of a run: each call is recorded before it begins."""
 
     def __init__(self, *, toolbox: KeyedToolbox, effects: Effects) -> None:
         self._toolbox = toolbox
@@ -37,19 +37,19 @@ class JournaledToolbox:
         return self._toolbox.specs
 
     def is_idempotent(self, name: str) -> bool:
-        """Return what the tool says."""
+        """Return whether the tool is idempotent, as it declares."""
         return self._toolbox.is_idempotent(name)
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Take a call that was made in an earlier life of the run."""
+        """Restore a call that was made in an earlier life of the run."""
         self._toolbox.restore(call, result)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Execute `call`, or return what came of it when the run made it before.
+        """Execute `call`, or return the recorded result if the run made it before.
 
         Raises:
-            ToolOutcomeUnknownError: it had begun when a process died, and must not be made twice.
-            ReasondError: as the tools say, or said.
+            ToolOutcomeUnknownError: the call had begun when a process ended, and must not be made twice.
+            ReasondError: the error that the tool raises, or that was recorded.
         """
         digest = digest_of_texts(call.call_id, call.name, call.arguments_json)
         effect = self._effects.begin("tool", digest, is_idempotent=self.is_idempotent(call.name))
@@ -79,7 +79,7 @@ class JournaledToolbox:
 
 
 class TracedToolbox:
-    """The tools of a run, with a span for each call that is really made."""
+    """The tools of a run, with a span for each call that is not replayed."""
 
     def __init__(self, *, toolbox: KeyedToolbox, trace: RunTrace, tracing: Tracing) -> None:
         self._toolbox = toolbox
@@ -93,17 +93,17 @@ class TracedToolbox:
         return self._toolbox.specs
 
     def is_idempotent(self, name: str) -> bool:
-        """Return what the tool says."""
+        """Return whether the tool is idempotent, as it declares."""
         return self._toolbox.is_idempotent(name)
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Take a call that was made in an earlier life of the run."""
+        """Restore a call that was made in an earlier life of the run."""
         self._toolbox.restore(call, result)
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
         """Execute `call` within a span. Raises as the tools do."""
         tracing = self._tracing
-        # A name that the model invented is content, and there is no end of them.
+        # A name that the model invented is content, and the number of such names has no limit.
         name = call.name if call.name in self._names else "unknown"
         span = tracing.part(f"{EXECUTE_TOOL} {name}", self._attributes(call, name), parent=self._trace.open())
         try:
@@ -134,14 +134,14 @@ class TracedToolbox:
 
 
 def encode_result(result: ToolResult | ReasondError) -> str:
-    """Return what came of a tool call as JSON text."""
+    """Return the result of a tool call, or its error, as JSON text."""
     if isinstance(result, ReasondError):
         return json.dumps({"v": VERSION, "error": error_row(result)}, separators=(",", ":"))
     return json.dumps({"v": VERSION, "result": asdict(result)}, separators=(",", ":"))
 
 
 def decode_result(body: str) -> ToolResult | ReasondError:
-    """Return what came of the tool call in `body`.
+    """Return the result of a tool call, or its error, from `body`.
 
     Raises:
         ReplayError: another version of this program wrote it.

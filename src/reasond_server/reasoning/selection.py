@@ -1,4 +1,4 @@
-"""Which strategy works: request > agent > system (seed 000 FR-2.2, seed 001 "Strategy Selection")."""
+"""Selects the strategy: request > agent > system (seed 000 FR-2.2, seed 001 "Strategy Selection")."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @value
 class Wish:
-    """What the choice depends on. None leaves the choice to others; an empty sequence allows nothing.
+    """The inputs of the selection. None means no restriction; an empty sequence allows no strategy.
 
-    `requested` is the strategy that the request names. `offered` are those of the agent, in its order of
-    preference. `narrowed_to` are those that the request's `agent_capabilities` name. `allowed` are those that the
-    caller's permissions name: where the agent offers several, the first of these is taken. `select` checks no
-    permission; its caller does. `default` is the operator's choice, empty for none.
+    `requested` is the strategy that the request names. `offered` are the strategies of the agent, in its order of
+    preference. `narrowed_to` are the strategies that the request's `agent_capabilities` name. `allowed` are the
+    strategies that the caller's permissions name: if the agent offers several, the first allowed one is taken. `select`
+    checks no permission; its caller does. `default` is the operator's choice, empty for none.
     """
 
     requested: str | None = None
@@ -49,8 +49,8 @@ def select(wish: Wish, registry: StrategyRegistry) -> Selection:
     """Choose the strategy.
 
     Raises:
-        StrategyNotFoundError: the named one is unknown or disabled here.
-        StrategyNotSupportedError: the agent does not offer it, or offers none that is enabled here.
+        StrategyNotFoundError: the named strategy is unknown or disabled here.
+        StrategyNotSupportedError: the agent does not offer it, or offers no strategy that is enabled here.
         StrategyRequiredError: no level names one.
     """
     offered = _list_offered(wish)
@@ -76,7 +76,7 @@ def select(wish: Wish, registry: StrategyRegistry) -> Selection:
 
 
 def _list_offered(wish: Wish) -> Sequence[str] | None:
-    """Return what the agent offers, narrowed by the request; None if neither has a say."""
+    """Return the strategies that the agent offers, narrowed by the request; None if neither restricts the choice."""
     if wish.offered is None or wish.narrowed_to is None:
         return wish.narrowed_to if wish.offered is None else wish.offered
     return [name for name in wish.offered if name in wish.narrowed_to]

@@ -1,4 +1,4 @@
-"""The front door of reasoning: chooses a strategy for a task, starts its execution, and tells the result."""
+"""The entry point of reasoning: chooses a strategy for a task, starts its execution, and returns the result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
-# The rest of a caller's time is for the last event to be written and sent.
+# The rest of a caller's time is reserved for writing and sending the last event.
 _DEADLINE_SHARE = 0.95
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
@@ -62,7 +62,7 @@ _LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
 @value
 class _Wanted:
-    """What a caller wants beside the task."""
+    """The caller's options besides the task."""
 
     request_id: str = ""
     digest: str = ""
@@ -73,7 +73,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What the operator decided for the front door."""
+    """The operator's decisions for the reasoning service."""
 
     default_strategy: str = ""
     heartbeat_interval_s: float = 10.0
@@ -82,9 +82,9 @@ class Policy:
 
 
 class ReasoningService:
-    """Works tasks out on behalf of a verified caller.
+    """Executes tasks for verified callers.
 
-    `desk` reads, follows, lists, cancels and forgets what was started here.
+    `desk` reads, follows, lists, cancels and deletes the executions.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ReasoningService:
 
     @property
     def model_warnings(self) -> Sequence[str]:
-        """What callers should know about the model."""
+        """Warnings for callers about the model."""
         return self._model.warnings
 
     def strategies(self) -> Sequence[StrategyInfo]:
@@ -157,14 +157,14 @@ class ReasoningService:
     async def execute(
         self, caller: Principal, task: Task, *, request_id: str = "", deadline_s: float | None = None
     ) -> ExecutionView:
-        """Work `task` out and return the result; the last event of the same log that `stream` follows.
+        """Execute `task` and return the result, which is the last event of the log that `stream` follows.
 
-        A caller with a request id that leaves and asks again pays for no call twice: what is under way is heard to its
-        end and kept before the run is cancelled.
+        A caller with a request id that leaves and retries pays for no call twice: open model calls are completed and
+        recorded before the run is cancelled.
 
         Raises:
-            ReasondError: nothing was started, or the run failed: then `execution_id` is set and what it did can
-                be read with `get`.
+            ReasondError: nothing was started, or the run failed; if it failed, `execution_id` is set and `get` returns
+                its steps.
         """
         if not request_id:
             return await self._execute_unresumable(caller, task, deadline_s)
@@ -172,12 +172,12 @@ class ReasoningService:
         while True:
             execution = await self._start_once(caller, task, wanted)
             result = await self._wait_for_result(execution)
-            # Another process may give a run up at the very moment at which its caller asks again here.
+            # Another process may abandon the run at the same moment at which its caller retries here.
             if ABANDONED not in result.warnings:
                 break
         view = await self.get(caller, execution.execution_id)
         note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
-        # Where no content is kept, the store knows less than the stream said.
+        # If no content is stored, the store holds less than the stream has sent.
         return replace(view, result=result)
 
     async def stream(
@@ -190,10 +190,10 @@ class ReasoningService:
         keep_running: bool = False,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Start `task` and yield its events as they come; a failed run ends with its error raised.
+        """Start `task` and yield its events as they come; if the run fails, raise its error at the end.
 
-        A request id that is known starts nothing: its execution is followed from the first event. Closing the iterator
-        cancels the run, unless somebody else follows it or `keep_running` is set.
+        A known request id starts nothing: its execution is followed from the first event. Closing the iterator cancels
+        the run, unless it has another subscriber or `keep_running` is set.
         """
         wanted = _Wanted(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
         execution = await self._start_once(caller, task, wanted)
@@ -208,7 +208,7 @@ class ReasoningService:
         return view_of(log.execution, log.events)
 
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
-        """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
+        """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""
         check_task(task)
         execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
         run = self._runner.find_live(execution.execution_id)
@@ -217,7 +217,7 @@ class ReasoningService:
         subscriber = SilentSubscriber()
         run.subscribers.attach(subscriber)
         try:
-            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
+            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with a Result
             if result is None:
                 raise _why_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
@@ -231,7 +231,7 @@ class ReasoningService:
             run.subscribers.detach(subscriber)
 
     async def _read_events(self, run: Run) -> Sequence[LoggedEvent]:
-        """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
+        """Return the events of a run that has its answer; only the last ones if the store does not return the rest."""
         events = run.log.events.read_all()
         if events is not None:
             return events
@@ -250,14 +250,14 @@ class ReasoningService:
             known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
-            # It was started by anybody of the tenant.
+            # Another caller of the same tenant may have started it.
             require_strategy(caller, known.strategy)
             link_rpc_to(self._runner.find_live(known.execution_id))
             note_concerned(known.execution_id)
             return known
 
     async def _wait_for_result(self, execution: Execution) -> Result:
-        """Follow an execution to its end for a caller that may ask again."""
+        """Follow an execution to its end, for a caller that may retry its request."""
         run = self._runner.find_live(execution.execution_id)
         if run is not None:
             run.subscribers.finishes_open_calls = True
@@ -275,7 +275,7 @@ class ReasoningService:
             selection, config, shown_config = await self._chooser.choose(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
-            # Only now: a caller whose requests are used up must not get the work of a check for nothing.
+            # After the admission: a caller over its limit must not be able to cause the cost of a check.
             await self._chooser.check(selection.strategy, task, config)
             left_s = wanted.deadline_s
             if left_s is not None:
@@ -306,7 +306,7 @@ class ReasoningService:
 
 
 def _why_gone(run: Run) -> ReasondError:
-    """Return why a run left this process without a result."""
+    """Return the error for a run that left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
         return run.log.error.copy()
     error = StoreUnavailableError(

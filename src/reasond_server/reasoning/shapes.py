@@ -1,7 +1,7 @@
-"""Whether a value of `types` is what it declares: nothing else makes a third party's strategy keep to it.
+"""Checks that the fields of a value of `types` have their declared types, which a third party's strategy may violate.
 
-What is let through here is what every transport can carry: texts in valid Unicode, finite numbers, whole numbers
-within the sizes of the proto, and sequences that the strategy cannot change any more.
+A value that passes can be carried by every transport: its texts are valid Unicode, its numbers are finite, its whole
+numbers fit into the proto, and its sequences cannot be changed by the strategy any more.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _NOTHING: Final = object()
 
 
 class ShapeError(Exception):
-    """A value is not what its field declares; the text names the field and says why, for the strategy's author."""
+    """A value does not fit its field; the text names the field and says why, for the strategy's author."""
 
 
 def check_shape(value: ValueT, *, before: object = None) -> ValueT:
-    """Return a dataclass whose fields were checked at all levels, its sequences as tuples.
+    """Check the fields of a dataclass at all levels, and return it with its sequences as tuples.
 
-    What `before`, an earlier result, holds already at the same place is not checked again: metrics that grow by
-    a line with every step would cost ever more otherwise.
+    `before` is an earlier result. Objects that it holds at the same place are not checked again, because metrics that
+    grow by a line with every step would otherwise cost more with every step.
 
     Raises:
-        ShapeError: a field holds what it does not declare, or what no transport can carry.
+        ShapeError: a field holds a value of another type, or one that no transport can carry.
     """
     kind: type = type(value)
     known = before if type(before) is kind else None
     changed = {}
     for name, hint, items in _fields(kind):
         given = getattr(value, name)
-        # Most fields are like this: nothing can be wrong with them.
+        # Most fields are valid by this quick check.
         if type(given) is hint and (
             (hint is str and given.isascii())
             or (hint is int and -_INT32_MAX <= given <= _INT32_MAX)
@@ -55,11 +55,11 @@ def check_shape(value: ValueT, *, before: object = None) -> ValueT:
         kept = _check_field(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:
             changed[name] = kept
-    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
+    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # known to be a dataclass
 
 
 def is_unicode(text: object) -> bool:
-    """Return whether `text` is one that can be encoded: a lone surrogate cannot."""
+    """Return whether `text` is a text that UTF-8 can encode; lone surrogates cannot be encoded."""
     if type(text) is str and text.isascii():
         return True
     try:
@@ -70,7 +70,7 @@ def is_unicode(text: object) -> bool:
 
 @cache
 def _fields(kind: type) -> Sequence[tuple[str, Any, Any]]:
-    """Return the name and annotation of each field, and that of the items of a sequence; None for other fields."""
+    """Return name, annotation and item annotation of each field; the last is None unless it is a sequence."""
     hints = get_type_hints(kind)
     return [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
 
@@ -84,7 +84,7 @@ def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> A
     if type(value) is hint and is_dataclass(hint):
         return check_shape(value, before=before)
     if items is WindowMetrics and type(value) is WindowLines:
-        # Checked line by line as it grew, and nobody can change it.
+        # Each line was checked when it was added, and nobody can change it.
         return value
     if items is not None:
         return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
@@ -100,7 +100,7 @@ def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> A
 
 
 def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
-    # A tuple is known at once; whether anything else is a sequence takes far longer to tell.
+    # Checked first, because the test for other sequences takes far longer.
     if type(value) is tuple:
         if not value:
             return value
@@ -115,7 +115,7 @@ def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...])
 
 
 def _choose_alternative(value: object, hint: UnionType, name: str) -> Any:  # noqa: ANN401 - an annotation
-    """Return the alternative of an optional field that `value`, which is not None, is meant to be."""
+    """Return the type in an optional field's annotation that fits `value`, which is not None."""
     (kind,) = (each for each in get_args(hint) if each is not NoneType)
     if isinstance(value, kind):
         return kind
@@ -123,7 +123,7 @@ def _choose_alternative(value: object, hint: UnionType, name: str) -> Any:  # no
 
 
 def _complaint(value: Any, kind: type, name: str) -> str:  # noqa: ANN401 - any value
-    """Return why `value` cannot stand in a field of `kind`, nothing if it can."""
+    """Return why `value` does not fit a field of type `kind`; empty if it fits."""
     is_number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     is_of_kind = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not (is_of_kind or is_number):

@@ -1,4 +1,4 @@
-"""Reasoning as a kind of work: a strategy works on a task, and its steps become the events of a log."""
+"""Reasoning as a kind of work: a strategy executes a task, and its steps become the events of a log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Usage
 
 REASONING: Final = "reasoning"
-"""The kind of work that strategies do."""
+"""The name of this kind of work."""
 _EVENTS_PER_TURN: Final = 16
 _CHANGED: Final = (
     "The server went down after {steps} steps, and the one that went on did not do the same again, because its code or "
@@ -58,11 +58,11 @@ _log = logging.getLogger("reasond.executions")
 
 @value
 class Assignment:
-    """Which strategy works on which task, and how: everything is chosen and checked.
+    """A task with its strategy and configuration, all chosen and checked.
 
     Attributes:
         strategy_source: who chose the strategy.
-        shown_config: the configuration as callers are told it.
+        shown_config: the configuration in the form shown to callers.
     """
 
     task: Task
@@ -73,9 +73,9 @@ class Assignment:
 
 
 class ReasoningKind:
-    """Makes the work of strategies: new, or again from what another process left behind.
+    """Makes the work of strategies: new work, or restored work that another process left behind.
 
-    `find_strategy` returns a strategy by name and raises where there is none. `tools` are those that runs may call.
+    `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs.
     """
 
     kind: str = REASONING
@@ -96,10 +96,10 @@ class ReasoningKind:
         return ReasoningWork(assignment=assignment, request=request, clock=self._clock, tools=self._tools)
 
     def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
-        """Return the work that makes the same calls again, and the steps that are logged.
+        """Return work that repeats the recorded calls and the logged steps, and then continues.
 
         Raises:
-            PlanError: the strategy is not there any more, does not take its configuration, or cannot do the same again.
+            PlanError: the strategy is not enabled any more, refuses its configuration, or cannot be replayed.
         """
         return ReasoningWork(
             assignment=self._read_assignment(plan.work),
@@ -112,7 +112,7 @@ class ReasoningKind:
         )
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
-        """Return the result of an execution that nobody can go on with, after its first event if that is missing."""
+        """Return the result of an execution that cannot be resumed, after its first event if that is missing."""
         execution = recovery.execution
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
         result = Result(
@@ -157,9 +157,9 @@ class ReasoningKind:
 
 
 class ReasoningWork:
-    """One strategy at work on one task; see `runs.work.Work`.
+    """The execution of one task by one strategy; see `runs.run.Work`.
 
-    `known` are digests of the steps that are logged from earlier lives: they are made again and compared.
+    `known` are digests of the steps that earlier lives logged: the strategy repeats them, and they are compared.
     """
 
     __slots__ = (
@@ -194,7 +194,7 @@ class ReasoningWork:
         self.request = request
         self.may_suspend = False
         self.step_count = 0
-        # Below 0 while steps are made that are logged already.
+        # Negative while the strategy repeats steps that are already logged.
         self.new_step_count = -len(known)
         self.metrics: StrategyMetrics | None = None
         self._assignment = assignment
@@ -204,7 +204,7 @@ class ReasoningWork:
 
     @property
     def obstacle(self) -> str:
-        """Why no other process could go on, in words; empty where one can."""
+        """Why no other process could resume the work, in words; empty if one can."""
         return (
             "" if self._assignment.strategy.is_replayable else f"the strategy {self.name!r} cannot go on from its steps"
         )
@@ -253,7 +253,7 @@ class ReasoningWork:
                     self._report_outcome(run, event)
                     return
                 turn += 1
-                # A strategy that never waits for anything would keep all others from working.
+                # Without this, a strategy that never waits would block all others.
                 if not turn % _EVENTS_PER_TURN:
                     await asyncio.sleep(0)
         except ReasondError as error:
@@ -279,12 +279,12 @@ class ReasoningWork:
         )
 
     def _note_divergence(self, run: Run) -> None:
-        """Note that the strategy did something else than is logged: its code or configuration has changed since."""
+        """Record that the strategy did not repeat its logged steps: its code or configuration has changed."""
         if run.journal is not None:
             run.journal.has_diverged = True
 
     def _list_changes(self, run: Run) -> Sequence[str]:
-        """Return what the caller should know of a run that did not repeat what is logged."""
+        """Return warnings for the caller if the run did not repeat its logged steps."""
         if run.journal is None or not run.journal.has_diverged:
             return ()
         _log.warning(
@@ -294,7 +294,7 @@ class ReasoningWork:
         return (_CHANGED.format(steps=len(self._known)),)
 
     def _report_outcome(self, run: Run, outcome: Outcome) -> None:
-        """Report how the strategy ended by itself."""
+        """Report the outcome that the strategy yielded."""
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
         if self.new_step_count < 0:
@@ -302,10 +302,10 @@ class ReasoningWork:
         run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
 
     def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        """Append the step, unless one is logged in its place from an earlier life of the run: that one stays.
+        """Append the step, unless an earlier life of the run already logged this step: then the logged one stays.
 
         Raises:
-            InternalError: it cannot be kept.
+            InternalError: the step cannot be stored.
         """
         detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
         index = self.step_count
@@ -339,7 +339,7 @@ class ReasoningWork:
         return RunContext(
             config=self._assignment.config,
             model=model,
-            # A run whose configuration does not use tools has none, whatever its strategy does.
+            # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if self._assignment.config.uses_tools else NO_TOOLS,
             monotonic=self._clock.monotonic,
             new_nonce=nonces(run.nonce),
@@ -358,7 +358,7 @@ class ReasoningWork:
 
 
 def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
-    """Return the ending that the strategy itself brought about; `is_clamped`: the budget had shortened a call."""
+    """Return the ending for the strategy's `outcome`; `is_clamped` says that the budget shortened a model call."""
     reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
     if reason is FinishReason.TRUNCATED and is_clamped:
         reason = FinishReason.BUDGET_EXHAUSTED

@@ -1,4 +1,4 @@
-"""What the front door tells of executions and strategies."""
+"""The form in which callers see executions and strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @value
 class ExecutionView:
-    """An execution with its result and steps; both are partial until it has ended well."""
+    """An execution with its result and steps; both are partial unless it has ended successfully."""
 
     execution: Execution
     result: Result
@@ -25,10 +25,10 @@ class ExecutionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
+    """A strategy as clients see it; `config_schema` is JSON Schema, draft 2020-12.
 
-    `ceilings` holds the operator's by parameter. `cost_class` is None where the strategy does not say how its
-    model calls grow, and `cost_formula` is then empty.
+    `ceilings` holds the operator's ceilings by parameter. If the strategy does not declare how its model calls grow,
+    `cost_class` is None and `cost_formula` is empty.
     """
 
     name: str
@@ -43,9 +43,9 @@ class StrategyInfo:
 
 
 def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Result | None = None) -> ExecutionView:
-    """Return the execution with what its log holds; what was appended since it was read is left out.
+    """Return the execution with the content of its log; events that were appended after it was read are left out.
 
-    A `result` that its caller was told stands even where the log took nothing more.
+    A `result` that the caller already got is used even if the log did not accept it.
     """
     if events and events[-1].sequence > execution.last_sequence:
         events = [logged for logged in events if logged.sequence <= execution.last_sequence]
@@ -57,7 +57,7 @@ def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Resu
 
 
 def _partial(execution: Execution) -> Result:
-    """Return the result of an execution that has not ended: no answer, what was spent."""
+    """Return the partial result of an execution that has not ended: its usage, without an answer."""
     return Result(
         execution_id=execution.execution_id,
         answer="",

@@ -1,1 +1,1 @@
-"""What works on a log in this process: admission, the life of a run, accounts, recovery and drain."""
+"""The executions that run in this process: admission, the life of a run, accounts, recovery and drain."""

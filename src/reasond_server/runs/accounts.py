@@ -1,4 +1,4 @@
-"""What a run may take and has taken, in all its lives: tokens, calls and time."""
+"""The limits and the usage of a run over all its lives: tokens, calls and time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class Accounts:
-    """Adds what `model` spends to what was spent before, and counts the time since `began_s` on `monotonic`.
+    """Adds the usage of `model` to earlier usage, and measures the time since `began_s` (seconds) with `monotonic`.
 
-    `before` is all that earlier lives of the run spent. The `journal` has the part of it that is booked again when
-    calls are recalled. The rest went into calls that were broken off: nobody gets it back, and it is no part of the
-    budget.
-    `inherited` says in words what was taken over from another execution. `limit_s` is the time that the run has,
-    `cleanup_s` what its work has after it has reported its end; `ended_s` is when the last event was made.
+    `before` is the usage of all earlier lives of the run. The `journal` knows which part of it is counted again when
+    recorded calls are replayed. The rest was spent on calls that were interrupted; it is reported as usage, but does
+    not count against the budget.
+    `inherited` are warnings about what was taken over from another execution. `limit_s` is the time limit of the run,
+    `cleanup_s` the time that its work has to clean up after it has reported its end; `ended_s` is the time of the last
+    event. All three are in seconds.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class Accounts:
 
     @property
     def usage(self) -> Usage:
-        """Everything that was spent in all lives, calls included that were on record and were not asked for again."""
+        """The usage of all lives; recorded calls count even if the run has not repeated them yet."""
         if self._before is NOTHING:
             return self.model.usage
         recorded = NOTHING if self._journal is None else self._journal.spent
@@ -75,25 +76,25 @@ class Accounts:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the execution was created, until its clock was stopped."""
+        """Seconds from the creation of the execution until now, or until its last event."""
         return (self._monotonic() if self.ended_s is None else self.ended_s) - self.began_s
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the caller should know about the model, its calls, and what was taken over."""
+        """Warnings for the caller about the model, its calls, and what was taken over."""
         return (*self.model.warnings, *self.model.warnings_of_calls, *self._inherited)
 
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
-        """Call `on_time_out` in so many seconds, instead of what was said before; None: never."""
+        """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, on_time_out)
 
 
 def fork_counter(counter: TokenCounter, calibration: Json) -> TokenCounter:
-    """Return a counter of a run's own, set to `calibration` unless that is empty.
+    """Return a separate counter for one run, set to `calibration` unless that is empty.
 
-    What other runs learn meanwhile must not change how a run cuts its windows.
+    Separate, because what the counters of other runs learn must not change how this run cuts its windows.
     """
     if not can_fork(counter):
         return counter
@@ -104,7 +105,7 @@ def fork_counter(counter: TokenCounter, calibration: Json) -> TokenCounter:
 
 
 def read_calibration(counter: TokenCounter) -> Json:
-    """Return what `counter` has learnt; empty where it learns nothing."""
+    """Return what `counter` has learnt; empty if it does not learn."""
     return counter.snapshot() if can_fork(counter) else {}
 
 

@@ -1,4 +1,4 @@
-"""Who may start now, who waits, and who is refused: a bounded number of runs, and a bounded queue before them."""
+"""Admission of runs: a bounded number runs at once, a bounded queue waits, and all others are refused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Leavable(Protocol):
-    """A right that is given back once."""
+    """A permit that is released once."""
 
     def leave(self) -> None:
-        """Give it back; a second time does nothing."""
+        """Release it; a second call does nothing."""
         ...
 
 
 class Place:
-    """The right to run; given back once, by whoever holds it last: at the end of its context, or by a run."""
+    """The right to run. It is released once: by the run that took it, otherwise at the end of its context."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -33,17 +33,17 @@ class Place:
         self._permit: Leavable | None = None
 
     def keep(self, permit: Leavable | None) -> None:
-        """Leave `permit` together with the place, at once if that was left already."""
+        """Release `permit` together with the place; at once if the place was released already."""
         self._permit = permit
         if self._is_left and permit is not None:
             permit.leave()
 
     def take(self) -> None:
-        """Keep it beyond its context: a run works in it now and leaves it."""
+        """Keep the place after the end of its context: a run uses it now and releases it."""
         self._is_taken = True
 
     def leave(self) -> None:
-        """Give it back; a second time does nothing."""
+        """Release it; a second call does nothing."""
         if not self._is_left:
             self._is_left = True
             self._admission.free()
@@ -54,15 +54,15 @@ class Place:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the place back, unless a run took it."""
+        """Release the place, unless a run took it."""
         if not self._is_taken:
             self.leave()
 
 
 class Admission:
-    """At most `max_running` hold a place, and `max_queued` wait for one, `queue_timeout_s` seconds at most.
+    """At most `max_running` requests hold a place, and `max_queued` wait for one, `queue_timeout_s` seconds at most.
 
-    Tenants take turns; those of one tenant come in the order in which they asked.
+    Tenants take turns; the requests of one tenant are served in the order of their arrival.
     """
 
     def __init__(
@@ -83,25 +83,25 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Places that are held."""
+        """The number of places in use."""
         return self._running
 
     @property
     def queued(self) -> int:
-        """Those who wait for a place."""
+        """The number of requests that wait for a place."""
         return sum(map(len, self._queues.values()))
 
     @property
     def free_places(self) -> int:
-        """Places that nobody has or waits for."""
+        """The number of free places, less the requests that wait for one."""
         return max(0, self._max_running - self._running - self.queued)
 
     async def enter(self, tenant: str, *, within_s: float | None = None) -> Place:
-        """Return a place, after a wait if need be; `within_s` bounds it further than the queue does.
+        """Return a place, if necessary after a wait; `within_s` (seconds) can shorten the wait in the queue.
 
         Raises:
             DrainingError: the server is shutting down.
-            OverloadedError: there is no place, and none in the queue, or none became free in time.
+            OverloadedError: all places are in use, and the queue is full or no place became free in time.
         """
         self.require_open()
         if self._running < self._max_running and not self._queues:
@@ -112,7 +112,7 @@ class Admission:
         return await self._wait(tenant, timeout_s)
 
     def force(self) -> Place:
-        """Return a place, whether there is one or not: what a process left behind was admitted before."""
+        """Return a place even if none is free: executions that are taken over were admitted before."""
         self._running += 1
         return Place(self)
 
@@ -120,13 +120,13 @@ class Admission:
         """Refuse new work while the server shuts down.
 
         Raises:
-            DrainingError: it does.
+            DrainingError: the server is shutting down.
         """
         if self.is_draining:
             raise draining()
 
     def drain(self) -> None:
-        """Admit nobody any more, and refuse those who wait."""
+        """Admit no further request, and refuse those that wait."""
         self.is_draining = True
         for queue in self._queues.values():
             for waiter in queue:
@@ -134,7 +134,7 @@ class Admission:
                     waiter.set_exception(draining())
 
     def free(self) -> None:
-        """Take note that a place was left, and give it to who is next."""
+        """Record that a place was released, and give it to the next request in the queue."""
         self._running -= 1
         while self._running < self._max_running and self._queues:
             waiter = self._next()
@@ -152,7 +152,7 @@ class Admission:
                 await waiter
             outcome = "admitted"
         except TimeoutError:
-            # A loop that stood still hears of both at once.
+            # After a stall of the event loop, the timeout and the place may arrive together.
             if not _has_come(waiter):
                 outcome = "timeout"
                 raise self._overload_error(f"and no place became free within {timeout_s:g} s") from None
@@ -169,7 +169,7 @@ class Admission:
         return Place(self)
 
     def _give_up(self, waiter: asyncio.Future[None]) -> None:
-        """Pass on a place that came at the very moment in which nobody waited for it any more."""
+        """Release a place that was given to `waiter` at the same moment at which it was cancelled."""
         if _has_come(waiter):
             self.free()
 
@@ -181,7 +181,7 @@ class Admission:
                 del self._queues[tenant]
 
     def _next(self) -> asyncio.Future[None]:
-        """Take the first of the tenant whose turn it is out of the queue; the tenant goes to the end."""
+        """Remove and return the first request of the next tenant; the tenant moves to the end of the queue."""
         tenant, queue = next(iter(self._queues.items()))
         waiter = queue.popleft()
         if queue:
@@ -205,5 +205,5 @@ def _has_come(waiter: asyncio.Future[None]) -> bool:
 
 
 def draining() -> DrainingError:
-    """Make the error that tells a caller to ask another instance."""
+    """Make the error that sends a caller to another instance."""
     return DrainingError("The server is shutting down", remedy="Retry; another instance answers.")

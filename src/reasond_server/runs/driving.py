@@ -1,4 +1,4 @@
-"""Drives a run from its first turn to its last: its work goes on within its limits, then its end is written down."""
+"""Drives a run from start to end: executes its work within its limits, then writes its last event."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.spans import Attributes, Tracing
 
 _log = logging.getLogger("reasond.executions")
-# A disk that is full may have room again in a while; the answer is paid for.
+# A full disk may have room again after a while, and the answer has already been paid for.
 _WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
 _LONGEST_WAIT_S = 30 * 86_400.0
 _REPORTED = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE)
 
 
 class Driver:
-    """Drives the `runs` of a process, each in a task of its own; what stops one does so in another task.
+    """Drives the `runs` of a process, each in its own task; a run that is stopped from outside ends in another task.
 
-    `owner` is what the process holds its leases by. `is_cut_off` stops a run whose task was cancelled because the whole
-    event loop ends, and says so.
+    `owner` is the owner of the process's leases. `is_cut_off` stops a run whose task was cancelled because the event
+    loop ends; it returns whether that is the case.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Driver:
         self._tracing = tracing
 
     async def drive(self, run: Run) -> None:
-        """Let the work of `run` go on and see the run out; once it is stopped from outside another task does that."""
+        """Execute the work of `run` and finish the run; if it is stopped from outside, another task finishes it."""
         own = run.driver
         run.on_over = partial(self._stop_from_outside, run)
         with self._store.watch(run.identity.execution_id, partial(self._hear, run)):
@@ -68,23 +68,23 @@ class Driver:
             return
         seeing_out = self._see_out(run, has_stopped=True)
         if own.cancelling():
-            # By the work itself, or because the loop ends: neither may cut short what comes now, or keep it waiting.
+            # Cancelled by the work itself, or because the loop ends. Finishing must be neither cancelled nor delayed.
             run.driver = asyncio.create_task(seeing_out, name=f"end of {run.identity.execution_id}")
         else:
             await seeing_out
 
     async def give_back(self, execution_id: str, fence: int) -> None:
-        """Let another process go on at once."""
+        """Release the lease, so that another process can resume the execution at once."""
         try:
             await self._store.renew(Lease(owner=self._owner, seconds=0), {execution_id: fence})
         except ReasondError:
             _log.warning("a lease could not be given back; it runs out by itself")
 
     async def _work(self, run: Run) -> None:
-        """Let the work go on in the task that calls, until it has reported its end and cleaned up.
+        """Execute the work in the calling task, until it has reported its end and cleaned up.
 
-        Nothing that it raises gets past this: SystemExit and KeyboardInterrupt would end the whole process, and any
-        other exception the log without a result.
+        All exceptions are caught: SystemExit and KeyboardInterrupt would end the whole process, and any other exception
+        would leave the log without a result.
         """
         accounts = run.accounts
         try:
@@ -115,19 +115,19 @@ class Driver:
             accounts.set_timer(None, _do_nothing)
 
     def _stop_from_outside(self, run: Run) -> None:
-        """Stop the work of `run` from a task that it cannot keep waiting."""
+        """Stop the work of `run` in a separate task, which the work cannot block."""
         if run.driver is not None:
             name = f"end of {run.identity.execution_id}"
             run.driver = asyncio.create_task(self._stop(run, run.driver), name=name)
 
     async def _stop(self, run: Run, work: asyncio.Task[None]) -> None:
-        """Stop the work that goes on in a task; see the run out, whether it has cleaned up or not.
+        """Stop the work that runs in the task `work`; then finish the run, even if the work has not cleaned up.
 
-        Work that does not is left behind after a while: its task may live on, but the run is over, its log ends, and
-        its model makes no more calls.
+        Work that does not stop is left behind after a timeout: its task may continue, but the run is over, its log
+        ends, and its model makes no more calls.
         """
         run.trace.enter_again()
-        # That its log is refused the work will hear by itself; its end it has reported some time ago.
+        # If the store refuses the log, the work gets an error itself: wait for that before cancelling it.
         for is_cancelled in (False, True) if run.cause is Trigger.REFUSE else (True,):
             if is_cancelled:
                 work.cancel()
@@ -138,27 +138,27 @@ class Driver:
         await self._see_out(run, has_stopped=work.done())
 
     async def _see_out(self, run: Run, *, has_stopped: bool) -> None:
-        """Write down how a run ended, and let go of it; not before what was written is committed."""
+        """Write the end of a run, wait until it is committed, and release the run."""
         try:
             await self._finish(run, has_stopped=has_stopped)
         except asyncio.CancelledError:
-            # By a timer that the work left behind, or because the loop ends.
+            # Cancelled by a timer that the work left behind, or because the loop ends.
             run.driver = asyncio.create_task(self._let_go_committed(run), name=f"end of {run.identity.execution_id}")
             raise
         await self._let_go(run)
 
     async def _finish(self, run: Run, *, has_stopped: bool) -> None:
-        """Write down how a run ended whose work goes on no more, or was left behind; never raises.
+        """Write the end of a run whose work has stopped or was left behind; never raises.
 
-        A run that another process goes on with, or that is suspended, is left without an end. One that is handed over
-        is written down as far as it came.
+        A run that is suspended, or that another process resumes, gets no last event. For a run that is handed over,
+        the usage up to now is stored.
         """
         if run.journal is not None:
             run.journal.close()
         run.accounts.model.close()
         try:
             if run.phase is Phase.SUSPENDED:
-                # What happens while that is committed is for this task to see out.
+                # This task also handles a stop that arrives during the commit.
                 run.on_over = _do_nothing
                 await run.log.wait_for_commit()
             if run.phase is Phase.STOPPING and run.cause not in LEAVES:
@@ -174,7 +174,7 @@ class Driver:
                 run.trace.end(_attributes_of(run), reason="" if run.error is None else run.error.reason)
 
     async def _write_end(self, run: Run, ending: RunEnding) -> None:
-        """Append the last event, and wait until it is committed; whoever waits for the answer is told before."""
+        """Append the last event and wait until it is committed; callers that wait for the answer get it before that."""
         run.ending = ending
         run.accounts.ended_s = self._clock.monotonic()
         self._append_end(run, ending)
@@ -206,7 +206,7 @@ class Driver:
         await self._let_go(run)
 
     async def _let_go(self, run: Run) -> None:
-        """Give back what the run held, and forget it."""
+        """Release everything that the run holds, and remove it."""
         execution = run.identity
         try:
             if run.cause is Trigger.HAND_OVER:
@@ -215,7 +215,7 @@ class Driver:
                 await self._release(run)
         finally:
             run.advance(Trigger.LEAVE if run.cause in LEAVES else Trigger.END)
-            # In this order: subscribers that wake up must find the run gone, or they would wait for more.
+            # In this order: subscribers that wake up must find the run removed, or they would wait for more events.
             del self._runs.by_id[execution.execution_id]
             if run.place is not None:
                 run.place.leave()
@@ -223,7 +223,7 @@ class Driver:
             _report_left(run, self._observer)
 
     async def _release(self, run: Run) -> None:
-        """Let the same request start anew: it failed before anything was spent or done."""
+        """Release the request id, so that the same request can start again: the run failed without cost or effect."""
         try:
             await self._store.release(run.identity.tenant, run.identity.execution_id)
         except ReasondError:
@@ -239,7 +239,7 @@ class Driver:
 
 
 def _report_left(run: Run, observer: RunObserver) -> None:
-    """Report the end as callers saw it: a store that took nothing does not know how a run ended."""
+    """Report the end that callers saw; the log may lack it, because the store may have refused it."""
     ending, cause = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None, run.cause
     if ending is None and cause is not None and cause in STOP_REASONS:
         observer.run_handed(STOP_REASONS[cause])
@@ -258,7 +258,7 @@ def _report_left(run: Run, observer: RunObserver) -> None:
         _log.info("execution suspended", extra={"execution_id": run.identity.execution_id})
         return
     error = None if ending is None else ending.error
-    # For debugging only where the access log says it, in the line of the one call it was for.
+    # At level DEBUG where the access log has the same facts in the line of the only call.
     is_logged = not run.log.events.is_for_one_answer or cause not in _REPORTED or error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
@@ -293,7 +293,7 @@ def _attributes_of(run: Run) -> Attributes:
 
 
 def make_carriable(error: ReasondError) -> ReasondError:
-    """Return `error` with texts that can be encoded, metadata of texts, and a finite wait or none."""
+    """Return `error` with texts that UTF-8 can encode, metadata that are texts, and a finite retry wait or none."""
     error.message, error.remedy = _to_encodable(error.message), _to_encodable(error.remedy)
     error.metadata = {_to_encodable(name): _to_encodable(value) for name, value in error.metadata.items()}
     if error.retry_after_s is not None and not 0 <= error.retry_after_s <= _LONGEST_WAIT_S:
@@ -306,7 +306,7 @@ def _to_encodable(text: object) -> str:
 
 
 def _ending_of(run: Run) -> RunEnding:
-    """Return how the run ended: as its work reported, else as it was stopped."""
+    """Return the ending that the work reported; if there is none, the one that follows from the cause of the stop."""
     reported, limit_s = run.ending, run.accounts.limit_s
     if isinstance(reported, RunEnding):
         return reported
@@ -318,7 +318,7 @@ def _ending_of(run: Run) -> RunEnding:
 
 
 def _leave_behind(run: Run, ending: RunEnding) -> RunEnding:
-    """Return `ending` with a warning, and say in the log which work is at fault."""
+    """Return `ending` with a warning, and log which strategy did not stop."""
     facts = {"execution_id": run.identity.execution_id, "strategy": run.identity.strategy}
     _log.error("strategy does not stop and was left behind", extra=facts)
     warning = "The strategy did not stop when it was told to and was left behind."
@@ -326,7 +326,7 @@ def _leave_behind(run: Run, ending: RunEnding) -> RunEnding:
 
 
 def _has_failed_before_cost(run: Run) -> bool:
-    """Return whether the run failed before anything was spent or done, so that its request id may be given back."""
+    """Return whether the run failed before it cost or did anything, so that its request id may be released."""
     return run.error is not None and not run.accounts.usage.model_calls and not run.effects.has_begun
 
 

@@ -1,4 +1,4 @@
-"""What a run does that must not happen twice: each effect is on record before it begins, and after it has ended."""
+"""Effects of a run, which must not happen twice: each is recorded before it begins and after it has ended."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Effects:
-    """The effects of one run; without a `journal` none is kept, because nobody goes on with the run.
+    """The effects of one run; without a `journal` none is recorded, because nobody can resume the run.
 
-    `nonce` is the first of the run: with the tenant it makes the idempotency keys, which are the same in every life of
-    the run, and in an execution that takes over the records of this one. `wait_for_lease` waits while the process
-    cannot be sure that no other one is at work on the run.
+    `nonce` is the first nonce of the run. Together with the tenant it determines the idempotency keys, which are the
+    same in every life of the run, and in an execution that inherits its records. `wait_for_lease` waits while another
+    process may be executing the run.
 
     Attributes:
-        is_replayed: the work repeats itself from its beginning in each life. Then an effect on record that it has not
-            asked for again stands in the way of another one: both would have happened. Work that resumes from its last
-            step does not ask for earlier effects.
+        is_replayed: the work repeats itself from its beginning in each life. While a recorded effect is not yet
+            repeated, a different one that is not idempotent is refused, because both would have happened. Work that
+            resumes from its last step does not repeat earlier effects.
     """
 
     __slots__ = ("_count", "_journal", "_nonce", "_tenant", "_wait_for_lease", "is_replayed")
@@ -54,9 +54,9 @@ class Effects:
         return self._count > 0 if self._journal is None else self._journal.has_effects
 
     def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> JournaledEffect:
-        """Return the effect that begins where its context is entered; the order of these calls numbers alike ones.
+        """Return an effect, which begins when its context is entered; equal effects are numbered in call order.
 
-        `kind` is a word without a colon, and `digest` tells apart what is done. Both are kept, so neither may be
+        `kind` is a word without a colon, and `digest` identifies the action. Both are stored, so neither may contain
         content.
 
         Raises:
@@ -74,30 +74,30 @@ class Effects:
         return hmac.digest(self._nonce.encode(), f"{self._tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
 
     def require_open(self) -> None:
-        """Refuse to begin anything once the run was stopped: a task that its work left behind may be what calls here.
+        """Refuse to begin an effect after the run was stopped; a task that its work left behind may still try.
 
         Raises:
-            InternalError: it is.
+            InternalError: the run was stopped.
         """
         if self._journal is not None and self._journal.is_closing:
             raise InternalError("the run is over and calls no more tools")
 
     async def wait_for_right(self) -> None:
-        """Wait until no other process can be at work on the run. Raises as `require_open`."""
+        """Wait until no other process can be executing the run. Raises as `require_open`."""
         if self._wait_for_lease is not None:
             await self._wait_for_lease()
         self.require_open()
 
 
 class JournaledEffect:
-    """One effect, as an asynchronous context: what is in it happens once, whatever dies.
+    """One effect, as an asynchronous context: its body happens once, even if the process dies.
 
-    Where an earlier life completed it, `recorded` is the text that `complete` was given then, and nothing is to be
-    done. Else it is on record as begun once the context is entered, and `complete` keeps what came of it. Left without
-    that it stays begun: the next life does an idempotent one again, and fails with any other.
+    If an earlier life completed the effect, `recorded` is the text that `complete` got then, and the body has nothing
+    to do. Otherwise entering the context records that the effect has begun, and `complete` records its result. Without
+    a call of `complete` the effect stays begun: the next life repeats it if it is idempotent, and fails otherwise.
 
     Attributes:
-        recorded: what came of it in an earlier life; None where it is to be done now.
+        recorded: the result from an earlier life; None if the effect has to be done now.
     """
 
     __slots__ = ("_act", "_effects", "_is_idempotent", "_journal", "_kind", "_occurrence", "_open", "recorded")
@@ -116,16 +116,15 @@ class JournaledEffect:
 
     @property
     def idempotency_key(self) -> str:
-        """The key by which another system can tell that it is asked the same again."""
+        """The idempotency key, by which another system recognises a repeated request."""
         return self._effects.derive_key(f"{self._kind}:{self._occurrence}")
 
     async def __aenter__(self) -> Self:
-        """Begin, or find what is on record.
+        """Begin the effect, or find its recorded result.
 
         Raises:
-            ToolOutcomeUnknownError: it was begun in an earlier life, is not idempotent, and nobody knows what came of
-                it.
-            NotResumableError: it is not idempotent, and an earlier life began another one in its place.
+            ToolOutcomeUnknownError: it was begun in an earlier life, is not idempotent, and its outcome is unknown.
+            NotResumableError: it is not idempotent, and an earlier life began a different effect instead.
             InternalError: the run is over.
         """
         if self._journal is None:
@@ -147,13 +146,13 @@ class JournaledEffect:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave it as it is on record."""
+        """End the context; the record stays as it is."""
         self._act.close()
         self._open.close()
 
     async def complete(self, body: str) -> None:
-        """Keep `body`, JSON text, as what came of it; return once that is committed."""
-        # Whoever waits for a commit does nothing any more that could not be stopped.
+        """Record `body`, JSON text, as the result; return once it is committed."""
+        # The effect itself is over: the run may be stopped while this waits for the commit.
         self._act.close()
         if self._journal is not None and self.recorded is None:
             await self._journal.keep_safely(f"{self._kind}{RESULT}:{self._occurrence}", body)
@@ -174,5 +173,5 @@ class JournaledEffect:
                 f"The server went down during an effect of kind {show(self._kind)}; whether it happened is not known",
                 remedy="See for yourself, then ask again; what was done until then is kept.",
             )
-        # Once more: the commit may have taken long.
+        # Checked again, because the commit may have taken long.
         await self._effects.wait_for_right()

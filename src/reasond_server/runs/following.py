@@ -1,4 +1,4 @@
-"""A follower's view of one execution: the log from any place on, then what is added, until it ends."""
+"""A subscriber's view of one execution: the events of its log after a cursor, then new events until it ends."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Event, Execution, LoggedEvent, TextDelta
 
-# A stream whose client does not read holds one page of a log: few events where they are large.
+# A stream whose client does not read keeps one page of a log in memory; therefore a page of large events is short.
 _FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES = 4, 64, 128 * 1024
 _RETRY_S = 0.5
 
 
 class Follower:
-    """Reads events back from the log, so that a lost or slow stream never loses one.
+    """Reads events from the log, so that a lost or slow stream never loses one.
 
-    Text waits `flush_interval_s` seconds at most, and is joined; events of the log are never held back.
+    Text is joined and waits `flush_interval_s` seconds at most; events of the log are never delayed.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Follower:
     async def follow(
         self, execution: Execution, *, after: int, include_deltas: bool
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events above `after`; closing the iterator leaves the run to its other followers.
+        """Yield the events with a sequence above `after`; closing the iterator does not affect other followers.
 
-        The run may be at work here, in another process, or in none, and that may change.
+        The run may be active in this process, in another process or in none, and that may change meanwhile.
 
         Raises:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
             ExecutionNotFoundError: it was deleted meanwhile.
-            DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
+            DrainingError: this process is shutting down and another one resumes the run; `execution_id` is set.
             StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
             StoreFullError: the store has no room for the end of the run; `execution_id` is set.
         """
@@ -99,7 +99,7 @@ class Follower:
                     yield self._build_unlogged(execution, after, None)
 
     async def _next(self, mailbox: Mailbox, source: EventSource) -> tuple[TextDelta | None, bool]:
-        """Return the next item of the mailbox, and whether instead nothing came for long."""
+        """Return the next item of the mailbox and False; None and True if nothing came within the timeout."""
         timeout_s = self._heartbeat_interval_s
         if source.is_out_of_reach:
             timeout_s = min(timeout_s, _RETRY_S)
@@ -117,7 +117,7 @@ class Follower:
 
 
 class EventSource:
-    """Where the events of one execution come from at the moment: the memory of its run, or the store."""
+    """The present source of the events of one execution: the memory of its run, or the store."""
 
     __slots__ = (
         "_announce_every_s",
@@ -169,7 +169,7 @@ class EventSource:
         self._leave()
 
     async def read(self, after: int) -> Sequence[LoggedEvent]:
-        """Return some of the events above `after`; none where there are none yet, or the log `has_ended` there.
+        """Return some of the events above `after`; empty if there are none yet, or if the log `has_ended` there.
 
         Raises:
             ReasondError: as `Follower.follow`.
@@ -199,9 +199,9 @@ class EventSource:
         return events
 
     def end_with(self, result: LastEvent) -> None:
-        """Note that the log has ended with `result`, and raise what went wrong, if anything did.
+        """Record that the log has ended with `result`; if the execution failed, raise its error.
 
-        That is the error itself while it is at hand, else what was kept of it.
+        This is the original error if it is still in memory, otherwise one made from its stored form.
         """
         self.has_ended = True
         if result.error is not None:
@@ -218,9 +218,9 @@ class EventSource:
         return ()
 
     async def _look_for_the_end(self, after: int) -> None:
-        """Note whether the log ends at `after`; tell the writer that somebody follows if it does not.
+        """Check whether the log ends at `after`; if it does not, notify the writer that it has a subscriber.
 
-        A suspended execution has no writer: it is followed until somebody wakes it and it ends.
+        A suspended execution has no writer: the follower waits until it is woken and ends.
         """
         found = await self._store.find(self._tenant, self._id)
         if not found.state.has_ended:
@@ -246,7 +246,7 @@ class EventSource:
             await self._store.announce(self._tenant, self._id)
 
     def _attach(self) -> None:
-        """Follow the run while it is at work here, and the store while nothing is known of one."""
+        """Follow the run if it is active in this process, otherwise the store."""
         live = self._runner.find_live(self._id)
         if live is not None and live is not self._run:
             self._leave()
@@ -272,7 +272,7 @@ class EventSource:
 
 
 def _fence_error(execution_id: str) -> StoreUnavailableError:
-    """Return what followers of a run are told that stopped because this process is out of touch with the store."""
+    """Return the error for followers of a run that stopped because this process lost contact with the store."""
     error = StoreUnavailableError(
         "The server was out of touch with its store for longer than it may work alone, and has left the execution",
         remedy="Resume it: this server or another one on the same store goes on with it.",
@@ -282,7 +282,7 @@ def _fence_error(execution_id: str) -> StoreUnavailableError:
 
 
 def _unkept_error(execution_id: str) -> StoreFullError:
-    """Return the error of a run's followers when a full store cannot keep its end."""
+    """Return the error for followers of a run whose end does not fit into the full store."""
     error = StoreFullError(
         "The store has no room for what the execution did last",
         remedy="Free space, or raise [store] max_file_bytes; then resume it: a server goes on from what is kept.",
@@ -292,7 +292,7 @@ def _unkept_error(execution_id: str) -> StoreFullError:
 
 
 def _next_page(events: Sequence[LoggedEvent]) -> int:
-    """Return how many events to read next, by the size of the last ones."""
+    """Return how many events to read next, estimated from the size of the last ones."""
     if not events:
         return _FIRST_PAGE
     last = events[-_FIRST_PAGE:]

@@ -1,4 +1,4 @@
-"""The runs at work in this process, by execution; how much a process does at once, and how busy it is."""
+"""The active runs of this process by execution id; how many it may run at once, and its present load."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLimits:
-    """How much a runner does at once, and how long what it leaves is kept or waited for.
+    """How many executions a runner runs at once, how long it keeps ended ones, and how long it waits.
 
     Attributes:
         max_concurrent: how many executions run at once.
-        max_queued: how many wait for a place, each for `queue_timeout_s` at most.
-        retention_s: how long what ended is kept, unless `tenant_retention_s` says otherwise for its tenant.
-        lease_s: how long a lease lasts.
-        reattach_s: how long a run that was taken over and that nobody asked to keep waits for somebody to come back;
-            so does one whose calls are not on record and whose caller may ask again.
-        unwinding_s: how long work may take to clean up once it is stopped.
-        records_content: whether texts are kept.
+        max_queued: how many wait for a place, each for `queue_timeout_s` seconds at most.
+        retention_s: how many seconds an ended execution is kept, unless `tenant_retention_s` names its tenant.
+        lease_s: how many seconds a lease lasts.
+        reattach_s: how many seconds a run without subscribers waits for one before it is cancelled. This holds for runs
+            that were taken over without `keep_running`, and for runs without records whose caller may ask again.
+        unwinding_s: how many seconds work may take to clean up once it is stopped.
+        records_content: whether texts are stored.
     """
 
     max_concurrent: int
@@ -43,13 +43,13 @@ class RunnerLimits:
     records_content: bool = True
 
     def retention_of(self, tenant: str) -> timedelta:
-        """Return how long executions of `tenant` are kept after their end."""
+        """Return how long ended executions of `tenant` are kept."""
         return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Executions that hold a place, those that wait for one, and how many places there are."""
+    """The number of executions that hold a place, of those that wait for one, and of all places."""
 
     running: int
     queued: int
@@ -57,20 +57,20 @@ class Load:
 
 
 class LiveRuns:
-    """The runs at work here, `by_id`; and who waits for one that another process works on."""
+    """The active runs of this process, `by_id`, and the mailboxes that wait for runs of other processes."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Run] = {}
         self._waiting: dict[str, dict[Mailbox, None]] = {}
 
     def notify(self, execution_id: str) -> None:
-        """Tell who waits for an execution that it is at work here now."""
+        """Notify the mailboxes that wait for an execution that this process runs it now."""
         for mailbox in self._waiting.get(execution_id, ()):
             mailbox.notify_growth()
 
     @contextmanager
     def await_run(self, execution_id: str, mailbox: Mailbox) -> Iterator[None]:
-        """Let `mailbox` hear when this process goes on with an execution of another one, while the context lasts."""
+        """While the context lasts, notify `mailbox` when this process takes the execution over from another one."""
         waiting = self._waiting.setdefault(execution_id, {})
         waiting[mailbox] = None
         try:
@@ -81,12 +81,12 @@ class LiveRuns:
                 del self._waiting[execution_id]
 
     def read_fences(self) -> Mapping[str, int]:
-        """Return the fences of what is at work here and is in the store."""
+        """Return the fences of the active runs that the store knows, by execution id."""
         runs = self.by_id.items()
         return {name: run.log.fence for name, run in runs if run.log.is_created and run.log.error is None}
 
     def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
-        """Note whose leases were renewed, by a request that began at `since_s`."""
+        """Record that a request that began at `since_s` renewed the leases of `fences`."""
         for name, fence in fences.items():
             run = self.by_id.get(name)
             if run is not None and run.tenure is not None and run.log.fence == fence:
@@ -97,19 +97,19 @@ class LiveRuns:
         self._stop(execution_id, Trigger.LOSE)
 
     def cancel(self, execution_id: str) -> None:
-        """Stop an execution that somebody wants stopped."""
+        """Stop an execution whose cancellation was requested."""
         self._stop(execution_id, Trigger.CANCEL)
 
     def keep(self, execution_id: str) -> None:
-        """Let an execution go on when nobody follows it."""
+        """Let an execution run although it has no subscriber."""
         run = self.by_id.get(execution_id)
         if run is not None:
             run.subscribers.keep()
 
     async def wait_for_commits(self, tenant: str, *, within_s: float) -> None:
-        """Wait until what began or ended here and was not waited for is in the store, but not for long.
+        """Wait, `within_s` seconds at most, until the store has the starts and ends that no call waited for.
 
-        Its caller may know the result already and ask for it.
+        Without this, a caller that already has a result might not find its execution.
         """
         late = [
             run.log
@@ -123,7 +123,7 @@ class LiveRuns:
                         await log.wait_for_commit()
 
     async def wait_for_ends(self, timeout_s: float) -> None:
-        """Wait until nothing is at work any more, for so many seconds at most."""
+        """Wait until no run is active, `timeout_s` seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for run in tuple(self.by_id.values()):

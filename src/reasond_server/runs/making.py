@@ -1,4 +1,4 @@
-"""Puts runs together: new ones, those that take a cancelled one's place, and those that another process left behind."""
+"""Makes runs: new ones, those that replace a cancelled one, and those that another process left behind."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 _SLEPT: Final = "slept::1"
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
-"""Returns the budget that a tenant's subject has for an execution; None where nothing bounds its tokens."""
+"""Returns the token account of a tenant's subject for an execution; None if its tokens are not limited."""
 
 
 def no_account(_tenant: str, _subject: str, _execution_id: str) -> TokenAccount | None:
-    """Bound nobody's tokens."""
+    """Limit no tokens."""
     return None
 
 
 def no_tenure() -> None:
-    """Count nothing: no other process can take over what this one is at work on."""
+    """Return None: no other process can take over the runs of this one, so no lease has to be watched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predecessor:
-    """A cancelled execution whose place a new one takes; `plan` is None where it cannot be made again."""
+    """A cancelled execution that a new one replaces; `plan` is None if it cannot be decoded."""
 
     execution: Execution
     plan: Plan | None
@@ -62,26 +62,26 @@ class Predecessor:
 
 
 class WorkKind(Protocol):
-    """One kind of work: makes again what other processes left behind."""
+    """One kind of work: restores the work that other processes left behind."""
 
     kind: str
 
     def revive(self, plan: Plan, recovery: Recovery) -> Work:
-        """Return the work that goes on from what is kept of it.
+        """Return the work that resumes from the stored plan and log.
 
         Raises:
-            PlanError: that cannot be.
+            PlanError: it cannot be resumed.
         """
         ...
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
-        """Return the events that end a log as FAILED which nobody can go on with; the first event, too, if it lacks."""
+        """Return the events that end a log as FAILED if it cannot be resumed, with the first event if it is missing."""
         ...
 
 
 @value
 class Prepared:
-    """What is decided before an execution is created: `plan` is kept with it."""
+    """The decisions made before an execution is created; `plan` is stored with it."""
 
     work: Work
     plan: str
@@ -92,11 +92,11 @@ class Prepared:
 
 
 class Maker:
-    """Makes runs that call `model` and write through `writer`; `kinds` make work again.
+    """Makes runs that call `model` and write through `writer`; `kinds` restore work.
 
-    Where `limits` keep no content nothing that callers, model or tools wrote is kept, and no run can be gone on with.
-    In a store that is not durable only a retry of the same request can go on with what was cancelled. `new_tenure`
-    makes what a run that others may take over counts its lease with.
+    If `limits` forbid to store content, no text of callers, model or tools is stored, and no run can be resumed. In a
+    store that is not durable, only a retry of the same request can resume a cancelled run. `new_tenure` makes the
+    tenure of a run that other processes may take over.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Maker:
         self._is_durable = is_durable
 
     def prepare(self, work: Work, predecessor: Predecessor | None = None) -> Prepared:
-        """Decide on what a run depends on; the same as in its predecessor, if it has one."""
+        """Make the decisions that a run depends on; with a predecessor they are the same as there."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
         counter = fork_counter(self._model.counter, calibration)
@@ -141,13 +141,13 @@ class Maker:
     def make(
         self, prepared: Prepared, execution: Execution, *, inherited: int = 0, creation: Creation | None = None
     ) -> Run:
-        """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
+        """Return the run of a new execution, with its first event appended; its log already has `inherited` records.
 
-        With a `creation` the execution is not in the store, its log is not open, and nobody can come back for it.
+        With a `creation` the execution is not yet in the store, its log is not open, and no caller can resume it.
         """
         work, earlier = prepared.work, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
-            # Deleted between the look at its records and the copy of them: nothing is left to go on from.
+            # It was deleted after its records were read and before they were copied: there is nothing to resume from.
             earlier = None
         records: Sequence[Record] = ()
         links: Sequence[str] = ()
@@ -175,14 +175,14 @@ class Maker:
         return run
 
     def knows(self, execution: Execution) -> bool:
-        """Return whether this process has work of that kind."""
+        """Return whether this process knows the execution's kind of work."""
         return execution.kind in self._kinds
 
     def revive(self, recovery: Recovery) -> Run:
-        """Return the run that goes on with what another process left behind.
+        """Return a run that resumes an execution that another process left behind.
 
         Raises:
-            PlanError: that cannot be.
+            PlanError: it cannot be resumed.
             ReplayError: its records cannot be read.
         """
         if recovery.damage:
@@ -213,7 +213,7 @@ class Maker:
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
-        """End a log that nobody can go on with: FAILED, with what it has; return the log."""
+        """End a log that cannot be resumed as FAILED, with the events that it has; return the log."""
         execution, now = recovery.execution, self._clock.now()
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         failure = ExecutionFailure(reason=error.reason, message=error.full_message)
@@ -245,7 +245,7 @@ class Maker:
     ) -> Run:
         request, monotonic = work.request, self._clock.monotonic
         limit_s = request.limit_s
-        # What nobody goes on with is never called for by two, whoever holds its lease.
+        # No other process resumes a run that is not recoverable, so it needs no tenure.
         tenure = self._new_tenure() if is_recoverable else None
         wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
@@ -261,7 +261,7 @@ class Maker:
         )
         journal = None
         if is_recoverable:
-            # What the run has spent is asked when something is written: it is not known before the journal is.
+            # The usage is read at each write, because it is not known before the journal exists.
             journal = RunJournal(
                 records=records, write=lambda record: log.record(record, usage=accounts.usage), sink=log
             )
@@ -296,7 +296,7 @@ class Maker:
         )
 
     def _find_obstacle(self, work: Work) -> str:
-        """Return what will keep other processes from going on with a run; empty where nothing does."""
+        """Return the reason why other processes cannot resume a run; empty if they can."""
         request = work.request
         if not request.can_be_resumed:
             return "nobody could have come back for its result"
@@ -308,7 +308,7 @@ class Maker:
 
 
 def going_on_failed(error: NotResumableError) -> NotResumableError:
-    """Make the error that the caller of an execution is told that nobody can go on with."""
+    """Make the error for the caller of an execution that cannot be resumed."""
     return NotResumableError(
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
         remedy="What was done until then is kept. Start the task again, with another request id if it had one.",
@@ -316,7 +316,7 @@ def going_on_failed(error: NotResumableError) -> NotResumableError:
 
 
 def _sum_sleep(recovery: Recovery, now: datetime) -> float:
-    """Return the seconds in which the execution was suspended: they are no part of its time."""
+    """Return the seconds in which the execution was suspended; they do not count against its time limit."""
     kept = [record.body for record in recovery.records if record.key == _SLEPT]
     before_s: float = json.loads(kept[-1])["seconds"] if kept else 0.0
     if not recovery.was_suspended or not recovery.events:

@@ -1,4 +1,4 @@
-"""In which phase an execution is, as this process sees it, and what moves it on: one table, one function."""
+"""The phase of an execution in this process, and its transitions: one table, one function."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """What an execution is doing here.
+    """What an execution is doing in this process.
 
     QUEUED: it waits for its place, or for its first turn of the event loop.
-    WORKING: its work goes on, and whatever comes first decides how that ends.
-    SUSPENDED: it waits in the store alone, without lease, place or task.
-    STOPPING: how it ends is decided; its work cleans up, and its last event is written.
+    WORKING: its work is executed; the first trigger that ends it decides how.
+    SUSPENDED: it waits in the store only, without lease, place or task.
+    STOPPING: it is decided how it ends; its work cleans up, and its last event is written.
     ENDED: its log has ended, as far as this process could write it.
-    LEFT: another process goes on with it.
+    LEFT: another process resumes it, or may resume it.
     """
 
     QUEUED = "queued"
@@ -27,15 +27,15 @@ class Phase(StrEnum):
     ENDED = "ended"
     LEFT = "left"
 
-    # That of Enum is a call in Python, for every look into the table.
+    # The hash of Enum is a Python function, and every lookup in the table would call it.
     __hash__ = str.__hash__
 
 
 class Trigger(StrEnum):
     """What happens to an execution.
 
-    FINISH, FAIL: its work reports how it ended. REFUSE: the store takes nothing more for its log. LOSE: another process
-    has its lease. FENCE: this process is out of touch with the store and cannot know whether another one has.
+    FINISH, FAIL: its work reports how it ended. REFUSE: the store accepts no more entries for its log. LOSE: another
+    process has its lease. FENCE: this process has lost contact with the store, so another process may have its lease.
     """
 
     BEGIN = "begin"
@@ -57,10 +57,10 @@ class Trigger(StrEnum):
 
 
 CANCELS: Final = (Trigger.CANCEL, Trigger.ABANDON)
-"""Somebody asked for it to stop, or nobody is left who wants it: its log ends."""
+"""Somebody cancelled it, or its last subscriber has left: its log ends."""
 
 LEAVES: Final = (Trigger.HAND_OVER, Trigger.LOSE, Trigger.FENCE)
-"""Another process goes on with it, or may: its log does not end here."""
+"""Another process resumes it, or may resume it: this process does not end its log."""
 
 STOP_REASONS: Final[Mapping[Trigger, str]] = {
     Trigger.CANCEL: "cancelled",
@@ -69,7 +69,7 @@ STOP_REASONS: Final[Mapping[Trigger, str]] = {
     Trigger.LOSE: "lost",
     Trigger.FENCE: "fenced",
 }
-"""What stops from outside are called in metrics, spans and the log of the server."""
+"""The names of stops from outside in metrics, spans and the log of the server."""
 
 _STOPS: Final = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE, Trigger.TIME_OUT, *sorted(CANCELS), *sorted(LEAVES))
 
@@ -81,10 +81,10 @@ TABLE: Final[Mapping[Phase, Mapping[Trigger, Phase]]] = {
     Phase.ENDED: {},
     Phase.LEFT: {},
 }
-"""What each trigger does in each phase. What is not named changes nothing: the first of two stops counts."""
+"""The next phase for each phase and trigger. Other triggers change nothing: the first of two stops counts."""
 
 
 def advance(phase: Phase, trigger: Trigger) -> Phase:
-    """Return the phase after `trigger`; `phase` itself where that changes nothing."""
+    """Return the phase after `trigger`; `phase` itself if the trigger changes nothing."""
     moves = TABLE[phase]
-    return moves[trigger] if trigger in moves else phase  # noqa: SIM401 - `get` is a call, for every run three times
+    return moves[trigger] if trigger in moves else phase  # noqa: SIM401 - `get` is a call, three times for every run

@@ -1,4 +1,4 @@
-"""What has to be known to make a run again in another process, as JSON that is kept with the execution."""
+"""The plan of a run: what another process needs to restore it, as JSON that is stored with the execution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION: Final = 1
 
 
 class PlanError(NotResumableError):
-    """An execution cannot be gone on with; the message says why."""
+    """An execution cannot be resumed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,14 @@ class Plan:
     """Everything that was decided when the execution began.
 
     Attributes:
-        nonce: the first one that the run draws.
+        nonce: the first nonce that the run draws.
         work: what its kind of work needs (`Work.describe`).
-        limit_s: seconds that the caller allows beside the budget.
-        keep_running, has_request_id, is_unary: who may come back for it.
+        limit_s: the caller's time limit in seconds, in addition to the budget.
+        keep_running, has_request_id, is_unary: decide which callers may come back for it.
         subject: whose tokens it spends.
-        permit: the name of the permit by which its caller was admitted.
+        permit: the name of the permit with which its caller was admitted.
         calibration: what the run's token counter had learnt by then.
-        trace: the caller's place in a trace, so that whoever goes on with it continues the same one.
+        trace: the caller's trace context, so that a process that resumes the run continues the same trace.
     """
 
     nonce: str
@@ -52,7 +52,7 @@ class Plan:
     trace: str = ""
 
     def to_request(self, execution: Execution, *, budget: Budget) -> WorkRequest:
-        """Return who asked for the execution."""
+        """Return the request from which the execution was started."""
         return WorkRequest(
             tenant=execution.tenant,
             subject=self.subject,
@@ -70,9 +70,9 @@ _OWN: Final = tuple(each.name for each in fields(Plan) if each.name != "work")
 
 
 def encode_plan(plan: Plan) -> str:
-    """Return `plan` as JSON text; what the kind of work needs stands beside the rest, as in earlier releases."""
+    """Return `plan` as JSON text; the fields of `work` are on the same level as the others, as in earlier releases."""
     told = {name: getattr(plan, name) for name in _OWN}
-    # A limit of 0 seconds is one; all else that is false is said by its absence.
+    # False and empty values are left out, but a limit of 0 seconds is a real limit.
     own = {name: each for name, each in told.items() if each or (name == "limit_s" and each is not None)}
     row = {"v": _VERSION, **plan.work, **own}
     return json.dumps(row, separators=(",", ":"), default=dict)
@@ -80,7 +80,7 @@ def encode_plan(plan: Plan) -> str:
 
 @lru_cache(maxsize=64)
 def encode_obstacle(reason: str) -> str:
-    """Return what is kept of an execution that nobody can go on with, and why that is so."""
+    """Return the plan text of an execution that cannot be resumed; it holds the `reason`."""
     return json.dumps({"v": _VERSION, "reason": reason})
 
 
@@ -88,7 +88,7 @@ def decode_plan(text: str) -> Plan:
     """Return the plan in `text`.
 
     Raises:
-        PlanError: there is none, or another version of this program wrote it.
+        PlanError: there is no plan, or another version of this program wrote it.
     """
     try:
         row: Any = json.loads(text) if text else {}
@@ -110,7 +110,7 @@ def foreign_plan() -> PlanError:
 
 
 def nonces(first: str) -> Callable[[], str]:
-    """Return a function that draws `first`, then marks that follow from it and that nobody can guess without it."""
+    """Return a function that returns `first`, then nonces derived from it; nobody can guess them without `first`."""
     drawn = 0
 
     def draw() -> str:

@@ -1,4 +1,4 @@
-"""What is kept of a completed call, as JSON: enough to answer the same call again without making it."""
+"""The record of a completed call, as JSON: enough to replay the call without making it again."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ReplayError(NotResumableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """A model call: its events, text joined, what it was charged with, and how it ended.
+    """A model call: its events with the text joined, its usage, and how it ended.
 
-    The last event is `Finished`, or `error` is set, or the strategy closed the call where the events end. `is_clamped`
-    tells that the budget had shortened a call by then.
+    The last event is `Finished`, or `error` is set, or the strategy closed the call after the last event. `is_clamped`
+    says that the budget had shortened a call of the run by then.
     """
 
     events: Sequence[ModelEvent]
@@ -38,7 +38,7 @@ class RecordedCall:
 
 
 class AnswerParts:
-    """Collects the events of a call, text in one piece."""
+    """Collects the events of a call and joins its text."""
 
     def __init__(self) -> None:
         self._done: list[ModelEvent] = []
@@ -57,7 +57,7 @@ class AnswerParts:
             self._done.append(event)
 
     def join(self) -> Sequence[ModelEvent]:
-        """Return what was added."""
+        """Return the collected events."""
         self._join_text()
         return tuple(self._done)
 
@@ -97,10 +97,10 @@ def decode_call(body: str) -> RecordedCall:
 
 
 def usage_in(body: str) -> Usage:
-    """Return what the call in `body` was charged with; nothing where it is no model call.
+    """Return the usage of the call in `body`; no usage if it is not a model call.
 
     Raises:
-        ReplayError: it is no record of a call.
+        ReplayError: `body` is not the record of a call.
     """
     try:
         row: dict[str, Any] = json.loads(body)
@@ -111,18 +111,18 @@ def usage_in(body: str) -> Usage:
 
 
 def encode_count(count: int | None) -> str:
-    """Return the answer to a question for an exact count."""
+    """Return `count`, the answer to a request for an exact count, as JSON text."""
     return _write_row({"v": VERSION, "count": count})
 
 
 def decode_count(body: str) -> int | None:
-    """Return the answer that `body` holds. Raises as `decode_call`."""
+    """Return the count that `body` holds. Raises as `decode_call`."""
     count: int | None = read_row(body)["count"]
     return count
 
 
 def digest_of_request(request: ChatRequest) -> str:
-    """Return what two requests share only if they ask a model for the same; the time that is left does not count."""
+    """Return a digest that is equal only for equal requests; the remaining time is not part of it."""
     rest = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -138,12 +138,12 @@ def digest_of_request(request: ChatRequest) -> str:
 
 
 def digest_of_messages(messages: Sequence[Message]) -> str:
-    """Return what two prompts share only if they are the same."""
+    """Return a digest that is equal only for equal prompts."""
     return digest_of_texts(*_texts_of(messages))
 
 
 def digest_of_texts(*texts: str) -> str:
-    """Return 128 bits that tell these texts from all others."""
+    """Return a digest of 128 bits of the texts, as hexadecimal digits."""
     parts = [f"{_size_of(text)}:{text}" for text in texts]
     return hashlib.blake2b("".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -157,7 +157,7 @@ def _texts_of(messages: Sequence[Message]) -> list[str]:
     texts: list[str] = []
     for message in messages:
         if not (message.tool_calls or message.tool_call_id or message.reasoning):
-            # What json.dumps would make of it; histories are long, and nearly all of their messages are plain.
+            # The same as json.dumps gives, but faster: histories are long, and nearly all messages are plain.
             texts += (message.content, f'["{message.role}", "", "", []]')
             continue
         calls = [[call.call_id, call.name, call.arguments_json] for call in message.tool_calls]
@@ -195,7 +195,7 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
 
 
 def _usage_row(usage: Usage) -> dict[str, Any]:
-    # What asdict returns, without its copies.
+    # The same as `asdict` returns, without its copies.
     return {name: getattr(usage, name) for name in usage.__slots__}
 
 
@@ -204,7 +204,7 @@ def _usage_of(row: dict[str, Any]) -> Usage:
 
 
 def error_row(error: ReasondError) -> dict[str, Any]:
-    """Return what is kept of an error."""
+    """Return the stored form of an error."""
     return {
         "reason": error.reason,
         "message": error.message,
@@ -215,7 +215,7 @@ def error_row(error: ReasondError) -> dict[str, Any]:
 
 
 def read_error(row: dict[str, Any]) -> ReasondError:
-    """Return the error that `error_row` made `row` of."""
+    """Return the error from its stored form `row`, made by `error_row`."""
     error = error_of(row["reason"], row["message"])
     error.remedy, error.metadata, error.retry_after_s = row["remedy"], row["metadata"], row["retry_after_s"]
     return error

@@ -1,4 +1,4 @@
-"""Goes on with what other processes left behind, and keeps the leases of what is at work here."""
+"""Resumes executions that other processes left behind, and renews the leases of this process."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _log = logging.getLogger("reasond.executions")
 
 
 class Recoverer:
-    """Adopts executions whose process is gone, each third of a lease; `upkeep` does the looking.
+    """Adopts executions whose process has ended; `upkeep` looks for them every third of a lease.
 
-    `carry_over` gives a run back the permit that its caller was admitted by, so that it counts here as well.
+    `carry_over` renews the permit with which the caller was admitted, so that the run also counts in this process.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Recoverer:
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
-        """Let `run` work; its lease was asked for at `since_s`."""
+        """Start `run`; its lease was requested at `since_s` (seconds of the monotonic clock)."""
         if run.tenure is not None:
             run.tenure.begin(since_s, ask=self.upkeep.hurry, end=run.fence)
         place.take()
@@ -80,7 +80,7 @@ class Recoverer:
         return run
 
     async def wake(self, tenant: str, execution_id: str, place: Place) -> bool:
-        """Go on with a suspended execution in `place`; return whether it was one. Raises as the store does."""
+        """Resume a suspended execution in `place`; return False if it is not suspended. Raises as the store does."""
         since_s = self._clock.monotonic()
         recovery = await self._store.wake(self._lease, tenant, execution_id)
         if recovery is not None:
@@ -88,7 +88,7 @@ class Recoverer:
         return recovery is not None
 
     async def aclose(self, *, within_s: float) -> None:
-        """Wait for what is under way, and stop the upkeep."""
+        """Wait for the open tasks, `within_s` seconds at most."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
 
@@ -97,15 +97,15 @@ class Recoverer:
         return 0 if self._admission.is_draining else self._admission.free_places
 
     def adopt(self, recovery: Recovery, since_s: float, place: Place | None = None) -> None:
-        """Go on with what a process left behind or suspended, in `place` if there is one; end it where that cannot be.
+        """Resume an abandoned or suspended execution, in `place` if given; end it if it cannot be resumed.
 
-        The lease was asked for at `since_s`. A `place` that no run takes stays its caller's.
+        The lease was requested at `since_s`. If no run takes `place`, the caller keeps it.
         """
         name = recovery.execution.execution_id
         own = self._runs.by_id.get(name)
         if own is not None:
             if own.phase is not Phase.SUSPENDED:
-                # This process was out of touch for longer than its lease lasted, and is its own heir.
+                # This process lost contact for longer than its lease lasted, and has now taken over its own run.
                 own.stop(Trigger.LOSE)
             self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
@@ -140,7 +140,7 @@ class Recoverer:
             self.adopt(recovery, since_s)
 
     async def _count(self, run: Run, place: Place, fence: int) -> None:
-        """Let a run that was taken over count among those that its caller may have at once."""
+        """Count a run that was taken over towards its caller's limit of executions at once."""
         request = run.work.request
         name = request.permit or run.identity.execution_id
         try:

@@ -1,4 +1,4 @@
-"""What requests are known by: the same id and the same request mean the same execution, until that was cancelled."""
+"""Request ids: the same id with the same request means the same execution, unless that was cancelled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORTEST_TURN_S = 5.0
 
 @dataclass(slots=True)
 class _Turn:
-    """Whose turn it is among those that make the same request, and how many want it."""
+    """The turn among concurrent calls with the same request id, and how many wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     wanted: int = 0
@@ -47,12 +47,12 @@ class _Turn:
 
 
 def is_standing(held: Execution | None) -> TypeGuard[Execution]:
-    """Return whether an execution answers a request: there is one, and nobody cancelled it."""
+    """Return whether an execution can answer a request: it exists and was not cancelled."""
     return held is not None and held.state is not ExecutionState.CANCELLED
 
 
 class RequestIds:
-    """Looks up what stands behind a request id (AIP-155); `runs` are those at work in this process."""
+    """Finds the execution of a request id (AIP-155); `runs` are the active runs of this process."""
 
     def __init__(self, *, store: ExecutionStore, runs: Mapping[str, Run], queue_timeout_s: float) -> None:
         self._store = store
@@ -62,10 +62,10 @@ class RequestIds:
 
     @asynccontextmanager
     async def take_turn(self, tenant: str, request_id: str) -> AsyncGenerator[None, None]:
-        """Let the same request come in one at a time, so that only the first of them needs a place.
+        """Admit calls with the same request id one at a time, so that only the first of them needs a place.
 
         Raises:
-            OverloadedError: the one before takes too long.
+            OverloadedError: the call before takes too long.
         """
         if not request_id:
             yield
@@ -84,7 +84,7 @@ class RequestIds:
                 del self._turns[tenant, request_id]
 
     async def find_known(self, tenant: str, request_id: str, digest: str) -> Execution | None:
-        """Return the execution that a request id stands for; None where it has to be started.
+        """Return the execution that a request id stands for; None if it has to be started.
 
         Raises:
             RequestIdReusedError: the request id stands for another request.
@@ -96,10 +96,10 @@ class RequestIds:
         return held if is_standing(held) else None
 
     async def find_holder(self, claim: Claim, tenant: str, *, request_id: str, digest: str) -> Execution | None:
-        """Return the execution that has the request id, once it is not being cancelled any more; None if it is gone.
+        """Return the execution that has the request id; if it is being cancelled, wait for that. None if it is deleted.
 
         Raises:
-            RequestIdReusedError: it was made for another request.
+            RequestIdReusedError: it was started for another request.
         """
         if claim.digest != digest:
             raise RequestIdReusedError(
@@ -109,7 +109,7 @@ class RequestIds:
             )
         going = self._runs.get(claim.execution_id)
         if going is not None and (going.is_cancelled or going.error is not None):
-            # Whoever asked first has left, or failed for nothing spent; asking again is no wish to see the end of that.
+            # Its caller has left, or it failed without cost: the retry wants a new execution, not the end of this one.
             await going.wait_for_end()
         try:
             return await self._store.find(tenant, claim.execution_id)
@@ -117,7 +117,7 @@ class RequestIds:
             return None
 
     async def find_predecessor(self, held: Execution | None) -> Predecessor | None:
-        """Return what a new execution takes over from the cancelled one that has its request id."""
+        """Return what a new execution inherits from the cancelled one that has its request id."""
         if held is None:
             return None
         kept = await self._store.read_checkpoint(held.tenant, held.execution_id)

@@ -1,4 +1,4 @@
-"""One execution at work: what it does, its log, its subscribers, its phase, and how it can be stopped."""
+"""One active execution: its work, its log, its subscribers, its phase, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
     from reasond_server.types import Event, Json, LastEvent, StrategySource
 
 _MAX_HELD_CHARACTERS = 65_536
-# Another process that was asked again says so within that; who comes later finds the calls on record.
+# If the caller repeats its request at another process, that process announces it within this time. A later retry finds
+# the recorded calls.
 _RETURN_S = 1.0
 
 
 class Subscribers:
-    """Who follows a run, and whether anybody still wants it.
+    """The subscribers of a run, and whether anybody still wants it.
 
-    `on_unwanted` is called when nobody does, `on_error` when the `log` takes nothing more.
+    `on_unwanted` is called when nobody wants the run any more, `on_error` when the `log` accepts no more entries.
 
-    That is when the last one has left, unless somebody asked to keep it running, or somebody may come within a while,
-    or follows it from another process.
+    A run is unwanted when its last subscriber has left, unless a caller asked to keep it running, a subscriber is
+    expected within some time, or one follows it from another process.
 
     Attributes:
-        keeps_running: whether it goes on though nobody follows it.
-        finishes_open_calls: when the last one leaves, no call begins any more, and the run is given up once those under
-            way are on record: who asks again pays for none of them twice.
+        keeps_running: whether the run continues without subscribers.
+        finishes_open_calls: when the last subscriber leaves, no new call begins, and the run is abandoned once its open
+            calls are recorded, so that a retry of the request pays for none of them twice.
         held: text of the step in progress that waits until the steps before it are committed.
-        patience_s: how long one that finishes its calls waits for a subscriber instead where it has no `journal`.
+        patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class Subscribers:
         self.keeps_running = keeps_running
         self.finishes_open_calls = finishes_open_calls
         self.patience_s = 0.0
-        # In the order in which they came, so that a simulation can be repeated.
+        # A dict keeps the order of arrival, so that a simulation can be repeated.
         self._all: dict[Subscriber, None] = {}
         self._has_readers = False
         self.held: TextDelta | None = None
@@ -88,13 +89,13 @@ class Subscribers:
         self._timer: asyncio.TimerHandle | None = None
 
     def attach(self, subscriber: Subscriber) -> None:
-        """Let `subscriber` hear of everything from now on."""
+        """Add `subscriber`, which receives all notices from now on."""
         self._all[subscriber] = None
         self._has_readers = self._has_readers or subscriber.wants_deltas
         self._decide()
 
     def detach(self, subscriber: Subscriber) -> None:
-        """Forget `subscriber`; give the run up if nobody is left who wants it."""
+        """Remove `subscriber`; abandon the run if nobody wants it any more."""
         self._all.pop(subscriber, None)
         self._has_readers = any(one.wants_deltas for one in self._all)
         if self.finishes_open_calls and self._journal is None and not self._all:
@@ -103,27 +104,27 @@ class Subscribers:
             self._decide()
 
     def lose_first(self, *, may_return: bool) -> None:
-        """Decide without the caller, who left before it could follow.
+        """Decide without the caller, who left before it subscribed.
 
-        Where it `may_return` by its request id it is waited for as if it had followed, and no call begins until then.
+        If it `may_return` with its request id, the run waits for it as after a `detach`; no call begins until then.
         """
         self.finishes_open_calls = self.finishes_open_calls or may_return
         self._decide()
 
     def keep(self) -> None:
-        """Go on even when nobody follows; that cannot be taken back."""
+        """Continue without subscribers from now on; this cannot be revoked."""
         self.keeps_running = True
         self._decide()
 
     def await_one(self, *, within_s: float) -> None:
-        """Somebody may come within `within_s` seconds, or follows from another process: do not stop before that."""
+        """Keep the run for `within_s` seconds: a subscriber may come, or follows from another process."""
         now_s = asyncio.get_running_loop().time()
         self._awaited_until_s = max(self._awaited_until_s, now_s + within_s)
         if not self._all:
             self._decide()
 
     def publish(self, index: int, text: str) -> None:
-        """Tell who wants it the `text` of step `index`, once they can have read all steps before it."""
+        """Send the `text` of step `index` to the subscribers that want deltas, once all earlier steps are committed."""
         if not self._has_readers or not text:
             return
         held, log = self.held, self._log
@@ -136,7 +137,7 @@ class Subscribers:
             self.held = TextDelta(iteration_index=index, text=held.text + text)
 
     def notify(self) -> None:
-        """Tell everybody that the log has changed."""
+        """Notify all subscribers that the log has changed."""
         if self._log.error is not None:
             self._on_error()
         for one in self._all:
@@ -146,17 +147,17 @@ class Subscribers:
             self.publish(held.iteration_index, held.text)
 
     def stop_deciding(self) -> None:
-        """Wait for nobody any more: how the run ends is decided, or it suspends."""
+        """Never call `on_unwanted` from now on: the end of the run is decided, or it suspends."""
         self._on_unwanted = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """Tell everybody that the run has left the process, and let go of it."""
+        """Notify all subscribers that the run has left the process, and release the run."""
         self.notify()
         self.stop_deciding()
-        # Else these hold each other, and what they hold stays until the collector comes.
+        # Breaks a reference cycle, which would keep the run in memory until garbage collection.
         self._log.on_change = self._on_error = _do_nothing
 
     def _decide(self) -> None:
@@ -183,17 +184,17 @@ class Subscribers:
 
 
 class Work(Protocol):
-    """What one execution does: the port of each kind of work. It is made for one life of the execution alone.
+    """What one execution does: the port of each kind of work. An instance serves one life of the execution.
 
     Attributes:
-        kind: which of the registered kinds it is.
-        name: what it is called in labels, spans and lists, such as the strategy.
+        kind: the name of its registered kind.
+        name: its name in labels, spans and lists, such as that of the strategy.
         source: who chose that name.
-        agent: the agent that works; empty where the request named none.
-        request: who asks.
+        agent: the agent that does the work; empty if the request named none.
+        request: the request that the work is for.
         step_count: steps so far, in all lives of the execution.
-        new_step_count: those of this life.
-        may_suspend: whether it may suspend, so that even a store in memory has to keep what goes on with it.
+        new_step_count: steps of this life.
+        may_suspend: whether it may suspend; then even a store in memory has to store what is needed to resume it.
         metrics: what it measured so far, for the observer.
     """
 
@@ -209,11 +210,11 @@ class Work(Protocol):
 
     @property
     def obstacle(self) -> str:
-        """Why no other process could go on with it, in words for the caller; empty where one can."""
+        """Why no other process could resume it, in words for the caller; empty if one can."""
         ...
 
     def describe(self) -> Json:
-        """Return what another process needs to make it again, beside the request."""
+        """Return what another process needs besides the request to restore it."""
         ...
 
     def begin(self, run: Run) -> Event:
@@ -221,13 +222,13 @@ class Work(Protocol):
         ...
 
     async def work(self, run: Run) -> None:
-        """Do it: append events, then report the end (`Run.report_end`) or suspend, and clean up.
+        """Do the work: append events, then report the end (`Run.report_end`) or suspend, and clean up.
 
-        It is cancelled where the run is stopped from outside. In a later life of the execution it makes the same calls
-        again, which are answered from the log, or begins from the events that are logged, as its kind decides.
+        It is cancelled if the run is stopped from outside. In a later life of the execution it either makes the same
+        calls again, which are replayed from the log, or continues after the logged events; its kind decides which.
 
         Raises:
-            ReasondError: it failed.
+            ReasondError: the work failed.
         """
         ...
 
@@ -237,26 +238,26 @@ class Work(Protocol):
 
 
 class Run:
-    """One life of an execution in this process. Its driver works on it; subscribers come and go.
+    """One life of an execution: from its start or takeover in this process until it ends, suspends or leaves.
 
     Attributes:
         work: what it does.
-        log: the growing end of its log.
-        identity: the execution as this life of it began: its ids and names, which never change.
-        accounts: what it may take and has taken.
-        journal: answers completed calls from the log; None where nobody can go on with the run.
-        effects: what it does that must not happen twice.
-        tenure: how long this process may act for the run; None where no other process can go on with it.
-        nonce: the first one that the run draws.
-        trace: its place in a trace and in the log of the server.
-        subscribers: who follows it.
+        log: the end of its log, to which it appends.
+        identity: the execution at the start of this life; its ids and names never change.
+        accounts: its limits and its usage.
+        journal: replays completed calls from the log; None if nobody can resume the run.
+        effects: its effects, which must not happen twice.
+        tenure: how long this process may act for the run; None if no other process can take it over.
+        nonce: the first nonce that the run draws.
+        trace: its spans and the ids in its log lines.
+        subscribers: its subscribers.
         phase: what it is doing.
-        cause: what decided how this life of it ends; None while nothing did.
-        ending: how its work ended, or the error that ended it; once it is written down, what was written.
-        result: the last event, as callers may be told it before it is committed.
-        driver: the task that works on it, later the one that sees it out; None before and after.
-        on_over: called at once when it is stopped, fails or has no time left while its work goes on.
-        leaves_at_checkpoint: how it stops at its next checkpoint, if it does.
+        cause: the trigger that decided how this life ends; None until then.
+        ending: how its work ended, or the error that ended it; after the last event is written, the ending in it.
+        result: the last event; callers may get it before it is committed.
+        driver: the task that executes it, later the task that finishes it; None before and after.
+        on_over: called at once if it is stopped, fails or runs out of time while its work is executed.
+        leaves_at_checkpoint: the trigger that stops it at its next checkpoint; None if it does not stop there.
         place: its place among the runs of the process.
     """
 
@@ -327,22 +328,22 @@ class Run:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody wanted it to stop, or nobody wanted it to go on."""
+        """Whether somebody cancelled it, or its last subscriber has left."""
         return self.cause in CANCELS
 
     @property
     def error(self) -> ReasondError | None:
-        """Why it failed, once that is written down."""
+        """Why it failed, once the last event is written; None before that and if it did not fail."""
         return self.ending.error if isinstance(self.ending, RunEnding) else None
 
     def append(self, event: Event, *, now: datetime) -> None:
-        """Append an event of the work to the log, where it gets the next sequence number."""
-        # Text of the step that is over now is not told any more: the step carries it.
+        """Append an event of the work to the log, which assigns the next sequence number."""
+        # Held text belongs to the step that ends here, and the event of the step carries it.
         self.subscribers.held = None
         self.log.append(event, now=now, usage=self.accounts.usage)
 
     def reach_checkpoint(self) -> bool:
-        """Return whether the work is to stop here, because this process ends; the run is stopped then."""
+        """Return whether the work has to stop here because this process ends; if so, the run is stopped."""
         trigger = self.leaves_at_checkpoint
         if trigger is Trigger.CANCEL:
             self.report_end(cancel_with("The server was shut down; the steps until then are kept."))
@@ -351,13 +352,13 @@ class Run:
         return trigger is not None
 
     def report_end(self, ending: RunEnding | ReasondError, *, trigger: Trigger = Trigger.FINISH) -> bool:
-        """Note how the work ended, and return True; False where something else decided that before.
+        """Record how the work ended and return True; return False if the end was already decided.
 
-        From now on nothing counts that the work does, and it has a while to clean up.
+        Afterwards nothing that the work does is recorded, and it has `accounts.cleanup_s` seconds to clean up.
         """
         if not self.advance(trigger):
             return False
-        # Frames of the error that was raised hold the run: each would keep the other until the collector comes.
+        # A copy without traceback: its frames refer to the run, and the cycle would last until garbage collection.
         self.ending = ending.copy() if isinstance(ending, ReasondError) else ending
         if self.journal is not None:
             self.journal.close()
@@ -365,12 +366,12 @@ class Run:
         return True
 
     def suspend(self, event: Event, *, now: datetime, wake_time: datetime | None) -> bool:
-        """Append `event` and let the execution wait in the store until `wake_time` or a call; return whether it does.
+        """Append `event` and suspend the execution in the store until `wake_time` or a wake call; return True.
 
-        False where something else decided before how this life ends. From now on the work cleans up and returns.
+        Return False if the end of this life was already decided. Afterwards the work has to clean up and return.
 
         Raises:
-            InternalError: nobody could go on with it.
+            InternalError: nobody could resume the execution.
         """
         if self.journal is None:
             raise InternalError("an execution with which nobody can go on cannot be suspended")
@@ -383,26 +384,26 @@ class Run:
         return True
 
     def cancel(self) -> None:
-        """Stop the run at once; what it did is kept. Does nothing once it is decided how it ends."""
+        """Stop the run at once; what it did is kept. Does nothing if its end is already decided."""
         self.stop(Trigger.CANCEL)
 
     def stop(self, trigger: Trigger) -> None:
-        """Stop the run at once, because of `trigger`. Does nothing once it is decided how it ends."""
+        """Stop the run at once, because of `trigger`. Does nothing if its end is already decided."""
         if self.advance(trigger):
             if self.journal is not None:
                 self.journal.begin_to_close()
             self._be_over()
 
     def fence(self) -> None:
-        """Stop the run because another process may be at work on it; not while an effect is under way.
+        """Stop the run because another process may be executing it, unless an effect is in progress.
 
-        What a tool has begun it does anyhow, and its result is kept if nobody has taken the run over.
+        An effect in progress cannot be undone, and its result is stored if no process has taken the run over.
         """
         if self.journal is None or not self.journal.is_acting:
             self.stop(Trigger.FENCE)
 
     def advance(self, trigger: Trigger) -> bool:
-        """Move to the phase that `trigger` leads to; return whether there is one. Only this changes the phase."""
+        """Move to the phase that follows `trigger`; return whether the phase changed. Only this method changes it."""
         phase = advance(self.phase, trigger)
         if phase is self.phase:
             return False
@@ -413,12 +414,12 @@ class Run:
         return True
 
     def conclude(self, result: LastEvent) -> None:
-        """Let whoever waits for the `result` have it."""
+        """Set the `result` and wake the caller that waits for it."""
         self.result = result
         self._wake_waiter()
 
     async def wait_for_result(self) -> LastEvent | None:
-        """Return the last event; None where the run leaves this process without one. For one caller only."""
+        """Wait for the last event; None if the run leaves this process without one. For one caller only."""
         if self.result is None and self.driver is not None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -431,7 +432,7 @@ class Run:
             await self._left.wait()
 
     def end(self) -> None:
-        """Note that the run is over in this process."""
+        """Mark the run as over in this process."""
         if self.tenure is not None:
             self.tenure.close()
         self.driver = None
@@ -450,7 +451,7 @@ class Run:
             self._waiter.set_result(None)
 
     def _give_up(self) -> None:
-        """Stop because nothing can be appended any more."""
+        """Stop the run because the log accepts no more entries."""
         error = self.log.error
         if error is None or is_gone(error):
             self.stop(Trigger.LOSE)
@@ -459,4 +460,4 @@ class Run:
 
 
 def _do_nothing() -> None:
-    """Do nothing: the run is over, or not at work."""
+    """Do nothing: the run is over, or its work is not being executed."""

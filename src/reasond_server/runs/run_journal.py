@@ -1,7 +1,7 @@
-"""What stands between a run's work and its model, so that a completed call is kept and never made again.
+"""Records the completed calls between a run's work and its model, so that no call is made twice.
 
-Every call has a key: what kind it is, a digest of what was asked, and how often the run had asked that before. A run
-that is gone on with asks the same again, and is answered from the records. Effects (`runs.effects`) are kept alike.
+Every call has a key: its kind, a digest of the request, and the number of equal requests of the run so far. A resumed
+run makes the same requests again and gets the answers from the records. Effects (`runs.effects`) are recorded likewise.
 """
 
 from __future__ import annotations
@@ -37,53 +37,54 @@ _MODEL: Final = "model"
 _COUNT: Final = "count"
 _CUT: Final = "cut::1"
 STARTED: Final = "-started"
-"""How the kind of a record ends that says that an effect has begun."""
+"""The suffix of the kind of a record which says that an effect has begun."""
 RESULT: Final = "-result"
-"""How the kind of a record ends that holds what came of an effect."""
+"""The suffix of the kind of a record that holds the result of an effect."""
 _HASHED_CHARACTERS: Final = 15
 
 
 def sum_spent(records: Iterable[Record]) -> Usage:
-    """Return what the model calls on record were charged with.
+    """Return the usage of all recorded model calls.
 
     Raises:
-        ReplayError: one cannot be read.
+        ReplayError: a record cannot be read. The result of an effect may be any JSON; it is read only when needed.
     """
-    return sum((usage_in(record.body) for record in records if record.key.startswith(f"{_MODEL}:")), NOTHING)
+    read = (record.body for record in records if not record.key.partition(":")[0].endswith(RESULT))
+    return sum(map(usage_in, read), NOTHING)
 
 
 class RecordSink(Protocol):
     """Where records are appended: the log of the run."""
 
     async def wait_for_room(self) -> None:
-        """Wait until little enough waits for a commit."""
+        """Wait while too many entries wait for a commit."""
         ...
 
     async def flush(self) -> None:
-        """Wait until all that was appended is committed."""
+        """Wait until all appended entries are committed."""
         ...
 
 
 class RunJournal:
-    """The records of one run: those of its earlier life, and the new ones.
+    """The records of one run: those of its earlier lives, and the new ones.
 
-    `write` appends one. After `close` nothing is kept any more: what a strategy does while it is stopped is no
-    completed call. Calls can be held back, one by one, before they are made.
+    `write` appends one. After `close` nothing is recorded: a call that ends while a strategy is stopped is not
+    complete. New calls can be held back before they are made.
 
     Attributes:
         has_effects: whether an effect has begun, in this life of the run or an earlier one.
-        is_closing: the run was stopped: a call that is closed now was broken off, and no effect begins.
-        is_closed: nothing is kept any more.
-        recalled: how many calls and effects were answered from the records.
-        spent: what the calls on record were charged with that were not asked for again.
-        has_diverged: the run was seen to do something else than before: its code or configuration has changed since.
+        is_closing: the run was stopped: a call that is closed now was interrupted, and no effect begins.
+        is_closed: nothing is recorded any more.
+        recalled: how many calls and effects were replayed from the records.
+        spent: the usage of the recorded calls that this life has not repeated yet.
+        has_diverged: the run does not repeat what it did before: its code or configuration has changed.
     """
 
     def __init__(self, *, records: Sequence[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
         self._kept = {record.key: record.body for record in records}
-        # By 60 bits of the digest: two askings that share them begin to count above each other, in every life alike.
+        # Counts by 60 bits of the digest. Two requests that share these bits share a counter, in every life alike.
         self._asked: Counter[int] = Counter()
-        # Whole keys: an effect that comes twice cannot be taken back.
+        # Whole keys, without such collisions: an effect that happens twice cannot be undone.
         self._begun: Counter[str] = Counter()
         self.has_effects = any(key.partition(":")[0].endswith(STARTED) for key in self._kept)
         self._write = write
@@ -101,17 +102,17 @@ class RunJournal:
 
     @property
     def has_unclaimed_effects(self) -> bool:
-        """Whether an earlier life began effects that this one has not asked for."""
+        """Whether an earlier life began effects that this one has not repeated."""
         return any(key.partition(":")[0].endswith(STARTED) for key in self._kept)
 
     @property
     def is_acting(self) -> bool:
-        """Whether an effect is under way."""
+        """Whether an effect is in progress."""
         return self._acting > 0
 
     @contextmanager
     def act(self) -> Iterator[None]:
-        """Let an effect be under way while the context lasts."""
+        """Mark an effect as in progress while the context lasts."""
         self._acting += 1
         try:
             yield
@@ -125,50 +126,50 @@ class RunJournal:
         return f"{kind}:{digest}:{number}"
 
     def next_effect(self, kind: str, digest: str) -> str:
-        """Return how the keys of an effect that begins now end: those of its start and of its result."""
+        """Return the common suffix of the two keys of an effect that begins now: of its start and of its result."""
         self.has_effects = True
         asked = f"{kind}:{digest}"
         self._begun[asked] = number = self._begun[asked] + 1
         return f"{digest}:{number}"
 
     def take(self, key: str) -> str | None:
-        """Return what is on record under `key` and hold it no longer: nobody asks for the same key twice."""
+        """Remove and return the body of the record with `key`, or None; each key is needed only once."""
         return self._kept.pop(key, None)
 
     def recall(self, usage: Usage) -> None:
-        """Note that a call or an effect was answered from its record; the run books its `usage` itself from now on."""
+        """Count a replay of a record; from now on the run itself accounts for its `usage`."""
         self.recalled += 1
         self.spent -= usage
 
     def note(self, key: str, body: str) -> None:
-        """Keep a call that was completed."""
+        """Record a completed call, unless the journal is closed."""
         if not self.is_closed:
             self._write(Record(key=key, body=body))
 
     async def keep(self, key: str, body: str) -> None:
-        """Do the same, and wait while too much waits for a commit."""
+        """Record as `note` does, and wait while too many entries wait for a commit."""
         self.note(key, body)
         await self._sink.wait_for_room()
 
     async def keep_safely(self, key: str, body: str) -> None:
-        """Do the same, and wait until it is committed."""
+        """Record as `note` does, and wait until the record is committed."""
         self.note(key, body)
         await self._sink.flush()
 
     def note_cut(self) -> None:
-        """Keep nothing but what was spent until now, calls that were broken off included; also after `close`."""
+        """Record only the usage up to now, interrupted calls included; allowed after `close`."""
         self._write(Record(key=_CUT, body="{}"))
 
     def begin_to_close(self) -> None:
-        """Keep only what ends by itself from now on."""
+        """From now on record only calls that end by themselves."""
         self.is_closing = True
 
     def close(self) -> None:
-        """Keep nothing from now on."""
+        """Record nothing from now on."""
         self.is_closing = self.is_closed = True
 
     def hold_calls(self, *, when_idle: Callable[[], None]) -> None:
-        """Let no call begin until `release_calls`; call `when_idle` once none is under way, which may be at once."""
+        """Hold new calls back until `release_calls`; call `when_idle` once no call is open, which may be at once."""
         self._when_idle = when_idle
         self._released.clear()
         if not self._under_way:
@@ -185,7 +186,7 @@ class RunJournal:
 
     @contextmanager
     def open_call(self) -> Iterator[None]:
-        """Count a call while it is made and until it is on record."""
+        """Count a call as open until it is recorded."""
         self._under_way += 1
         try:
             yield
@@ -196,14 +197,14 @@ class RunJournal:
 
 
 class JournaledModel(WrappedModel[MeteredModel]):
-    """The model of a run that can be gone on with."""
+    """The model of a run that can be resumed."""
 
     def __init__(self, *, model: MeteredModel, journal: RunJournal) -> None:
         super().__init__(model=model)
         self._journal = journal
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the model's server counts, or counted: it decides how material is cut."""
+        """Return the token count of the model's server, recorded because it decides how material is cut."""
         key = self._journal.next_key(_COUNT, digest_of_messages(messages))
         kept = self._journal.take(key)
         if kept is not None:
@@ -214,10 +215,10 @@ class JournaledModel(WrappedModel[MeteredModel]):
         return count
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model, or yield what it answered when the run made this call before.
+        """Call the model, or replay the recorded answer if an earlier life of the run made this call.
 
         Raises:
-            ReasondError: as the model says, or said.
+            ReasondError: the error that the model raises, or that was recorded.
         """
         key = self._journal.next_key(_MODEL, digest_of_request(request))
         kept = self._journal.take(key)
@@ -227,7 +228,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
                 yield event
 
     async def _call(self, request: ChatRequest, key: str) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model and keep what it answers before the strategy can act on it."""
+        """Call the model and record the answer before the strategy receives its end."""
         heard, finished = AnswerParts(), None
         await self._journal.wait_for_turn()
         with self._journal.open_call():
@@ -240,14 +241,14 @@ class JournaledModel(WrappedModel[MeteredModel]):
                         else:
                             yield event
             except (GeneratorExit, asyncio.CancelledError) as left:
-                # Closed by the strategy, which has heard enough, the call is complete; closed with the run only where
-                # its answer was whole: whoever goes on is not to pay for it again.
+                # If the strategy closed the call, it needs no more text: the call is complete. If the run was stopped,
+                # the call is complete only if its whole answer had arrived; then a resumed run must not pay again.
                 is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
                 if is_enough or finished is not None:
                     self._journal.note(key, self._body(heard))
                 raise
             except ReasondError as error:
-                # Of a run that is stopped it may be an echo of that.
+                # In a run that is being stopped, the stop itself may have caused the error.
                 if not self._journal.is_closing:
                     await self._journal.keep(key, self._body(heard, error))
                 raise
@@ -264,7 +265,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
         )
 
     async def _recall(self, request: ChatRequest, call: RecordedCall) -> AsyncGenerator[ModelEvent, None]:
-        """Yield what is on record, book what it cost, and let the counter learn from it again."""
+        """Yield the recorded events, account for their usage, and let the counter learn from them again."""
         last = call.events[-1] if call.events else None
         if isinstance(last, Finished):
             self._model.recall(call.usage, last.warnings, request=request, is_clamped=call.is_clamped)
@@ -276,6 +277,6 @@ class JournaledModel(WrappedModel[MeteredModel]):
         if call.error is not None:
             raise call.error
         if not isinstance(last, Finished):
-            # The strategy had heard enough then. It asks for more now, and there is none.
+            # In the earlier life the strategy closed the call here. Now it wants more, and the record has no more.
             self._journal.has_diverged = True
             yield Finished(reason=ModelFinish.STOP, usage=call.usage)

@@ -1,4 +1,4 @@
-"""Where a run stands: in a trace, by the spans of it and of its step in progress, and in the logs, by its ids."""
+"""The trace of a run: the spans of the run and of its step in progress, and its ids in the log lines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class RunTrace:
-    """What is open of a run in its trace: the spans of calls are children of its step in progress.
+    """The open spans of a run; the spans of calls are children of the span of the step in progress.
 
-    A step that is only replayed has no span, because it had one in the process that made it. `links` are places in the
-    traces of the executions whose place the run takes; `is_takeover` tells that another process began it.
+    A replayed step has no span, because it had one in the process that made it. `links` are the trace contexts of the
+    executions that the run replaces; `is_takeover` says that another process began the run.
 
     Attributes:
-        tracing: where the spans go; None where nothing is traced, or before `begin`.
+        tracing: where the spans go; None before `begin` or if nothing is traced.
     """
 
     __slots__ = ("_is_takeover", "_links", "_scope", "_since_ns", "_span", "_step", "tracing")
@@ -37,9 +37,9 @@ class RunTrace:
         self.tracing: Tracing | None = None
 
     def begin(self, execution: Execution, tracing: Tracing | None, *, caller: str, agent: str) -> None:
-        """Let what happens from here on in this task, and its log lines, belong to the run, and begin its spans.
+        """Begin the spans of the run; from now on the spans and log lines of this task belong to the run.
 
-        `caller` is the caller's place in a trace, `agent` the one that works; both may be empty.
+        `caller` is the caller's trace context, `agent` the agent that does the work; both may be empty.
         """
         starter = current()
         self._scope = scope = Scope(
@@ -58,27 +58,27 @@ class RunTrace:
         scope.span, scope.trace = self, span.context
 
     def enter_again(self) -> None:
-        """Let what another task does about the run belong to it as well."""
+        """Let the spans and log lines of another task belong to the run as well."""
         if self._scope is not None:
             enter(self._scope)
 
     def link_rpc(self) -> None:
-        """Let the span of the RPC at work point at this run, which another one began."""
+        """Link the span of the current RPC to this run, which another RPC began."""
         scope = current()
         if self._span is not None and scope is not None and scope.span is not None:
             scope.span.open().link(self._span.context)
 
     def open(self) -> OpenSpan:
-        """Return the span of the step in progress, which began where the one before ended; only while it is traced."""
+        """Return the span of the step in progress, which began when the last one ended; call it only if traced."""
         if self._step is None:
-            assert self.tracing is not None  # noqa: S101 - nobody has the scope of a run that is not traced
-            assert self._span is not None  # noqa: S101 - likewise
+            assert self.tracing is not None  # noqa: S101 - only traced runs have this scope
+            assert self._span is not None  # noqa: S101 - as above
             attributes = {"openinference.span.kind": "CHAIN"}
             self._step = self.tracing.part(STEP_SPAN, attributes, parent=self._span, began_ns=self._since_ns)
         return self._step
 
     def end_step(self, attributes: Attributes | None = None) -> None:
-        """End the step in progress with what came of it; without `attributes` only if anything was called in it."""
+        """End the span of the step in progress with `attributes`; without them only if a call was made in the step."""
         if self.tracing is None:
             return
         if attributes is not None:
@@ -89,7 +89,7 @@ class RunTrace:
         self._since_ns = self.tracing.now_ns()
 
     def end(self, attributes: Attributes, *, reason: str) -> None:
-        """End everything that is open, with what came of the run; `reason` is that of a failure, or empty."""
+        """End all open spans with the `attributes` of the run; `reason` is the error reason of a failure, or empty."""
         span = self._span
         if span is None:
             return
@@ -100,7 +100,7 @@ class RunTrace:
         span.end()
 
     def _describe(self, execution: Execution, agent: str) -> tuple[str, Attributes]:
-        """Return the name of the run's span and what is known when it begins."""
+        """Return the name of the run's span and its first attributes."""
         operation, what = (INVOKE_AGENT, agent) if agent else (INVOKE_WORKFLOW, execution.strategy)
         attributes: Attributes = {
             "gen_ai.operation.name": operation,

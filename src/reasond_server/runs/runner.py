@@ -1,4 +1,4 @@
-"""Starts, tracks and stops executions: each works in a task of its own, and the RPC only follows."""
+"""Starts, tracks and stops executions: each runs in its own task, and an RPC only follows it."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 __all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
 
 CarryOver = Callable[[str, str, str, int], Awaitable[Leavable | None]]
-"""Returns the right to go on for a tenant's subject, from the name of the permit it was admitted by, and the fence."""
+"""Renews the permit of a run that was taken over; arguments: tenant, subject, name of the permit, fence."""
 
 _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
-# Each is lost to another caller who made the same request at the same moment.
+# An attempt fails only if another caller made the same request at the same moment.
 _MOST_ATTEMPTS = 10
 
 
 async def carry_nothing(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:
-    """Bound nobody's executions at once."""
+    """Return None: executions at once are not limited."""
 
 
 class Runner:
-    """Starts executions and drives them to their end, whether or not anybody follows.
+    """Starts executions and drives them to their end, with or without subscribers.
 
-    `kinds` make the work again that other processes left behind. `begin` starts the upkeep: leases, recovery,
-    retention. `request_ids` tells which requests are known, `runs` what is at work.
+    `kinds` restore the work that other processes left behind. `begin` starts the upkeep: leases, recovery, retention.
+    `request_ids` finds known requests, `runs` holds the active runs.
     """
 
     def __init__(
@@ -114,29 +114,31 @@ class Runner:
 
     @property
     def is_draining(self) -> bool:
-        """Whether nothing new is started any more."""
+        """Whether no new execution is started."""
         return self._admission.is_draining
 
     @property
     def load(self) -> Load:
-        """How busy it is."""
+        """The number of running and waiting executions, and of places."""
         admission = self._admission
         return Load(running=admission.running, queued=admission.queued, places=self._limits.max_concurrent)
 
     def begin(self) -> None:
-        """Look at once for executions that nobody works on, and again and again from now on."""
+        """Start the upkeep, which looks for abandoned executions at once and then every third of a lease."""
         self._recoverer.upkeep.begin()
 
     def find_live(self, execution_id: str) -> Run | None:
-        """Return the run of an execution that is at work in this process."""
+        """Return the run of an execution that is active in this process; None if there is none."""
         return self.runs.by_id.get(execution_id)
 
     async def find_place(self, tenant: str, *, within_s: float | None = None) -> Place:
-        """Return a place for an execution, after a wait if need be: preparing costs nothing where there is none.
+        """Return a place for an execution, if necessary after a wait of at most `within_s` seconds.
+
+        Callers get the place before they prepare an execution, so that a refusal costs no preparation.
 
         Raises:
             DrainingError: the server is shutting down.
-            OverloadedError: as many executions run, or wait, as may.
+            OverloadedError: the limit of running or waiting executions is reached.
             StoreUnavailableError: the store cannot be reached.
         """
         self._admission.require_open()
@@ -146,11 +148,11 @@ class Runner:
     async def start(self, work: Work, *, place: Place | None = None) -> Execution:
         """Start an execution, or return the one that the request id stands for.
 
-        A `place` that no run takes stays its caller's.
+        If no run takes `place`, the caller keeps it.
 
         Raises:
             DrainingError: the server is shutting down.
-            OverloadedError: as many executions run as may.
+            OverloadedError: the limit of running executions is reached.
             RequestIdReusedError: the request id stands for another request.
             StoreFullError: there is no room for another log.
             StoreUnavailableError: the store cannot be reached.
@@ -177,7 +179,7 @@ class Runner:
         raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
     async def wake(self, tenant: str, execution_id: str, *, within_s: float | None = None) -> bool:
-        """Go on with a suspended execution in this process; False where it is not suspended (any more).
+        """Resume a suspended execution in this process; return False if it is not suspended (any more).
 
         Raises: as `find_place`, and as `ExecutionStore.find`.
         """
@@ -185,7 +187,7 @@ class Runner:
             return await self._wake_whole(tenant, execution_id, place)
 
     async def stop_suspended(self, tenant: str, execution_id: str) -> None:
-        """End a suspended execution as cancelled, whether there is a place or not. Raises as `ExecutionStore.find`."""
+        """End a suspended execution as cancelled, even without a free place. Raises as `ExecutionStore.find`."""
         await self._store.request_cancel(tenant, execution_id)
         with self._admission.force() as place:
             await self._wake_whole(tenant, execution_id, place)
@@ -194,11 +196,11 @@ class Runner:
             await run.wait_for_end()
 
     async def drain(self, *, grace_s: float) -> None:
-        """Admit nothing more and see the running executions out within `grace_s` seconds.
+        """Admit no further execution and end the running ones within `grace_s` seconds.
 
-        They may end by themselves for most of that time, then stop at their next step, then at once. Where the store
-        outlives this process, those that somebody could come back for are left to another one, or to the next start
-        on the same store, instead of being cancelled.
+        For most of that time they may end by themselves, then they stop at their next step, then at once. If the store
+        is durable, executions that can be resumed are not cancelled: another process, or the next server on the same
+        store, resumes them.
         """
         self.begin_drain()
         await self.runs.wait_for_ends(grace_s * _NATURAL_SHARE_OF_GRACE)
@@ -212,7 +214,7 @@ class Runner:
         self._admission.drain()
 
     async def stop(self) -> None:
-        """Stop everything that runs and wait until the logs have ended, or are left to other processes."""
+        """Stop all runs and wait until their logs have ended or are left to other processes."""
         self.begin_drain()
         for run in tuple(self.runs.by_id.values()):
             run.stop(self._stop_for_others(run))
@@ -225,11 +227,11 @@ class Runner:
         await self._recoverer.upkeep.aclose()
 
     def _stop_for_others(self, run: Run) -> Trigger:
-        """Return how a run is stopped when this process ends."""
+        """Return the trigger that stops a run when this process ends."""
         return Trigger.HAND_OVER if self._store.is_durable and run.journal is not None else Trigger.CANCEL
 
     def _is_cut_off(self, run: Run) -> bool:
-        """Stop `run` as `stop` does where the event loop ends without that; return whether it does."""
+        """Return whether the event loop ends without a call of `stop`; if so, stop `run` as `stop` does."""
         if not self._recoverer.upkeep.is_cut_off:
             return False
         run.stop(self._stop_for_others(run))
@@ -259,9 +261,9 @@ class Runner:
         )
 
     async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
-        """Create an execution even where the caller is cancelled meanwhile; then it has left before it followed.
+        """Create an execution and its run completely, even if the caller is cancelled meanwhile.
 
-        What was committed without a run would be taken for left behind, and be gone on with for nobody.
+        A committed execution without a run would count as left behind, and another process would resume it for nobody.
         """
         since_s = self._clock.monotonic()
         creating = asyncio.create_task(self._create(execution, prepared), name=f"creation of {execution.execution_id}")
@@ -280,7 +282,7 @@ class Runner:
             raise
 
     async def _wake_whole(self, tenant: str, execution_id: str, place: Place) -> bool:
-        """Wake an execution even where the caller is cancelled meanwhile: what is leased here must have a run."""
+        """Wake an execution completely, even if the caller is cancelled meanwhile: a leased execution needs a run."""
         waking = asyncio.create_task(
             self._recoverer.wake(tenant, execution_id, place), name=f"waking of {execution_id}"
         )
@@ -293,9 +295,9 @@ class Runner:
             raise
 
     def _start_unresumable(self, work: Work, place: Place) -> Execution:
-        """Start a run for which its caller could not come back: nothing that is written of it is waited for.
+        """Start a run for a caller that cannot come back for it, without waiting for any commit.
 
-        What ends within a moment is created and written down in one go, after its caller was answered.
+        A run that ends within 20 ms is created and ended in one commit, after its caller got the answer.
         """
         prepared = self._maker.prepare(work)
         creation = Creation(plan=prepared.plan, lease=self._lease)

@@ -1,4 +1,4 @@
-"""Who asks for work and within which bounds, and how work ends, whatever its kind."""
+"""The request for work with its limits, and how work ends; the same for every kind of work."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ABANDONED: Final = "Nobody waited for the result any more."
 
 @value
 class WorkRequest:
-    """Who asks for the work, and within which bounds.
+    """Who requests the work, and with which limits.
 
     Attributes:
-        request_id: the caller's idempotency key; empty where the request cannot be made again.
-        digest: tells the request that `request_id` stands for from any other.
-        keep_running: whether the run goes on when nobody follows it.
-        time_limit_s: a bound in seconds from outside the budget, such as the caller's deadline.
-        is_unary: the caller is told nothing before the end, not even the id of the execution: without a request id it
-            cannot come back for it, and with one it can only ask again.
-        trace: the caller's place in a trace (`TraceContext.text`).
-        permit: the name of the permit by which the caller was admitted.
-        budget: what the work may take.
+        request_id: the caller's idempotency key; empty if the request cannot be retried.
+        digest: identifies the request that `request_id` stands for.
+        keep_running: whether the run continues without subscribers.
+        time_limit_s: a limit in seconds in addition to the budget, such as the caller's deadline.
+        is_unary: the caller receives nothing before the end, not even the id of the execution. Without a request id it
+            cannot come back for the execution; with one it can only retry the request.
+        trace: the caller's trace context (`TraceContext.text`).
+        permit: the name of the permit with which the caller was admitted.
+        budget: the limits of tokens, calls and time.
     """
 
     tenant: str
@@ -55,7 +55,7 @@ class WorkRequest:
 
     @property
     def limit_s(self) -> float | None:
-        """The seconds that the caller and the budget allow; None where neither sets a bound."""
+        """The seconds that the caller and the budget allow; None if neither sets a limit."""
         own, allowed = self.budget.max_elapsed_s, self.time_limit_s
         if own is None or allowed is None:
             return allowed if own is None else own
@@ -63,13 +63,13 @@ class WorkRequest:
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether anybody could come back for the run."""
+        """Whether a caller can come back for the run."""
         return bool(self.request_id) or self.keep_running or not self.is_unary
 
 
 @value
 class RunEnding:
-    """What the last event of a run will say; `error` is set where it failed."""
+    """The content of the last event of a run; `error` is set if the run failed."""
 
     finish_reason: FinishReason
     answer: str = ""
@@ -77,7 +77,7 @@ class RunEnding:
     error: ReasondError | None = None
 
     def to_failure(self) -> ExecutionFailure | None:
-        """Return what is kept of the error."""
+        """Return the stored form of the error; None if there is none."""
         error = self.error
         return None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message)
 
@@ -93,10 +93,10 @@ def cancel_with(*warnings: str) -> RunEnding:
 
 
 def ending_of_error(error: ReasondError, *, usage: Usage) -> RunEnding:
-    """Return how `error` ends the run.
+    """Return the ending of a run that `error` ends.
 
-    After the first model call a budget or time that is used up is no failure. A call that was refused still fails the
-    run then, but as MODEL_FAILED: a retry may cost tokens.
+    After the first model call, an exhausted budget or time limit is not a failure. A refused call still fails the run,
+    but as MODEL_FAILED, because a retry may cost tokens.
     """
     if not usage.model_calls:
         return fail_with(error)
@@ -114,7 +114,7 @@ def ending_of_error(error: ReasondError, *, usage: Usage) -> RunEnding:
 
 
 def ending_of_limit(limit_s: float, *, usage: Usage) -> RunEnding:
-    """Return how a run ends whose time is up."""
+    """Return the ending of a run whose time limit of `limit_s` seconds is over."""
     text = f"stopped after {limit_s:.3g} s, the caller's deadline or budget.max_elapsed"
     if not usage.model_calls:
         return fail_with(ModelTimeoutError(f"The execution was {text}", remedy="Allow more time."))
@@ -122,12 +122,12 @@ def ending_of_limit(limit_s: float, *, usage: Usage) -> RunEnding:
 
 
 def failure_of(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
-    """Return what to raise for an execution that failed: `error` while it is at hand, else what was kept of it."""
+    """Return the error to raise for a failed execution: `error` if it is in memory, else one made from `failure`."""
     told = error_of(failure.reason, failure.message) if error is None else error.copy()
     told.execution_id = execution_id
     return told
 
 
 def _is_out_of_time(error: ReasondError) -> bool:
-    """Return whether a call did not begin to answer while the run had time."""
+    """Return whether a call failed because its answer did not begin before the run's time was over."""
     return isinstance(error, ModelTimeoutError) and error.metadata.get("limit") == CALLERS_TIME

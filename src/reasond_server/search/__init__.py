@@ -1,1 +1,1 @@
-"""The search controller: proposes, judges and selects nodes of a tree; knows neither prompts nor models."""
+"""The search controller: proposes, judges and selects nodes of a tree; independent of prompts and models."""

@@ -1,4 +1,4 @@
-"""What a search may still spend: worst cases are reserved before work begins, and settled when it has ended."""
+"""The allowance of a search: the worst case is reserved before work begins and settled when the work has ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What work takes, as a worst case or as measured; `tokens` are those of prompt and output together.
+    """The cost of work, as a worst case or as measured; `tokens` counts prompt and output together.
 
-    `resources` are other amounts by name, counted in pieces or in the unit that ends the name: `checks`, `check_cpu_s`.
+    `resources` are other amounts by name, in pieces or in the unit at the end of the name: `checks`, `check_cpu_s`.
     """
 
     model_calls: int = 0
@@ -36,16 +36,16 @@ class Cost:
 
 
 class Allowance:
-    """Bounds on one search that parallel work cannot exceed together.
+    """Bounds on one search, which its parallel calls together cannot exceed.
 
-    Reservations are made one after the other before any of their work begins, so what is covered does not depend on
-    which call ends first.
+    Reservations are made one after the other before any of their work begins, so the set of covered calls does not
+    depend on which call ends first.
 
     Args:
         max_calls: most model calls; None sets no bound.
         max_tokens: most tokens, prompts and outputs together; None sets no bound.
-        max_resources: most of each resource that is named; others have no bound.
-        margin: what no reservation may touch, for a last call of the caller's.
+        max_resources: bounds by name of the resource; other resources have no bound.
+        margin: amount that no reservation may use; it is kept for a last call of the caller.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Allowance:
         self.taken = Cost()
 
     def can_cover(self, cost: Cost) -> bool:
-        """Return whether `cost` is left beside the margin and everything that is reserved or spent."""
+        """Return whether `cost` is available after the margin and all reserved and spent amounts."""
         after = self.taken + self._margin + cost
         has_calls = self._max_calls is None or after.model_calls <= self._max_calls
         has_tokens = self._max_tokens is None or after.tokens <= self._max_tokens
@@ -71,18 +71,18 @@ class Allowance:
         return has_calls and has_tokens and has_others
 
     def reserve(self, cost: Cost, *, is_forced: bool = False) -> bool:
-        """Take `cost` if it is covered, or `is_forced`; return whether it was taken."""
+        """Reserve `cost` if it is covered or `is_forced` is set; return whether it was reserved."""
         if not (is_forced or self.can_cover(cost)):
             return False
         self.taken += cost
         return True
 
     def settle(self, reserved: Cost, spent: Cost) -> None:
-        """Put `spent` in the place of what was `reserved`."""
+        """Replace the reservation `reserved` by the amount `spent`."""
         self.taken += spent - reserved
 
 
 def _add_amounts(one: Mapping[str, float], other: Mapping[str, float], *, sign: int) -> Mapping[str, float]:
-    """Return the sums by name, without those that are 0."""
+    """Return the sums by name; a sum of 0 is omitted."""
     sums = {name: one.get(name, 0) + sign * other.get(name, 0) for name in sorted({*one, *other})}
     return {name: amount for name, amount in sums.items() if amount}

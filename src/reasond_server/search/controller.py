@@ -7,12 +7,13 @@
             ...
     search.ending, search.tally, search.best_solution
 
-Two barriers make a round deterministic: all proposals are in before any is compared with the tree, and all verdicts are
-in before any is used. Between rounds no call is open.
+Two barriers make a round deterministic: all proposals have arrived before any is compared with the tree, and all
+verdicts have arrived before any is used. Between rounds no call is open.
 
-A call that fails leaves its node without children, or its candidates with `unknown_score`; the search goes on with the
-rest. `max_failures` in a row, or a failure where nothing else is left to expand and nothing was judged, are the end.
-A budget that is gone ends the search as well, but is no failure. What counts as one or the other, the caller says.
+After a failed call its node has no children, or its candidates have `unknown_score`; the search continues with the
+others. The search fails after `max_failures` failed calls in a row, and when no node is left to expand, a call failed
+and no node was judged. An exhausted budget ends the search without a failure. The caller names the exceptions that mean
+a failure (`failures`) and those that mean an exhausted budget (`exhaustions`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ResultT = TypeVar("ResultT")
 
 
 class SearchEnding(StrEnum):
-    """Why a search ended by itself."""
+    """The reason why a search ended by itself."""
 
     SOLVED = "solved"
     EXHAUSTED = "exhausted"
@@ -52,7 +53,7 @@ class SearchEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedNode(Generic[PayloadT]):
-    """A node that was just judged, and whether the search gives it up in favour of others."""
+    """A node that was just judged, and whether the search prunes it."""
 
     node: Node[PayloadT]
     is_pruned: bool
@@ -60,9 +61,9 @@ class JudgedNode(Generic[PayloadT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTally:
-    """What a search did so far.
+    """Counts of a search so far.
 
-    `unjudged` of the evaluated nodes have no more than `unknown_score`; `behaviours` counts different signatures.
+    `unjudged` counts the evaluated nodes that have only `unknown_score`; `behaviours` counts different signatures.
     """
 
     expanded: int = 0
@@ -77,7 +78,7 @@ class SearchTally:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Order(Generic[PayloadT]):
-    """One expansion at work: `reserved` is its worst case, `spent` what is known of it."""
+    """One expansion in progress: `reserved` is the worst case of its cost, `spent` the cost measured so far."""
 
     node: Node[PayloadT]
     count: int
@@ -89,19 +90,19 @@ class _Order(Generic[PayloadT]):
 
 
 class TreeSearch(Generic[PayloadT]):
-    """One search. It ends with the caller: closing `run` ends every call that is open.
+    """One search. When the caller closes `run`, every open call ends.
 
-    `ending` is None while it runs and where it failed; `tally` is true between two events. `best_solution` and
-    `best_open` are the best whole solution and the best node that is none, if there are any.
+    `ending` is None while the search runs and after it has failed; `tally` is exact between two yielded nodes.
+    `best_solution` is the best whole solution, `best_open` the best node that is not a solution; each may be None.
 
     Args:
         proposer: expands nodes.
-        evaluator: judges what was proposed.
+        evaluator: judges candidates.
         plan: bounds of the search.
         selection: the policy, made for the same plan; its root is never judged.
-        allowance: what may be spent; calls and resources of an expansion are reserved together, judging included.
-        failures: what proposer and evaluator raise where a call failed; anything else ends the search at once.
-        exhaustions: what they raise where the caller's own budget is gone.
+        allowance: bounds of the cost; calls and resources of an expansion, with its judging, are reserved together.
+        failures: exceptions by which proposer and evaluator report a failed call; others end the search at once.
+        exhaustions: exceptions by which they report that the caller's own budget is exhausted.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class TreeSearch(Generic[PayloadT]):
         """Search and yield every judged node, in node order within its round.
 
         Raises:
-            Exception: one of `failures`, where calls failed as the module says; any other that a call raises.
+            Exception: one of `failures` if the search fails as the module describes, or any other that a call raises.
         """
         while self.ending is None:
             choices = self._selection.choose()
@@ -159,7 +160,7 @@ class TreeSearch(Generic[PayloadT]):
             self._decide()
 
     async def _expand(self, choices: Sequence[Choice[PayloadT]]) -> Sequence[_Order[PayloadT]]:
-        """Expand as many of `choices` as the allowance covers; what must wait for its share comes after the others."""
+        """Expand as many of `choices` as the allowance covers; the others wait until the first ones are settled."""
         waiting = list(choices)
         done: list[_Order[PayloadT]] = []
         while waiting and self.ending is None:
@@ -180,10 +181,10 @@ class TreeSearch(Generic[PayloadT]):
         return done
 
     def _reserve(self, choices: Sequence[Choice[PayloadT]]) -> Sequence[_Order[PayloadT]]:
-        """Reserve the first expansions that are covered; the very first may be a smaller one.
+        """Reserve expansions in order while they are covered; the first one may ask for fewer candidates to be covered.
 
-        All calls and resources are reserved, but tokens for one judgement only: the worst cases of all would leave a
-        small budget unused, and judgements can wait for each other.
+        All calls and resources are reserved, but the tokens of only one judgement: a small budget would not cover the
+        worst cases of all judgements, and judgements can wait for each other.
         """
         orders: list[_Order[PayloadT]] = []
         for choice in choices:
@@ -200,7 +201,7 @@ class TreeSearch(Generic[PayloadT]):
         return orders
 
     async def _propose(self, orders: Sequence[_Order[PayloadT]]) -> None:
-        """Let all nodes be expanded, then leave out what the tree has already."""
+        """Expand the nodes of all orders, then drop the candidates that the tree already has."""
         calls = [partial(self._proposer.propose, order.node, count=order.count) for order in orders]
         for order, result in zip(orders, await self._make(calls), strict=True):
             if isinstance(result, Exception):
@@ -216,12 +217,12 @@ class TreeSearch(Generic[PayloadT]):
                 order.candidates.append(candidate)
 
     def _bound_judgement_tokens(self, node: Node[PayloadT], count: int) -> int:
-        """Return the tokens of judging `count` candidates, or one alone where that is done in a call of its own."""
+        """Return the most tokens of one judging call: of all `count` candidates, or of one if each has its own call."""
         alone, together = (self._evaluator.bound_cost(node, count=each) for each in (1, count))
         return together.tokens if together.model_calls == alone.model_calls else alone.tokens
 
     async def _judge(self, orders: Sequence[_Order[PayloadT]]) -> None:
-        """Let all candidates be judged, as many at once as the allowance covers; the others get no verdict."""
+        """Judge the candidates in waves that the allowance covers; those that it never covers get no verdict."""
         waiting = [(order, batch) for order in orders for batch in self._evaluator.divide(order.candidates) if batch]
         while waiting:
             bounds = self._reserve_tokens(waiting)
@@ -239,7 +240,7 @@ class TreeSearch(Generic[PayloadT]):
             order.verdicts += _read_verdicts((), batch)
 
     def _reserve_tokens(self, batches: Sequence[tuple[_Order[PayloadT], Sequence[Candidate[PayloadT]]]]) -> list[Cost]:
-        """Reserve the tokens of the first judgements that are covered and return the worst case of each."""
+        """Reserve the tokens of judgements in order while they are covered; return the worst case of each."""
         covered = []
         for order, batch in batches:
             worst = self._evaluator.bound_cost(order.node, count=len(batch))
@@ -250,7 +251,7 @@ class TreeSearch(Generic[PayloadT]):
         return covered
 
     async def _make(self, calls: Sequence[Callable[[], Awaitable[ResultT]]]) -> Sequence[ResultT | Exception]:
-        """Make the calls of one barrier and take note of those that failed, in order."""
+        """Make the calls of one barrier and record the failed ones in order."""
         caught = (*self._failures, *self._exhaustions)
         results = await run_wave(calls, at_once=self._plan.at_once, failures=caught)
         for result in results:
@@ -285,7 +286,7 @@ class TreeSearch(Generic[PayloadT]):
         return Expansion(node=parent, children=children, is_failed=order.is_failed)
 
     def _book(self, expansions: Sequence[Expansion[PayloadT]], pruned: Collection[str]) -> None:
-        """Count a round and look for the best of it."""
+        """Add a round to the tally and update the best nodes."""
         made = [child for expansion in expansions for child in expansion.children]
         tally, known = self.tally, len(self._signatures)
         self._signatures |= {child.verdict.signature for child in made if child.verdict.signature}
@@ -309,11 +310,11 @@ class TreeSearch(Generic[PayloadT]):
         self._expansions_since_new = 0 if is_new else self._expansions_since_new + len(expansions)
 
     def _rank_open(self, node: Node[PayloadT]) -> tuple[float, int, tuple[float, str, int]]:
-        """Return what sorts unfinished nodes: the best first, of equals the deepest."""
+        """Return the sort key of unfinished nodes: the best first, the deepest first among equals."""
         return (-node.score, -node.depth, rank(node, seed=self._plan.seed))
 
     def _decide(self) -> None:
-        """Set the ending if the last round was the last; a budget that ended it keeps its name."""
+        """Set the ending if the search is over; an ending by the budget is replaced only by `SOLVED`."""
         best, plan = self.best_solution, self._plan
         if best is not None and best.score >= plan.solved_score and best.is_judged:
             self.ending = SearchEnding.SOLVED
@@ -331,7 +332,7 @@ class TreeSearch(Generic[PayloadT]):
 
 
 def _read_verdicts(verdicts: Sequence[Verdict], batch: Sequence[Candidate[PayloadT]]) -> list[Verdict]:
-    """Return a verdict for each candidate of `batch`, with its score within 0..1; a missing one is what is claimed."""
+    """Return a verdict with a score in 0..1 for each candidate of `batch`; a missing one is taken from the claim."""
     missing = [Verdict(is_solution=candidate.claims_solution) for candidate in batch[len(verdicts) :]]
     return [*map(_bound_score, verdicts[: len(batch)]), *missing]
 

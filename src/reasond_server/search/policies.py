@@ -1,4 +1,4 @@
-"""Which nodes to expand next: the best of each depth (beam), or the most promising of all (UCT)."""
+"""Policies that select the nodes to expand next: the best of each depth (beam), or the most promising of all (UCT)."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ CLASSIC_EXPLORATION = 1 / math.sqrt(2)
 class Widening:
     """Progressive widening: a node may have ceil(factor * n ** exponent) children at its n-th visit.
 
-    So few children are made first, and more where the search comes back to (Couetoux et al., Continuous Upper
-    Confidence Trees, 2011).
+    A node has few children at first and gets more each time the search returns to it (Couetoux et al., Continuous
+    Upper Confidence Trees, 2011).
     """
 
     factor: float
     exponent: float = 0.5
 
     def bound_children(self, visit: int) -> int:
-        """Return the most children at a visit, counted from 1; at least 1."""
+        """Return the most children at the visit number `visit`, counted from 1; at least 1."""
         return max(1, math.ceil(self.factor * math.pow(visit, self.exponent)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """What bounds and shapes a search.
+    """Bounds and parameters of a search.
 
     Attributes:
-        max_depth: deepest level that nodes are made on.
-        branching: most candidates asked for in one expansion.
-        width: nodes kept of each depth (beam), or expanded at once (UCT).
+        max_depth: depth of the deepest nodes.
+        branching: most candidates of one expansion.
+        width: nodes kept at each depth (beam), or expanded at once (UCT).
         at_once: most calls in parallel.
         solved_score: a solution of at least this score ends the search.
         min_score: nodes that score less are pruned.
         unknown_score: score of a node that the evaluator could not judge.
         exploration: C_p of UCT.
         widening: how UCT expands nodes again; None expands each node once.
-        patience: expansions without a better solution, once there is one, that end the search; None for never.
-        novelty_patience: expansions in a row without a new signature that end the search; None for never.
-        max_failures: calls that fail one after the other before the search fails.
+        patience: number of expansions without a better solution after which a search with a solution ends; None: never.
+        novelty_patience: number of expansions without a new signature after which the search ends; None: never.
+        max_failures: number of failed calls in a row after which the search fails.
         seed: breaks ties between equal scores; None keeps the order in which nodes were made.
     """
 
@@ -69,7 +69,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Generic[PayloadT]):
-    """A node to expand next, and the most children to ask for."""
+    """A node to expand next, and the most children to request."""
 
     node: Node[PayloadT]
     count: int
@@ -77,7 +77,7 @@ class Choice(Generic[PayloadT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion(Generic[PayloadT]):
-    """A node and its new children, in order; `is_failed` where proposing them failed."""
+    """A node and its new children, in order; `is_failed` means that the proposing call failed."""
 
     node: Node[PayloadT]
     children: Sequence[Node[PayloadT]]
@@ -85,30 +85,30 @@ class Expansion(Generic[PayloadT]):
 
 
 class SelectionPolicy(Protocol[PayloadT]):
-    """A policy: which nodes come next, and which are given up."""
+    """A policy that selects the nodes to expand and those to prune."""
 
     def choose(self) -> Sequence[Choice[PayloadT]]:
-        """Return the nodes to expand next, in order; none when the tree is exhausted."""
+        """Return the nodes to expand next, in order; empty when the tree is exhausted."""
         ...
 
     def settle(self, chosen: Sequence[Choice[PayloadT]], expansions: Sequence[Expansion[PayloadT]]) -> Collection[str]:
-        """Take what came of `chosen` and return the ids of the new nodes that are pruned.
+        """Record the `expansions` of `chosen` and return the ids of the new nodes that are pruned.
 
-        A chosen node without an expansion was not expanded for want of budget.
+        A chosen node without an expansion was not expanded because the budget did not cover it.
         """
         ...
 
 
 def rank(node: Node[PayloadT], *, seed: int | None) -> tuple[float, str, int]:
-    """Return what sorts nodes best first; a tie is broken by a hash of seed and id, without a seed by age."""
+    """Return the key that sorts nodes best first; a hash of seed and id breaks ties, or the age without a seed."""
     lot = "" if seed is None else hashlib.sha256(f"{seed}:{node.node_id}".encode()).hexdigest()
     return (-node.score, lot, node.number)
 
 
 class BeamSelection(Generic[PayloadT]):
-    """Breadth first: of each depth the `width` best nodes that are no solutions, as ToT-BFS (arXiv 2305.10601, Alg. 1).
+    """Breadth first: expands the `width` best nodes of each depth, as ToT-BFS (arXiv 2305.10601, Alg. 1).
 
-    Solutions take no place in the beam. A node that scores less than the best solution is pruned.
+    Solutions take no place among the `width` nodes. A node that scores less than the best solution is pruned.
     """
 
     def __init__(self, root: Node[PayloadT], plan: SearchPlan) -> None:
@@ -120,8 +120,8 @@ class BeamSelection(Generic[PayloadT]):
         """Return the frontier, the nodes of one depth."""
         return [Choice(node=node, count=self._plan.branching) for node in self._frontier]
 
-    def settle(self, chosen: Sequence[Choice[PayloadT]], expansions: Sequence[Expansion[PayloadT]]) -> Collection[str]:  # noqa: ARG002 - what was not expanded is left behind with its depth
-        """Make the next frontier of all new nodes."""
+    def settle(self, chosen: Sequence[Choice[PayloadT]], expansions: Sequence[Expansion[PayloadT]]) -> Collection[str]:  # noqa: ARG002 - the beam leaves a depth after one wave
+        """Select the next frontier from all new nodes."""
         made = [child for expansion in expansions for child in expansion.children]
         self._best = max([self._best, *(child.score for child in made if child.is_solution)])
         least = max(self._plan.min_score, self._best)
@@ -136,7 +136,7 @@ class BeamSelection(Generic[PayloadT]):
 
 @dataclass(slots=True, eq=False)
 class _Standing(Generic[PayloadT]):
-    """What UCT knows of a node. `open` counts the nodes of its subtree that may still be expanded, itself included."""
+    """The statistics of a node for UCT. `open` counts the nodes of its subtree, itself included, that are open."""
 
     node: Node[PayloadT]
     children: list[_Standing[PayloadT]] = field(default_factory=list)
@@ -151,20 +151,20 @@ class _Standing(Generic[PayloadT]):
 class UctSelection(Generic[PayloadT]):
     """Best first over the whole tree: UCT (Kocsis & Szepesvari, Bandit based Monte-Carlo Planning, ECML 2006).
 
-    From the root down to the child with the largest
+    The descent starts at the root and goes to the child with the largest
 
         Q(child) + 2 * C_p * sqrt(ln N(parent) / N(child))
 
-    where N counts the expansions at or below a node. An unvisited child (N = 0) comes before every visited one; of
-    several the best score first. There are no rollouts: an expansion is worth the best score among the new children
-    (0 without any), which is backed up to the root. Q is the middle between mean and maximum of what was backed up:
-    the maximum, because one good path is enough, the mean, because scores err.
+    where N counts the expansions at or below a node. An unvisited child (N = 0) comes before every visited one; among
+    unvisited children the best score comes first. There are no rollouts: the value of an expansion is the best score
+    among the new children (0 without any), and it is backed up to the root. Q is the average of the mean and the
+    maximum of the values backed up: the maximum, because one good path is enough, and the mean, because scores err.
 
-    With widening a node stays open after its expansion. The way down stops at the first open node that may have more
+    With widening a node stays open after its expansion. The descent stops at the first open node that may have more
     children, or that has nothing open below it.
 
-    While a node is being expanded it and its ancestors bear a virtual loss, one visit worth 0, so that the nodes
-    chosen for one wave differ (Chaslot et al., Parallel Monte-Carlo Tree Search, 2008).
+    While a node is being expanded, it and its ancestors have a virtual loss, one visit with the value 0, so that the
+    nodes chosen for one wave differ (Chaslot et al., Parallel Monte-Carlo Tree Search, 2008).
     """
 
     def __init__(self, root: Node[PayloadT], plan: SearchPlan) -> None:
@@ -174,7 +174,7 @@ class UctSelection(Generic[PayloadT]):
         self._set_open(self._root, is_open=plan.max_depth > 0)
 
     def choose(self) -> Sequence[Choice[PayloadT]]:
-        """Return up to `width` nodes; each is no longer open and bears its virtual loss until `settle`."""
+        """Return up to `width` nodes; each is no longer open and has a virtual loss until `settle`."""
         chosen: list[Choice[PayloadT]] = []
         while self._root.open and len(chosen) < self._plan.width:
             standing = self._descend()
@@ -185,7 +185,7 @@ class UctSelection(Generic[PayloadT]):
         return chosen
 
     def settle(self, chosen: Sequence[Choice[PayloadT]], expansions: Sequence[Expansion[PayloadT]]) -> Collection[str]:
-        """Take the virtual losses back, add the new nodes and back their values up."""
+        """Remove the virtual losses, add the new nodes and back up their values."""
         for choice in chosen:
             for each in self._trace(choice.node):
                 each.virtual -= 1
@@ -195,7 +195,7 @@ class UctSelection(Generic[PayloadT]):
             pruned |= {child.node_id for child in expansion.children if self._add(standing, child)}
             if not expansion.is_failed:
                 self._back_up(standing, max((child.score for child in expansion.children), default=0.0))
-            # What brought nothing new is not asked again: the search must end.
+            # A node without new children is not expanded again, because the search must end.
             if self._plan.widening is not None and expansion.children:
                 self._set_open(standing, is_open=True)
         return pruned
@@ -209,21 +209,21 @@ class UctSelection(Generic[PayloadT]):
         return standing
 
     def _is_due(self, standing: _Standing[PayloadT]) -> bool:
-        """Return whether a node is expanded itself, rather than one below it."""
+        """Return whether to expand the node itself instead of one below it."""
         if not standing.is_open:
             return False
         is_last = standing.open == 1
         return not standing.children or is_last or self._count_room(standing) > 0
 
     def _count_room(self, standing: _Standing[PayloadT]) -> int:
-        """Return how many children to ask for; 0 where widening allows no more for now."""
+        """Return how many children to request; 0 if widening allows no more now."""
         if self._plan.widening is None:
             return self._plan.branching
         most = self._plan.widening.bound_children(standing.visits + standing.virtual + 1)
         return min(self._plan.branching, max(most - len(standing.children), 0))
 
     def _rank_child(self, child: _Standing[PayloadT], parent_visits: int) -> tuple[float, float, str, int]:
-        """Return what sorts the children of a node, the one to descend to first."""
+        """Return the sort key of the children of a node; the child to descend to comes first."""
         visits = child.visits + child.virtual
         if not visits:
             return (-math.inf, *rank(child.node, seed=self._plan.seed))
@@ -232,7 +232,7 @@ class UctSelection(Generic[PayloadT]):
         return (-(quality + bonus), *rank(child.node, seed=self._plan.seed))
 
     def _add(self, parent: _Standing[PayloadT], node: Node[PayloadT]) -> bool:
-        """Hang a new node into the tree; return whether it is pruned."""
+        """Add a new node to the tree; return whether it is pruned."""
         standing = _Standing(node)
         self._standings[node.node_id] = standing
         parent.children.append(standing)
@@ -253,5 +253,5 @@ class UctSelection(Generic[PayloadT]):
             each.open += change
 
     def _trace(self, node: Node[PayloadT]) -> Sequence[_Standing[PayloadT]]:
-        """Return the standings from the root to `node`."""
+        """Return the standings on the path from the root to `node`."""
         return [self._root, *(self._standings[each.node_id] for each in node.path)]

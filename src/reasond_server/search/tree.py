@@ -1,4 +1,4 @@
-"""The tree: nodes that were judged, and the ports through which they are made."""
+"""The tree of judged nodes, and the ports of the proposer and the evaluator that make them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT_ID = "n0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an evaluator found out about one candidate.
+    """An evaluator's verdict on one candidate.
 
     Attributes:
-        score: 0.0-1.0; None where there is no evidence.
+        score: 0.0-1.0; None without evidence.
         is_solution: whether the candidate solves the task; a solution is never expanded.
-        signature: equal for candidates that behave alike, however they are written; empty where that was not observed.
-        evidence: what the verdict rests on, for the caller's own proposer and steps; the search does not read it.
+        signature: equal for candidates with the same behaviour, even if their text differs; empty if not observed.
+        evidence: the reasons for the verdict, for the caller's own proposer and steps; the search does not read it.
     """
 
     score: float | None = None
@@ -36,10 +36,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Node(Generic[PayloadT]):
-    """A place in the tree. Child `i` (from 0) of node `n0.2` is `n0.2.i`; the root is `n0`.
+    """A node of the tree. Child `i` (from 0) of node `n0.2` is `n0.2.i`; the root is `n0`.
 
-    `number` counts nodes in the order in which they were made, the root being 0. `score` is that of the verdict, or the
-    plan's `unknown_score` where the verdict has none.
+    `number` counts nodes in the order in which they were made; the root is 0. `score` is that of the verdict, or the
+    plan's `unknown_score` if the verdict has none.
     """
 
     node_id: str
@@ -57,12 +57,12 @@ class Node(Generic[PayloadT]):
 
     @property
     def is_judged(self) -> bool:
-        """Whether the evaluator had a score to give."""
+        """Whether the evaluator gave a score."""
         return self.verdict.score is not None
 
     @property
     def path(self) -> Sequence[Node[PayloadT]]:
-        """The nodes from the first below the root to this one; empty for the root."""
+        """The nodes on the path from the root, which is excluded, to this node; empty for the root."""
         path, node = [], self
         while node.parent is not None:
             path.append(node)
@@ -77,9 +77,9 @@ def build_root(payload: PayloadT) -> Node[PayloadT]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Generic[PayloadT]):
-    """What a proposer thinks of. Of candidates with the same `key` the tree keeps the first.
+    """A proposed child. The tree keeps only the first candidate with a given `key`.
 
-    `claims_solution` is what the proposer holds it to be. The verdict decides; the claim counts where there is none.
+    `claims_solution` says whether the proposer considers it a solution; it counts only if there is no verdict.
     """
 
     payload: PayloadT
@@ -89,7 +89,7 @@ class Candidate(Generic[PayloadT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposals(Generic[PayloadT]):
-    """The candidates of one expansion, best first if there is an order, and what they cost."""
+    """The candidates of one expansion, best first if they have an order, and their cost."""
 
     candidates: Sequence[Candidate[PayloadT]]
     spent: Cost = field(default_factory=Cost)
@@ -97,44 +97,44 @@ class Proposals(Generic[PayloadT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Verdicts in the order of the candidates that were judged; a missing one says as much as `Verdict()`."""
+    """Verdicts in the order of the judged candidates; a candidate without one counts as not judged."""
 
     verdicts: Sequence[Verdict]
     spent: Cost = field(default_factory=Cost)
 
 
 class Proposer(Protocol[PayloadT]):
-    """Expands nodes. Where `propose` raises a failure that the search was told of, the node has no children."""
+    """Expands nodes. If `propose` raises one of the search's `failures`, the node gets no children."""
 
     def bound_cost(self, node: Node[PayloadT], *, count: int) -> Cost:
         """Return the worst case of `propose`."""
         ...
 
     async def propose(self, node: Node[PayloadT], *, count: int) -> Proposals[PayloadT]:
-        """Return at most `count` ways to go on from `node`."""
+        """Return at most `count` candidates below `node`."""
         ...
 
 
 class Evaluator(Protocol[PayloadT]):
-    """Judges candidates; where all of one parent are judged in one call, they are compared with each other."""
+    """Judges candidates; a call that judges all candidates of a parent can compare them."""
 
     def bound_cost(self, parent: Node[PayloadT], *, count: int) -> Cost:
-        """Return the worst case of judging `count` candidates below `parent`, in however many batches."""
+        """Return the worst case of judging `count` candidates below `parent`, over all their batches."""
         ...
 
     def divide(self, candidates: Sequence[Candidate[PayloadT]]) -> Sequence[Sequence[Candidate[PayloadT]]]:
-        """Divide the candidates of one parent, in order, into what is judged in one call each."""
+        """Divide the candidates of one parent, in order, into batches; each batch is judged in one call."""
         ...
 
     async def judge(self, parent: Node[PayloadT], batch: Sequence[Candidate[PayloadT]]) -> Judgement:
-        """Return a verdict on each candidate of one batch. May raise as `Proposer.propose`."""
+        """Return a verdict on each candidate of one batch. May raise the same errors as `Proposer.propose`."""
         ...
 
 
 def content_key_of(*texts: str) -> str:
-    """Return a key that is equal for texts that differ only in case, white space and compatibility forms (NFKC).
+    """Return a SHA-256 key in hexadecimal; differences in case, white space and compatibility forms (NFKC) are ignored.
 
-    SHA-256 in hexadecimal; where one text ends and the next begins counts.
+    The boundaries between the texts are part of the key.
     """
     folded = (" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts)
     return hashlib.sha256("\0".join(folded).encode("utf-8", "replace")).hexdigest()

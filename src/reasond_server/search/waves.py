@@ -1,8 +1,8 @@
 """Waves: calls that run in parallel, whose results are taken in the order in which the calls were given.
 
-Nothing that happens depends on which call ends first. The calls of a wave are chosen before it begins, and their
-results are used after its last call has ended: the same replies give the same run, however long each takes. Calls are
-begun, cancelled and read in their order; no set is iterated.
+The outcome never depends on which call ends first. The calls of a wave are chosen before it begins, and their results
+are used after its last call has ended, so the same replies give the same run, however long each takes. Calls are
+started, cancelled and read in their order; no set is iterated.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ async def run_wave(
 ) -> Sequence[ResultT | FailureT]:
     """Make all `calls`, at most `at_once` at a time, and return their results in order.
 
-    A call that raises one of `failures` leaves that error in the place of its result, and the others go on. Any other
-    exception cancels the calls that are open and is raised; of several at once, that of the first call. When the caller
-    is cancelled, so are the calls. In each case all calls have ended when this function has, and what they raise while
-    they clean up is dropped.
+    If a call raises one of `failures`, that error takes the place of its result, and the other calls continue. Any
+    other exception cancels the open calls and is raised; if there are several, the one of the first call in order. When
+    the caller is cancelled, the calls are cancelled too. In each case all calls have ended when this function returns
+    or raises, and errors that they raise while they clean up are dropped.
 
     Raises:
-        InternalError: a call was cancelled though nobody cancelled the caller, which must not look as if.
-        Exception: whatever else a call raises.
+        InternalError: a call was cancelled although the caller was not; the caller must not seem to be cancelled.
+        Exception: any other exception of a call.
     """
     places = asyncio.Semaphore(at_once)
 
@@ -52,11 +52,11 @@ async def run_wave(
 
 
 async def _wait_for_all(tasks: Sequence[asyncio.Task[ResultT]]) -> BaseException | None:
-    """Wait until all have ended; cancel them, in order, once one of them fails or the caller is cancelled.
+    """Wait until all tasks have ended; cancel them in order when one of them fails or the caller is cancelled.
 
-    Return the first failure in the order of the tasks, of those that came before anything was cancelled. Not a
-    TaskGroup: before Python 3.13 that leaves its caller marked as cancelled after a failure, and hides a real
-    cancellation behind what a task raises meanwhile. Not asyncio.wait: it keeps tasks in sets.
+    Return the first failure, in the order of the tasks, among those that came before the cancellation. A TaskGroup
+    does not fit: before Python 3.13 it leaves its caller marked as cancelled after a failure, and a task's error hides
+    a real cancellation. asyncio.wait does not fit either, because it keeps tasks in sets.
 
     Raises:
         CancelledError: the caller was cancelled.
@@ -68,7 +68,7 @@ async def _wait_for_all(tasks: Sequence[asyncio.Task[ResultT]]) -> BaseException
     def note_end(task: asyncio.Task[ResultT]) -> None:
         nonlocal left
         left -= 1
-        # Asking for the exception also keeps it from being logged as one that nobody has seen.
+        # Reading the exception also prevents asyncio from logging it as never retrieved.
         if (not task.cancelled() and task.exception() is not None) or not left:
             is_due.set()
 
@@ -81,7 +81,7 @@ async def _wait_for_all(tasks: Sequence[asyncio.Task[ResultT]]) -> BaseException
             is_cancelled = True
         is_due.clear()
         if not is_stopping:
-            # Once: a second cancellation would cut short how they clean up.
+            # Cancel only once: a second cancellation would interrupt the clean-up of the tasks.
             is_stopping = True
             errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
             cause = next((error for error in errors if error is not None), None)

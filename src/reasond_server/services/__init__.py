@@ -1,6 +1,6 @@
-"""What is served: one module for each service, with its RPCs, JSON-RPC methods and permissions together.
+"""The services: one module for each, with its RPCs, JSON-RPC methods and permissions.
 
-The servers take a list of services and know none by name. A new service is a module here, its servicer in `grpc_api`,
+The servers take a list of services and know none by name. A new service needs a module here, a servicer in `grpc_api`,
 the parameters of its methods in `http_api`, and an entry in `DECLARED`.
 """
 

@@ -29,7 +29,7 @@ DECLARATION: Final = ServiceDeclaration(
 
 
 def serve_agents(service: AgentService) -> Service:
-    """Return AgentService over both wires."""
+    """Return AgentService for both transports."""
     get_card = Method(
         operation=DECLARATION.operation("GetAgentCard"), params=GetCardParams, run=partial(_get_card, service)
     )

@@ -1,4 +1,4 @@
-"""How a service declares itself, and what a running one brings to both wires."""
+"""The declaration of a service, and the parts of a running service for both transports."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ServiceDeclaration:
     Attributes:
         name: its full name in the protos.
         permissions: the permission that each of its RPCs needs, by the name of the RPC.
-        methods: its JSON-RPC methods, each with the RPC that does the same.
-        aliases: those of the methods that stand for one strategy, installed or not (seed 000 FR-6.4).
+        methods: its JSON-RPC methods, each with the equivalent RPC.
+        aliases: the methods that stand for one strategy, installed or not, with its name (seed 000 FR-6.4).
     """
 
     name: str
@@ -32,21 +32,21 @@ class ServiceDeclaration:
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        """What each RPC asks permission for, by the path that gRPC calls it by."""
+        """The operation for which each RPC needs permission, by gRPC path."""
         return {f"/{self.name}/{rpc}": self.operation(rpc) for rpc in self.permissions}
 
     def operation(self, rpc: str) -> Operation:
-        """Return what `rpc` asks permission for."""
+        """Return the operation for which `rpc` needs permission."""
         return Operation(name=rpc, permission=self.permissions[rpc])
 
     def operation_of(self, method: str) -> Operation:
-        """Return what the JSON-RPC method called `method` asks permission for."""
+        """Return the operation for which the JSON-RPC method `method` needs permission."""
         return self.operation(self.methods[method])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A service that runs: `register` adds its servicer to a gRPC server, `methods` serve JSON-RPC."""
+    """A running service: `register` adds its servicer to a gRPC server, `methods` serve JSON-RPC."""
 
     declaration: ServiceDeclaration
     register: Callable[[GenericRegistry], None]

@@ -1,4 +1,4 @@
-"""ReasoningService: tasks that strategies work out, and what can be done with any execution."""
+"""ReasoningService: tasks that strategies solve, and the operations on executions of any kind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serve_reasoning(
     write_timeout_s: float = 30.0,
     observer: CallObserver = UNOBSERVED,
 ) -> Service:
-    """Return ReasoningService over both wires; the limits are those of `ReasoningServicer`."""
+    """Return ReasoningService for both transports; the limits are those of `ReasoningServicer`."""
     servicer = ReasoningServicer(
         service=service, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
     )
@@ -71,7 +71,7 @@ def serve_reasoning(
 
 
 async def read_partial(service: ReasoningService, caller: Principal, execution_id: str) -> dict[str, Any]:
-    """Return what a failed execution has left, as the error of its call shows it."""
+    """Return the partial result of a failed execution, in the form in which the error of its call shows it."""
     view = await service.get(caller, execution_id)
     return result_json(view.result, view.steps)
 
@@ -81,7 +81,7 @@ def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[d
 
 
 def _executing(name: str, service: ReasoningService, alias: str | None) -> Method:
-    """Return the method that executes with the strategy `alias`, or with any."""
+    """Return the method that executes with the strategy `alias`; with None the request may name any strategy."""
     return Method(
         operation=DECLARATION.operation_of(name),
         params=ExecuteParams,

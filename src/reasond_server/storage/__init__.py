@@ -1,1 +1,1 @@
-"""Databases: where they are, their tables and migrations, and how to reach SQLite and PostgreSQL; knows no event."""
+"""Databases: addresses, tables, migrations, and connections to SQLite and PostgreSQL; independent of events."""

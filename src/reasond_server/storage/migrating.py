@@ -1,4 +1,4 @@
-"""Run the migrations of a database that exists; SQLAlchemy and Alembic are loaded here alone, and only for this."""
+"""Runs the migrations of an existing database; SQLAlchemy and Alembic are used only for this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def upgrade_schema(connection: Connection, revision: str = "head") -> None:
 
 
 def run_statements(statements: Iterable[str]) -> None:
-    """Run the statements of a revision in the migration that Alembic has under way."""
+    """Run the statements of a revision in the current migration of Alembic."""
     from alembic import op  # noqa: PLC0415 - as above
 
     connection = op.get_bind()
@@ -37,8 +37,8 @@ def run_statements(statements: Iterable[str]) -> None:
 def render_statements(database: str, statements: Iterable[str]) -> list[str]:
     """Return the statements of a revision for `database`, which is "sqlite" or "postgresql".
 
-    `{text}` is a text that is compared byte by byte, as Python and SQLite do: the order of pages must not depend on the
-    locale of a database.
+    `{text}` stands for a text type that is compared byte by byte, as in Python and SQLite, so that the order of pages
+    does not depend on the locale of a database.
     """
     text = 'TEXT COLLATE "C"' if database == "postgresql" else "TEXT"
     return [statement.format(text=text) for statement in statements]

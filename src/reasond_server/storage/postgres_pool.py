@@ -1,4 +1,4 @@
-"""A pool of connections to PostgreSQL, and one that listens; loaded only if PostgreSQL is configured."""
+"""A pool of connections to PostgreSQL, and one connection that listens; loaded only if PostgreSQL is configured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-# A server that only reads is a standby; another one takes the writes.
+# A read-only server is a standby: a fresh connection can reach the primary.
 _LOST: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -49,7 +49,7 @@ _MIGRATION_LOCK: Final = 7_263_150_921
 
 
 class PostgresPool:
-    """Connections to one database; each statement is a transaction unless the job opens one. Made by `open`."""
+    """Connections to one database; each statement is a transaction unless the job begins one. Made by `open`."""
 
     def __init__(self, pool: AsyncConnectionPool[PgConnection], *, conninfo: str, probe_interval_s: float) -> None:
         self._pool = pool
@@ -61,10 +61,10 @@ class PostgresPool:
     async def open(cls, conninfo: str, *, probe_interval_s: float = _PROBE_INTERVAL_S) -> PostgresPool:
         """Connect; the schema must be that of this release.
 
-        After `probe_interval_s` without a notice the listening connection is probed.
+        The listening connection is probed after `probe_interval_s` seconds without a notification.
 
         Raises:
-            SettingsError: the address is malformed, nobody answers there, it refuses us, or the schema differs.
+            SettingsError: the address is malformed, no server answers, it refuses the login, or the schema differs.
         """
         state = await asyncio.to_thread(read_database_state, conninfo)
         require_current(state, where=describe_address(conninfo))
@@ -83,12 +83,12 @@ class PostgresPool:
         return cls(pool, conninfo=conninfo, probe_interval_s=probe_interval_s)
 
     async def run(self, job: Callable[[PgConnection], Awaitable[ResultT]], *, repeats: bool = True) -> ResultT:
-        """Run `job` on a connection; if it was lost and `repeats` allows it, run it again on a fresh one.
+        """Run `job` on a connection; if the connection is lost and `repeats` is set, run it again on a fresh one.
 
         Raises:
-            StoreUnavailableError: the server cannot be reached, or lost the connection meanwhile.
-            StoreFullError: its disk is full.
-            InternalError: it refused the statement.
+            StoreUnavailableError: the server cannot be reached, or the connection was lost during the job.
+            StoreFullError: the disk of the server is full.
+            InternalError: the server refused the statement.
         """
         try:
             try:
@@ -96,7 +96,7 @@ class PostgresPool:
             except _LOST as error:
                 if not repeats or isinstance(error, (PoolTimeout, refusals.QueryCanceled, refusals.DiskFull)):
                     raise
-                # A restart leaves every idle connection dead; this replaces them all.
+                # After a restart of the server all idle connections are dead; this replaces them.
                 await self._pool.check()
                 return await self._run_job(job)
         except refusals.DiskFull as error:
@@ -107,7 +107,7 @@ class PostgresPool:
             raise InternalError("the database refused a statement") from error
 
     async def listen(self, channel: str, notify: Callable[[str], None], *, missed: Callable[[], None]) -> None:
-        """Call `notify` with every payload on `channel` from now on, and `missed` whenever some may have been lost."""
+        """Call `notify` with every payload on `channel` from now on, and `missed` whenever payloads may be lost."""
         ready = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(channel, notify, missed, ready), name="PostgreSQL listener")
         with suppress(TimeoutError):
@@ -157,20 +157,20 @@ class PostgresPool:
 
 
 def read_database_state(conninfo: str) -> SchemaState:
-    """Return the state of the database's schema. Raises as `PostgresPool.open`."""
+    """Return the state of the database's schema. Raises the same errors as `PostgresPool.open`."""
     with _connect(conninfo) as connection:
         return _read_state(connection)
 
 
 def migrate_database(conninfo: str) -> None:
-    """Bring the database to the schema of this release; several that try at once take turns.
+    """Migrate the database to the schema of this release; concurrent migrations run one after the other.
 
     Raises:
-        SettingsError: as `PostgresPool.open`, or a later release migrated it already.
+        SettingsError: as in `PostgresPool.open`, or a later release has already migrated the database.
     """
     import sqlalchemy as sa  # noqa: PLC0415 - a server whose schema is current never needs it
 
-    # psycopg connects, not SQLAlchemy, so that every form of address works.
+    # psycopg opens the connection instead of SQLAlchemy, so that every form of address works.
     engine = sa.create_engine("postgresql+psycopg://", creator=lambda: _connect(conninfo), poolclass=sa.NullPool)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
@@ -205,14 +205,14 @@ def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
-    # A schema may hold tables of other programs: only names that reasond needs are looked at.
+    # A schema may hold tables of other programs, so only the names that reasond needs are read.
     rows = connection.execute(
         "SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(FALSE)) AND tablename = ANY (%s)",
         [[VERSION_TABLE, *TABLES]],
     )
     names, row = {name for (name,) in rows}, None
     if VERSION_TABLE in names:
-        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - ours
+        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - a constant
     return state_of_tables(names, None if row is None else row[0])
 
 
@@ -222,7 +222,7 @@ async def _configure(connection: PgConnection) -> None:
 
 
 async def _forward_notices(connection: PgConnection, notify: Callable[[str], None], *, probe_interval_s: float) -> None:
-    """Pass notices on until the connection is lost; a probe finds that out if nothing arrives."""
+    """Forward notifications until the connection is lost; if none arrive, a probe detects the loss."""
     while True:
         async for notice in connection.notifies(timeout=probe_interval_s):
             notify(notice.payload)

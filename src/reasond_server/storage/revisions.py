@@ -1,4 +1,4 @@
-"""Which revision a database is at, whether this release works with it, and what makes a new one; needs no library."""
+"""The revision of a database, its comparison with this release, and the statements for a new database."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
-"""All revisions in order; the last one is what this release works with."""
+"""All revisions in order; this release needs the last one."""
 VERSION_TABLE: Final = "alembic_version"
-"""Where Alembic notes the revision of a database."""
+"""The table in which Alembic stores the revision of a database."""
 TABLES: Final = frozenset({"executions", "entries", "claims", "forgotten", "agents"})
 """The tables of this release."""
 _MAIN_TABLE: Final = "executions"
@@ -28,7 +28,7 @@ _NOTE_REVISION: Final = f"INSERT INTO {VERSION_TABLE} (version_num) VALUES ('{RE
 
 
 class SchemaState(Enum):
-    """How the schema of a database compares with that of this release."""
+    """The schema of a database compared with that of this release."""
 
     EMPTY = auto()
     BEHIND = auto()
@@ -40,12 +40,12 @@ def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState
     """Return the state of a database with tables of these names; `revision` is from its version table.
 
     Raises:
-        SettingsError: the tables are another program's.
+        SettingsError: the tables belong to another program.
     """
     others = set(names) - {VERSION_TABLE}
     if revision is None and not others:
         return SchemaState.EMPTY
-    # A later release still has the table that everything else belongs to.
+    # Every later release still has the main table.
     if revision is None or (revision not in REVISIONS and _MAIN_TABLE not in others):
         raise SettingsError(
             f"The database holds tables that reasond did not make{_list_some(others)}",
@@ -57,16 +57,16 @@ def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState
 
 
 def _list_some(names: Collection[str]) -> str:
-    """Return a few of `names` in words for a message; nothing if there are none."""
+    """Return a few of `names` for a message; an empty text if there are none."""
     few = [show(name) for name in sorted(names)[:_NAMED]]
     return f" ({', '.join(few)}{' and others' if len(names) > _NAMED else ''})" if few else ""
 
 
 def require_current(state: SchemaState, *, where: str) -> None:
-    """Refuse a database that this release does not work with; `where` names it, without password.
+    """Refuse a database whose schema is not that of this release; `where` names the database, without a password.
 
     Raises:
-        SettingsError: it is empty, behind or ahead.
+        SettingsError: the database is empty, behind or ahead.
     """
     if state is SchemaState.AHEAD:
         raise SettingsError(
@@ -79,6 +79,6 @@ def require_current(state: SchemaState, *, where: str) -> None:
 
 
 def build_sqlite_statements() -> list[str]:
-    """Return what makes an empty SQLite file one of this release, in order, for one transaction."""
+    """Return the statements that create the schema in an empty SQLite file, in order, for one transaction."""
     made = [statement for module in IN_ORDER for statement in render_statements("sqlite", module.STATEMENTS)]
     return [_MAKE_VERSION_TABLE, *made, _NOTE_REVISION]

@@ -1,4 +1,4 @@
-"""One SQLite file: one thread writes, a few threads read, and the event loop waits for neither."""
+"""One SQLite file: one thread writes, a few threads read, and the event loop never blocks."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger("reasond.storage")
 _READERS: Final = 2
 _PAGE_BYTES: Final = 4096
-# Every connection would take 2 MB: the system keeps the pages of the file anyway.
+# The default is 2 MB per connection, but the operating system caches the pages of the file anyway.
 _WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
-# Only on Linux the locks of `flock` and those of SQLite on one file do not meet; elsewhere a file beside it is locked.
+# Only on Linux are `flock` locks independent of SQLite's locks on the same file; elsewhere a separate file is locked.
 _LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
 _KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
-# What SQLite's error at the start means, and what to do about it. Only damage is a reason to move the file away.
+# Meaning and remedy of each SQLite error at the start. Only damage is a reason to move the file away.
 _DAMAGE: Final = ("is damaged", "Restore it from a backup, or move it away: the server then begins with an empty one.")
 _FULL: Final = ("cannot be written: its disk, or [store] max_file_bytes, is full", f"Free space there. {_KEEP_IT}")
 _UNUSABLE: Final = {
@@ -62,12 +62,12 @@ _NOT_OPENED: Final = (
 class SqliteFile:
     """An open database file, locked against other processes; made by `open`.
 
-    It uses the driver of the standard library. SQLAlchemy and Alembic would take 25 MB and a third of the start, so
-    they are loaded only to migrate a file of an earlier release.
+    It uses the driver of the standard library. SQLAlchemy and Alembic would take 25 MB and a third of the start time,
+    so they are loaded only to migrate a file of an earlier release.
 
     `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
-    (or `max_file_bytes`) is full, and StoreUnavailableError if the file cannot be reached or is closed, or the file at
-    `path` is another one or none by now: what is written to a deleted file is lost with this process.
+    (or `max_file_bytes`) is full. They raise StoreUnavailableError if the file cannot be reached, is closed, or was
+    deleted or replaced at `path`: data written to a deleted file is lost when this process ends.
     """
 
     def __init__(self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
@@ -86,23 +86,23 @@ class SqliteFile:
     ) -> SqliteFile:
         """Open the file, and create it and its tables if it does not exist; `max_file_bytes` 0 means no limit.
 
-        SQLite checks the whole file if it has at most `checked_bytes`, or was not closed.
+        SQLite checks the whole file if it has at most `checked_bytes` bytes, or was not closed properly.
 
         Raises:
-            SettingsError: another process has it open, it is no database, it is damaged, it cannot be written, or
-                its schema is not that of this release.
+            SettingsError: another process has the file open; the file is not a database, is damaged, or cannot be
+                written; or its schema is not that of this release.
         """
         return await asyncio.to_thread(_open, path, synchronous, max_file_bytes, checked_bytes)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file that is open here is still the one at its path."""
+        """Whether the open file is still the one at its path."""
         return self._identity is not None and _read_identity(self._path) == self._identity
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
-        """Run `job` in a transaction of its own; call `then` on the event loop after the commit.
+        """Run `job` in its own transaction; call `then` on the event loop after the commit.
 
-        `then` is called even if the caller is cancelled meanwhile, because the commit happens all the same.
+        `then` is called even if the caller is cancelled meanwhile, because the commit still happens.
         """
         future = _submit(self._writing, self._run_write, job)
 
@@ -114,11 +114,11 @@ class SqliteFile:
         return await asyncio.shield(future)
 
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        """Run `job`, which only reads, in a transaction of its own."""
+        """Run `job`, which only reads, in its own transaction."""
         return await _submit(self._reading, self._run_read, job)
 
     async def erase(self) -> None:
-        """Empty the write-ahead log, which contains old pages until then."""
+        """Truncate the write-ahead log, which still contains deleted pages."""
 
         def checkpoint() -> None:
             with _translate_errors():
@@ -127,7 +127,7 @@ class SqliteFile:
         await _submit(self._writing, checkpoint)
 
     async def aclose(self) -> None:
-        """Wait for jobs under way, close the file and release the lock."""
+        """Wait for running jobs, close the file and release the lock."""
         await asyncio.to_thread(self._close)
 
     def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
@@ -136,10 +136,10 @@ class SqliteFile:
             return job(connection)
 
     def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        # A new reader would open, or make, another file.
+        # A new reader would open or create another file.
         self._require_in_place()
         with _translate_errors():
-            # There are as many threads as readers: a thread finds a free reader, or makes its own.
+            # There are as many threads as readers, so a thread finds a free reader or opens its own.
             try:
                 connection = self._readers.get_nowait()
             except queue.Empty:
@@ -181,7 +181,7 @@ def _submit(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: ob
 
 
 def migrate_file(path: Path) -> None:
-    """Bring the file to the schema of this release; create it if it does not exist. Raises as `SqliteFile.open`."""
+    """Migrate the file to the schema of this release, or create it. Raises the same errors as `SqliteFile.open`."""
     lock = _lock_file(path)
     try:
         with _refuse_unusable(path), closing(_connect(path, synchronous="FULL")) as connection:
@@ -198,7 +198,7 @@ def migrate_file(path: Path) -> None:
 
 
 def read_file_state(path: Path) -> SchemaState:
-    """Return the state of the file's schema, without changing or locking it. Raises as `SqliteFile.open`."""
+    """Return the state of the schema without changing or locking the file. Raises the errors of `SqliteFile.open`."""
     if not path.exists():
         return SchemaState.EMPTY
     with _refuse_unusable(path), closing(_connect_reader(path, "NORMAL")) as connection:
@@ -230,7 +230,7 @@ def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int)
 
 
 def _read_state(connection: Connection) -> SchemaState:
-    """Return the state of the schema; nothing is changed, because the file may be another program's."""
+    """Return the state of the schema; the file is not changed, because it may belong to another program."""
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     names = {name for (name,) in connection.execute(query)}
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
@@ -246,7 +246,7 @@ def _make_tables(connection: Connection) -> None:
 
 def _upgrade(connection: Connection) -> None:
     """Run the migrations that the file lacks, all or none."""
-    # Loaded here: a server whose schema is current never needs it.
+    # Imported here because a server with a current schema never needs it.
     import sqlalchemy as sa  # noqa: PLC0415 - as above
 
     from reasond_server.storage.migrating import upgrade_schema  # noqa: PLC0415 - as above
@@ -255,19 +255,19 @@ def _upgrade(connection: Connection) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begin(begun: sa.Connection) -> None:
-        # Begin as a writer: the driver would begin as a reader and fail at the first write.
+        # The driver begins as a reader, which would fail at the first write, so begin as a writer.
         begun.exec_driver_sql("BEGIN IMMEDIATE")
 
     try:
         with engine.begin() as upgraded:
             upgrade_schema(upgraded)
     except sa.exc.DBAPIError as error:
-        # The driver's own error is what `_refuse_unusable` translates.
+        # `_refuse_unusable` translates the driver's own errors.
         raise error.orig or error from error
 
 
 def _needs_check(path: Path, checked_bytes: int) -> bool:
-    """Return whether to check the whole file; call it before the file is opened, which removes the log."""
+    """Return whether to check the whole file; call this before the file is opened, because opening removes the log."""
     log, size = path.with_name(f"{path.name}-wal"), path.stat().st_size
     if size <= checked_bytes:
         return True
@@ -283,9 +283,9 @@ def _require_sound(connection: Connection, path: Path) -> None:
 
 
 def _lock_file(path: Path) -> int:
-    """Create the file for its owner alone and lock it against other processes; return the lock's descriptor.
+    """Create the file with access for its owner only and lock it against other processes; return the lock's descriptor.
 
-    The lock belongs to the file itself, so that nothing that is deleted beside it lets a second process in.
+    On Linux the lock is on the database file itself, so deleting another file never lets a second process in.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -306,7 +306,7 @@ def _lock_file(path: Path) -> int:
 
 
 def _read_identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at `path` from any other; None if there is none."""
+    """Return device and inode of the file at `path`, which identify it; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -316,13 +316,13 @@ def _read_identity(path: Path) -> tuple[int, int] | None:
 
 def _connect(path: Path, *, synchronous: str) -> Connection:
     """Return a connection; `_run_transaction` begins its transactions."""
-    # One thread at a time uses it; another one closes it.
+    # Only one thread at a time uses the connection, but another thread closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     _set_pragmas(
         connection,
         "busy_timeout = 5000",
         "foreign_keys = ON",
-        # Deleted content is overwritten, as DeleteExecution promises.
+        # DeleteExecution promises that deleted content is overwritten.
         "secure_delete = ON",
         f"synchronous = {synchronous}",
     )
@@ -336,14 +336,14 @@ def _connect_reader(path: Path, synchronous: str) -> Connection:
 
 
 def _prepare_writer(connection: Connection, max_file_bytes: int = 0) -> None:
-    """Let a connection write; this changes the file, so it is known by now that the file is ours."""
+    """Prepare a connection for writing; this changes the file, so call it only after the file was checked."""
     _set_pragmas(connection, f"page_size = {_PAGE_BYTES}", "journal_mode = WAL", f"cache_size = -{_WRITER_CACHE_KIB}")
     if max_file_bytes:
         _set_pragmas(connection, f"max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
 
 
 def _set_pragmas(connection: Connection, *pragmas: str) -> None:
-    """Set `pragmas`, or close the connection."""
+    """Set `pragmas`; close the connection if that fails."""
     try:
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}").close()
@@ -354,20 +354,20 @@ def _set_pragmas(connection: Connection, *pragmas: str) -> None:
 
 @contextmanager
 def _run_transaction(connection: Connection, begin: str) -> Iterator[Connection]:
-    """Commit the work of the body, or undo it if it raises."""
+    """Commit the work of the body, or roll it back if the body raises."""
     connection.execute(begin)
     try:
         yield connection
         connection.execute("COMMIT")
     finally:
-        # A full disk has undone the transaction already.
+        # After an error such as a full disk, SQLite has already rolled the transaction back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise the driver's errors as our own."""
+    """Convert the driver's errors to errors of reasond."""
     try:
         yield
     except sqlite3.Error as error:
@@ -381,7 +381,7 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
             "The disk, or the file of the store, is full",
             remedy="Free space, or raise [store] max_file_bytes.",
         )
-    # Its text may contain a statement; the name says whether it is the disk, a quota, or another program.
+    # The error's text may contain a statement; its name is enough to tell a disk, a quota and another program apart.
     _log.warning("the file of the store failed", extra={"error": getattr(error, "sqlite_errorname", "unknown")})
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailableError(
@@ -393,7 +393,7 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
 
 @contextmanager
 def _refuse_unusable(path: Path) -> Iterator[None]:
-    """Raise the driver's errors at the start as errors of the configuration."""
+    """Convert the driver's errors at the start to SettingsError."""
     try:
         yield
     except sqlite3.Error as error:

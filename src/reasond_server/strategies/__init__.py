@@ -1,1 +1,1 @@
-"""Ways of working a question out, one file or package each; none imports another, none knows the transport."""
+"""Reasoning strategies, one file or package each. No strategy imports another or depends on the transport."""

@@ -64,7 +64,7 @@ class BoundedContextConfig(StrategyConfig):
     max_iterations: Annotated[
         int, Field(ge=1, le=50, description="Most reasoning iterations; reading material is not counted.")
     ] = 5
-    # Not strict, because JSON has no enums and strict Pydantic takes no strings for them.
+    # Not strict, because JSON has no enums, and strict Pydantic refuses strings for them.
     carryover_mode: Annotated[
         CarryoverMode,
         Field(
@@ -81,7 +81,7 @@ class BoundedContextConfig(StrategyConfig):
 
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
-        """Return the parameters; a carryover of a weaker level than the window is at most half of the window."""
+        """Return the parameters; limit carryover_size to half of a chunk_size from a stronger level."""
         values = super().combine(*levels)
         window, carryover = values.get("chunk_size"), values.get("carryover_size", _DEFAULT_CARRYOVER_SIZE)
         setting = next((level for level in reversed(levels) if {"chunk_size", "carryover_size"} & level.keys()), {})
@@ -91,38 +91,36 @@ class BoundedContextConfig(StrategyConfig):
 
 
 class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
-    """Windows of C = chunk_size tokens; at most m = carryover_size tokens go from one to the next.
+    """Windows of C = chunk_size tokens; at most m = carryover_size tokens are passed from one to the next.
 
-    For every call prompt + carryover + generated <= C: by the server's count where it tells one, else by the
-    model's counter. Where that only estimates, it holds by the estimate (`is_window_exact` false), and the model may
-    count more.
-    `context.window_plan` states the arithmetic, and what happens where a server counts more.
+    For every call, prompt + carryover + generated <= C. The server's count is used if it reports one, else the count of
+    the model's counter. If that is an estimate, the bound holds only by the estimate (`is_window_exact` false), and the
+    model may count more. `context.window_plan` has the arithmetic, and the handling of servers that count more.
 
-    When to use: material or reasoning that does not fit one window, or a bound on memory and attention. Not
-    for what fits: one pass of `chain_of_thought` costs fewer tokens.
+    When to use: for material or reasoning that does not fit one window, or to bound memory and attention. If
+    everything fits one window, one pass of `chain_of_thought` costs fewer tokens.
 
     Reading: material that does not fit one window is read in segments, one call each. Reasoning: then at most
-    `max_iterations` calls see question and notes; the last is told to answer. What a window passes on,
-    `context.carryover` says. A window that was cut at its limit costs one more call in the modes hybrid and
-    summary, of at most 0.15 (C - m) tokens to write. An answer given before the last segment is kept as notes.
-    An answer in the first call costs one call.
+    `max_iterations` calls see question and notes, and the last one must answer. `context.carryover` describes the
+    notes. In the modes hybrid and summary, a window that was cut at its limit needs one more call, which writes at most
+    0.15 (C - m) tokens. An answer before the last segment is kept as notes. An answer in the first call costs one call.
 
-    Cost: q are the tokens of question, rules and all fences, D those of the material, I the iterations, and R is 0 for
-    tail and else at most 0.15 (C - m) and the request. There are at most D / (C - q - m - C/8 - R) windows that read,
-    twice that where boundaries fall badly, and I more, each of at most C tokens; at most twice as many calls. All are
-    counted as the plan counts; where a server counts more, passages get shorter and more. Linear in D and I, attention
-    at most calls * C(C+1)/2. Every window is sent the question and the notes again, so more tokens are billed than in
-    one pass (`tokens_pct` is never positive). Memory: one window, and 17 bytes of each one before.
-    Latency: that of the calls, one after the other.
+    Cost: q is the number of tokens of question, rules and all fences, D that of the material, and I the number of
+    iterations. R is 0 for tail, else at most 0.15 (C - m) plus the request. There are at most D / (C - q - m - C/8 - R)
+    reading windows, or twice as many with bad boundaries, plus I windows, each of at most C tokens, and at most twice
+    as many calls. These numbers are by the counter of the plan; if a server counts more, there are more and shorter
+    segments. The cost is linear in D and I, and attention is at most calls * C(C+1)/2. Every window has the question
+    and the notes again, so more tokens are billed than in one pass (`tokens_pct` is never positive). Memory: one
+    window, and 17 bytes for each earlier one. Latency: the calls are sequential.
 
-    Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
-    one pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; the default carryover of half
-    a window (seed 000) is the costliest choice of m. A summary that fails is replaced by facts and tail, with a
-    warning. A run that repeats itself is told to answer in its next window and ends there. Text whose reply is empty is
-    shown once more, in one call more that the budget pays and I does not count. Two empty replies in a row, or a last
+    Failure modes: facts that the carryover drops are lost. Untrained models lose quality at C = 8192 compared with
+    one pass (arXiv 2510.06557, figures for models off the shelf), less at 16384. The default carryover of half
+    a window (seed 000) is the most expensive choice of m. A failed summary is replaced by facts and tail, with a
+    warning. A run that repeats itself must answer in its next window and ends there. Text whose reply is empty is
+    shown again in one more call, which counts for the budget but not for I. Two empty replies in a row, or a last
     window that hidden reasoning used up, end the run as TRUNCATED; `is_only_hidden_reasoning` of the last line of the
-    metrics tells which. A budget that ends after the first
-    step ends the run as BUDGET_EXHAUSTED with the best answer so far.
+    metrics shows which. A budget that is exhausted after the first step ends the run as BUDGET_EXHAUSTED with the best
+    answer so far.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
     """
@@ -143,7 +141,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: BoundedContextConfig, model: ChatModel) -> None:
-        """Refuse what cannot work; linear in the task's texts.
+        """Refuse tasks that cannot work. Takes time linear in the task's texts.
 
         Raises:
             InvalidConfigError: chunk_size is larger than the model's window or too small for carryover_size, or
@@ -165,7 +163,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
 
         Raises:
             TokenBudgetExhaustedError: the budget does not cover the first call.
-            ContextExhaustedError: by the server's count nothing useful fits a window.
+            ContextExhaustedError: by the server's count, a window has no room for output.
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
         work = partial(_plan, task, config, model, nonce)
@@ -226,11 +224,11 @@ class _Progress:
         self._is_window_exact = True
 
     def render_notes(self, counter: TokenCounter) -> str:
-        """Return the carryover within its size by `counter`."""
+        """Return the carryover, within carryover_size by `counter`."""
         return self._carryover.render(counter=counter, limit=self._config.carryover_size)
 
     def adopt(self, fitted: FittedWindow) -> None:
-        """Take over what holds for the next window."""
+        """Use the counter and the exactness of `fitted` for the next window."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
         self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
@@ -244,7 +242,7 @@ class _Progress:
         summary: Summary | None,
         elapsed_s: float,
     ) -> Step:
-        """Book the window, make what it carries over, and return its step."""
+        """Book the window, make its carryover, and return its step."""
         window, written = fitted.window, reply.parsed.written
         is_generated = ending is None and bool(written)
         made = self._compress(reply, summary) if is_generated else None
@@ -253,7 +251,7 @@ class _Progress:
         notes = made.text if made else ""
         if ending is None and made is None:
             notes = self.render_notes(self._counter)
-        # Only reasoning is watched: every window that reads sees another text.
+        # Only reasoning windows are compared, because every reading window shows another text.
         if is_generated and window.reading is None and self._guard.note_repetition(text=written, notes=notes):
             self.is_repeating = True
             self.accounts.warn(_REPEATING)
@@ -312,7 +310,7 @@ class _Progress:
     ) -> int:
         """Book the window and return its tokens."""
         usages = [reply.usage, *([summary.usage] if summary and summary.usage else [])]
-        # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
+        # The server may ignore limits, or count differently than it answers, so the reported usage is checked too.
         is_kept = all(usage.total_tokens <= self._config.chunk_size for usage in usages)
         self._is_window_exact = self._is_window_exact and is_kept and (summary is None or summary.is_exact)
         self.accounts.book_cut_call(reply.cut_usage + (summary.cut_usage if summary else NOTHING))
@@ -331,7 +329,7 @@ class _Progress:
 async def _summarize(
     fitted: FittedWindow, reply: ModelReply, config: BoundedContextConfig, model: ChatModel
 ) -> Summary | None:
-    """Return the summary of a window that its limit cut, made by a call of its own; None where none is due."""
+    """Return the summary of a window that was cut at its limit, made by a separate call; None if none is needed."""
     is_cut = reply.finish is ModelFinish.LENGTH and not reply.parsed.is_closed
     if config.carryover_mode is CarryoverMode.TAIL or not is_cut:
         return None

@@ -54,16 +54,16 @@ class _JudgedReply:
 
 
 class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
-    """One call that holds everything: question, material and thinking.
+    """One call with question, material and all thinking.
 
-    Cost: one call of P + G tokens, P for the prompt and G <= max_tokens written; its attention grows with
-    (P + G)^2. Memory: the reply. Latency: that of the model for G tokens.
+    Cost: one call of P + G tokens: P for the prompt and G <= max_tokens of output. Its attention grows with
+    (P + G)^2. Memory: the reply. Latency: the time of the model for G tokens.
 
-    Failure modes: a prompt that leaves the model's context window fewer than 100 tokens is refused before
-    anything is spent; one that leaves less than `max_tokens` lowers the limit, with a warning. A reply cut
-    off by its limit ends TRUNCATED and keeps what there is of the answer; a reply without a tagged answer is
-    taken for the answer whole (ANSWERED_UNTAGGED). With `show_reasoning` off nothing before the answer leaves
-    the strategy and its step is empty, so an untagged answer comes only at the end.
+    Failure modes: a prompt that leaves fewer than 100 tokens of the model's context window is refused before anything
+    is spent. A prompt that leaves fewer than `max_tokens` reduces the limit, with a warning. A reply that was cut at
+    its limit ends TRUNCATED and keeps the beginning of the answer. A reply without a tagged answer is the answer as a
+    whole (ANSWERED_UNTAGGED). With `show_reasoning` off, no text before the answer leaves the strategy and the step is
+    empty, so an untagged answer is returned only at the end.
 
     Source: seed 001 (parameters, metrics, trace); Wei et al. 2022, arXiv 2201.11903.
     """
@@ -78,7 +78,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
     is_replayable: ClassVar[bool] = True
 
     async def run(self, task: Task, context: RunContext[ChainOfThoughtConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Make the one call; see the base class.
+        """Make one call; see the base class.
 
         Raises:
             ContextExhaustedError: the prompt leaves no room in the model's context window.
@@ -133,7 +133,7 @@ def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -
 
 
 def _judge(reply: ModelReply) -> _JudgedReply:
-    """Find the answer of a reply and whether it is whole."""
+    """Return the thought, the answer and the finish reason of a reply."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()

@@ -1,4 +1,4 @@
-"""Self-consistency: several independent samples of one prompt, whose final answers vote."""
+"""Self-consistency: several independent samples of one prompt, and a vote over their final answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RULES: Final = (
     "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
     "the question asks for one."
 )
-# Shares such as 0.6 of 5 votes must not fail by the last bit of a float.
+# A share such as 0.6 of 5 votes must not fail because of floating-point rounding.
 _TOLERANCE = 1e-9
 _LADDER_SPREAD: Final = 0.3
 _LEAST_TEMPERATURE: Final = 0.05
@@ -67,24 +67,24 @@ class SelfConsistencyConfig(StrategyConfig):
 
 
 class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
-    """Sample the same prompt n = samples times, at slightly different temperatures, and let the answers vote.
+    """Sample the same prompt n = samples times, at slightly different temperatures, and count the answers as votes.
 
-    Votes are counted on normalised answers (`context.answers`); of equals the answer that was given first wins.
-    Samples are taken in waves of as many as can decide the vote at the earliest, (n + 1) // 2 in the first, at most 8
-    at once, and none any more once nothing can change the outcome. The very first sample begins alone, the others of
-    its wave when it has begun to write, or after a second: then a server with a prefix cache has read the prompt
-    once.
+    Votes are counted over normalised answers (`context.answers`); in a tie, the answer that was given first wins.
+    Samples are taken in waves. A wave has the fewest samples that can decide the vote, (n + 1) // 2 in the first wave,
+    at most 8 at once. Sampling ends as soon as no further sample can change the outcome. The first sample begins alone;
+    the others of its wave begin when it has begun to write, or after a second. So a server with a prefix cache reads
+    the prompt only once.
 
-    Cost: between (n + 1) // 2 and n calls, fewer where min_agreement is out of reach before, of P + G tokens, P for the
-    prompt, cached from the second call on where the provider does, and G <= max_tokens written. Memory: the samples.
-    Latency: one call if the first wave agrees, up to n // 2 + 1 calls one after the other if the vote stays open to the
-    end.
+    Cost: between (n + 1) // 2 and n calls, or fewer if min_agreement becomes impossible earlier. A call has P + G
+    tokens: P for the prompt, cached from the second call on if the provider caches, and G <= max_tokens of output.
+    Memory: the samples. Latency: one call if the first wave agrees, up to n // 2 + 1 sequential calls if the vote is
+    open until the end.
 
-    Failure modes: errors that most samples share win the vote. Without a right answer among the samples no vote finds
-    it. Answers that are texts rather than values seldom agree. A sample that fails, or ends without an answer, casts
-    no vote, and agrees with none; a warning counts them. Below min_agreement nothing is answered: MAX_ITERATIONS,
-    `is_abstained`, and the counts in a warning. A budget that ends early leaves the vote to what there is
-    (BUDGET_EXHAUSTED).
+    Failure modes: an error that most samples share wins the vote. If no sample has the right answer, no vote can find
+    it. Answers that are texts rather than values rarely agree. A sample that fails or ends without an answer casts no
+    vote and counts as disagreement; a warning has their number. Below min_agreement the run gives no answer:
+    MAX_ITERATIONS, `is_abstained`, and the counts in a warning. If the budget is exhausted early, the samples so far
+    decide (BUDGET_EXHAUSTED).
 
     Source: Wang et al. 2022, arXiv 2203.11171.
     """
@@ -102,7 +102,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: SelfConsistencyConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's
-        """Refuse a temperature at which all samples would be the same.
+        """Refuse a temperature at which all samples would be equal.
 
         Raises:
             InvalidConfigError: temperature is 0 with more than one sample.
@@ -117,14 +117,15 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
             )
 
     async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Sample in waves, then count; see the base class. Steps come in sample order, at the end of each wave.
+        """Take samples in waves, then count the votes; see the base class.
 
-        Nothing is streamed in between (no Wrote): samples are written side by side.
+        The steps of a wave are yielded in sample order at its end. No text is streamed (no Wrote), because samples are
+        written in parallel.
 
         Raises:
             ContextExhaustedError: the prompt leaves no room in the model's context window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
-            ModelError: every sample failed; the first one's error.
+            ModelError: every sample failed; this is the error of the first one.
         """
         poll = await prepare_poll(task, context)
         while not poll.is_over:
@@ -135,7 +136,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TakenSample:
-    """A sample, whether it tagged its answer, and whether the provider withheld its text."""
+    """A sample, whether its answer was tagged, and whether the provider withheld its text."""
 
     sample: Sample
     is_tagged: bool
@@ -161,30 +162,30 @@ class Poll:
 
     @property
     def tally(self) -> Tally:
-        """The votes so far; a sample that failed is one without an answer."""
+        """The votes so far; a failed sample counts as one without an answer."""
         cast = [each.sample.normalized_answer for each in self.samples]
         return Tally(cast=[*cast, *[""] * (self.taken - len(cast))])
 
     @property
     def left(self) -> int:
-        """Samples that may still be taken."""
+        """Number of samples that may still be taken."""
         return self.config.samples - self.taken
 
     @property
     def is_decided(self) -> bool:
-        """Whether the samples that are left cannot change the outcome."""
+        """Whether the remaining samples cannot change the outcome."""
         return self.tally.is_decided(self.left, min_agreement=self.config.min_agreement)
 
     @property
     def is_over(self) -> bool:
-        """Whether no further sample is taken: also where a whole wave failed before anything was sampled."""
+        """Whether sampling has ended, also because all samples of the first wave failed."""
         is_down = bool(self.errors) and not self.samples
         return not self.left or self.is_out_of_budget or is_down or self.is_decided
 
     async def take_wave(self) -> Sequence[Step]:
         """Take the samples of one wave and return their steps."""
         most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), _SAMPLES_AT_ONCE)
-        # The very first call is the meter's to refuse or to shorten: a small budget may still buy one answer.
+        # The meter refuses or shortens the very first call: a small budget may still suffice for one answer.
         covered = [place for place in range(most) if self._reserve(is_first=not (self.taken or place))]
         if not covered:
             self.is_out_of_budget = True
@@ -219,12 +220,12 @@ class Poll:
         return self.allowance.reserve(self.worst, is_forced=is_first)
 
     async def _take_sample(self, place: int, temperature: float, begun: asyncio.Event) -> ModelReply:
-        """Take one sample: the first of all at once; the others when it writes or ends, at the latest after a second.
+        """Take one sample. All except the first wait until that one writes or ends, but at most one second.
 
-        A model that does not show its reasoning may say nothing for long.
+        The wait is limited because a model that does not stream its reasoning may send nothing for long.
         """
         if place:
-            # Not wait_for: that of Python 3.11 loses a cancellation that comes as the event is set.
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives when the event is set.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WARM_UP_S):
                     await begun.wait()
@@ -234,7 +235,7 @@ class Poll:
             max_tokens=self.max_tokens,
             temperature=temperature,
             kinds=(TagKind.ANSWER,),
-            # Samples at the same temperature ask for the same, and a replay must not swap them.
+            # Samples at the same temperature have equal requests, and a replay must not swap them.
             label=f"sample {self.taken + place}",
         )
         try:
@@ -259,10 +260,10 @@ class Poll:
         )
 
     def build_outcome(self) -> Outcome:
-        """Count the votes.
+        """Count the votes and return the outcome.
 
         Raises:
-            ReasondError: there is no sample; the first call's error.
+            ReasondError: there is no sample; this is the error of the first call.
         """
         if not self.samples:
             raise self.errors[0]
@@ -293,7 +294,7 @@ class Poll:
         return FinishReason.ANSWERED if is_tagged else FinishReason.ANSWERED_UNTAGGED
 
     def _explain_silence(self) -> FinishReason:
-        """Return why no sample cast a vote: the provider's filter where it withheld every one."""
+        """Return the finish reason if no sample cast a vote: CONTENT_FILTERED if the provider withheld every one."""
         is_withheld = all(each.is_withheld for each in self.samples)
         return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
 
@@ -322,7 +323,7 @@ class Poll:
 
 
 def _judge(reply: ModelReply, temperature: float) -> _TakenSample:
-    """Read a reply: a whole tagged answer, or the answer found in untagged text."""
+    """Read the answer of a reply: a complete tagged answer, or an answer found in untagged text."""
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()
     is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
@@ -338,7 +339,7 @@ def _judge(reply: ModelReply, temperature: float) -> _TakenSample:
 
 
 async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
-    """Build the prompt that all samples share and see how much each may write."""
+    """Build the prompt that all samples share and find how much each may write."""
     config, model, budget = context.config, context.model, task.budget
     messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
     max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
@@ -360,13 +361,13 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What samples said, in their order; an empty answer is no vote, but its sample counts in every share."""
+    """The answers of samples, in order; an empty answer is not a vote, but its sample counts in every share."""
 
     cast: Sequence[str] = ()
 
     @property
     def votes(self) -> Sequence[tuple[str, int]]:
-        """Answers with their votes: most votes first, of equals the one that was given first."""
+        """Answers with their votes: most votes first; in a tie, the answer that was given first."""
         counts: dict[str, int] = {}
         for answer in self.cast:
             if answer:
@@ -375,34 +376,34 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Samples taken, with an answer or without."""
+        """Number of samples taken, with or without an answer."""
         return len(self.cast)
 
     @property
     def winner(self) -> str:
-        """The answer that leads; empty without votes."""
+        """The leading answer; empty without votes."""
         votes = self.votes
         return votes[0][0] if votes else ""
 
     @property
     def margin(self) -> float:
-        """Share of the samples that gave the winner less that of the runner-up, 0.0-1.0; 0 without votes."""
+        """Share of the samples with the winner minus the share of the second answer, 0.0-1.0; 0 without votes."""
         counts = [count for _, count in self.votes]
         if not counts:
             return 0.0
         return (counts[0] - (counts[1] if len(counts) > 1 else 0)) / self.total
 
     def has_agreement(self, min_agreement: float) -> bool:
-        """Return whether at least that share of the samples gave the winner."""
+        """Return whether at least the share `min_agreement` of the samples gave the winner."""
         votes = self.votes
         return bool(votes) and votes[0][1] + _TOLERANCE >= min_agreement * self.total
 
     def is_decided(self, left: int, *, min_agreement: float) -> bool:
-        """Return whether nothing that `left` further samples may say changes the outcome.
+        """Return whether no answers of `left` further samples can change the outcome.
 
-        Either the leader stays ahead (a tie goes to the answer that was given first, so a later one must have more)
-        and has its share even if all others disagree, or no answer can reach its share any more, not even the leader
-        with every vote that is left.
+        That is true in two cases. Either the leader stays ahead and reaches `min_agreement` even if all further samples
+        disagree (in a tie the first answer wins, so a later one needs more votes). Or no answer can reach
+        `min_agreement`, not even the leader with every remaining vote.
         """
         votes = self.votes
         most = votes[0][1] if votes else 0
@@ -416,9 +417,10 @@ class Tally:
         return stays and most + _TOLERANCE >= min_agreement * (self.total + left)
 
     def count_fewest(self, left: int, *, min_agreement: float) -> int:
-        """Return how many of the `left` samples can decide the vote at the earliest: fewer never can.
+        """Return the fewest of the `left` samples that can decide the vote.
 
-        That is if all agree with the leader, or, where that rules out agreement, if no two agree with anybody.
+        The vote is decided earliest if all of them agree with the leader, or if they all differ, which can make
+        agreement impossible.
         """
         for count in range(left):
             agreeing = [self.winner or "?"] * count
@@ -430,9 +432,9 @@ class Tally:
 
 
 def build_ladder(temperature: float, samples: int) -> Sequence[float]:
-    """Return the temperature of each sample: T * (1 + 0.3 * r / R), never below 0.05 nor above 2.
+    """Return the temperature of each sample: T * (1 + 0.3 * r / R), between 0.05 and 2.
 
-    r is 0, -1, 1, -2, 2 … and R the largest of them, so the first sample has T itself and all lie within 30 % of it.
+    r is 0, -1, 1, -2, 2 … and R is the largest of them. So the first sample has T itself, and all are within 30 % of T.
     """
     rungs = [(place + 1) // 2 * (1 if place % 2 == 0 else -1) for place in range(samples)]
     largest = max(map(abs, rungs)) or 1

@@ -1,7 +1,7 @@
-"""The port to strategies: what one is given, what it yields, how it describes itself.
+"""The port to strategies: their inputs, their events, and their descriptions.
 
-A strategy is stateless: everything that belongs to one run is local to `run`. It knows neither the
-transport nor the store nor who is listening; its steps are numbered, timed and costed by the runner.
+A strategy is stateless: all state of one run is local to `run`. A strategy does not depend on the transport, the store
+or the subscribers. The runner numbers and times its steps and adds their cost.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class StrategyConfig(BaseModel):
 
     @property
     def uses_tools(self) -> bool:
-        """Whether the run calls tools: only then it is given any, and its caller needs `reasoning:tools`."""
+        """Whether the run calls tools. Only then it receives tools, and its caller needs `reasoning:tools`."""
         return False
 
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
-        """Return the parameters of all `levels`, the weakest first, before they are checked.
+        """Return the merged parameters of all `levels`, the weakest first, before they are validated.
 
-        A parameter of a weaker level may be fitted to another one of a stronger level, never the other way round.
+        A parameter of a weaker level may be adapted to a parameter of a stronger level, but not the reverse.
         """
         return {name: value for level in levels for name, value in level.items()}
 
@@ -60,7 +60,7 @@ class Wrote:
 
 @value
 class Step:
-    """A completed step. `metrics` are the strategy's so far: a run that is cut keeps the last ones."""
+    """A completed step. `metrics` are those of the run so far; an interrupted run keeps the last ones."""
 
     detail: StepDetail
     answer_found: bool
@@ -81,45 +81,45 @@ StrategyEvent = Wrote | Step | Outcome
 
 
 class Effect(Protocol):
-    """Something that must not happen twice, as an asynchronous context: what is in it happens once, whatever dies.
+    """An effect that must not happen twice, as an asynchronous context manager.
 
         async with context.effect("mail", digest, is_idempotent=False) as effect:
             if effect.recorded is None:
                 await effect.complete(json.dumps(await send(key=effect.idempotency_key)))
 
-    Left without `complete` it stays begun: a run that is gone on with does an idempotent one again, and fails with any
-    other.
+    Without a call of `complete`, the effect stays begun. A resumed run repeats it if it is idempotent, and fails
+    otherwise.
     """
 
     @property
     def recorded(self) -> str | None:
-        """What `complete` was given in an earlier life of the run; None where it is to be done now."""
+        """The body of `complete` before the run was resumed; None if the effect must be done now."""
         ...
 
     @property
     def idempotency_key(self) -> str:
-        """The key by which another system can tell that it is asked the same again: the same in every life."""
+        """The idempotency key for another system; it is the same after a resume."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Put on record that it begins, unless it is completed.
+        """Record that the effect begins, unless it is completed.
 
         Raises:
-            ToolOutcomeUnknownError: it was begun in an earlier life, and is not idempotent.
+            ToolOutcomeUnknownError: the effect was begun before the run was resumed, and is not idempotent.
         """
         ...
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave it as it is on record."""
+        """Do nothing: the record stays as it is."""
         ...
 
     async def complete(self, body: str) -> None:
-        """Keep `body`, JSON text, as what came of it; return once that is committed."""
+        """Record `body`, a JSON text, as the result; return after the commit."""
         ...
 
 
 class EffectSource(Protocol):
-    """Where a run's effects are kept."""
+    """The store of a run's effects."""
 
     def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
         """See `RunContext.effect`."""
@@ -127,7 +127,7 @@ class EffectSource(Protocol):
 
 
 class PlainEffect:
-    """An effect of a run without a server: it is done, and nothing is kept of it."""
+    """An effect of a run without a server; nothing is recorded."""
 
     recorded: str | None = None
 
@@ -142,7 +142,7 @@ class PlainEffect:
         """End."""
 
     async def complete(self, body: str) -> None:
-        """Keep nothing."""
+        """Record nothing."""
 
 
 class _PlainEffects:
@@ -152,12 +152,12 @@ class _PlainEffects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext(Generic[ConfigT]):
-    """What one run works with.
+    """The inputs and services of one run.
 
-    `model` meters and bounds every call: it raises TokenBudgetExhaustedError before a call that the
-    task's budget does not cover. `tools` are those that the run may call; calling one never raises for the
-    tool's own failure. `monotonic` returns seconds, for measuring durations. `new_nonce` returns a random mark
-    for the fences of untrusted text (`context.fences`); a run draws one and keeps it.
+    `model` meters and limits every call: it raises TokenBudgetExhaustedError before a call that the task's budget does
+    not cover. `tools` are the tools that the run may call; a failure of a tool is returned, not raised. `monotonic`
+    returns seconds, for measuring durations. `new_nonce` returns a random mark for the fences of untrusted text
+    (`context.fences`); a run calls it once.
     """
 
     config: ConfigT
@@ -165,28 +165,28 @@ class RunContext(Generic[ConfigT]):
     tools: Toolbox = NO_TOOLS
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
-    effects: EffectSource = _PlainEffects()  # noqa: RUF009 - it keeps nothing
+    effects: EffectSource = _PlainEffects()  # noqa: RUF009 - it has no state
 
     def effect(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
-        """Return something that must not happen twice; it begins where its context is entered.
+        """Return an effect that must not happen twice; it begins when its context is entered.
 
-        `kind` is a word without a colon, and `digest` (hexadecimal) tells apart what is done: both are kept, so neither
-        may be content. Alike effects are numbered in the order of these calls.
+        `kind` is a word without a colon, and `digest` (hexadecimal) identifies the effect. Both are stored, so neither
+        may have content of the task. Effects with equal `kind` and `digest` are numbered in the order of these calls.
         """
         return self.effects.begin(kind, digest, is_idempotent=is_idempotent)
 
 
 class ReasoningStrategy(ABC, Generic[ConfigT]):
-    """A way of working a question out (seed 000 FR-1).
+    """A reasoning strategy (seed 000 FR-1).
 
-    Subclasses name themselves (`name`, `^[a-z][a-z0-9_]*$`), say in one sentence what they are good for
-    (`description`), which Pydantic model configures them (`config_type`) and how their model calls grow
-    (`cost_class`, and `cost_formula` in terms of the configuration).
+    Subclasses have a name (`name`, `^[a-z][a-z0-9_]*$`), one sentence about their purpose (`description`), a Pydantic
+    model of their configuration (`config_type`), and the growth of their model calls (`cost_class`, and `cost_formula`
+    in terms of the configuration).
 
-    `is_replayable` promises that a run depends on nothing but its task, its configuration, the nonces it draws
-    and the replies of its model and tools: given the same, it makes the same calls and steps again. Only then
-    can a run whose process died go on elsewhere; otherwise it ends as FAILED with what it had. A run that does
-    something else all the same keeps its logged steps, and its result has a warning.
+    `is_replayable` promises that a run depends only on its task, its configuration, its nonces, and the replies of its
+    model and tools: with the same inputs, it makes the same calls and steps again. Only such a run can be resumed after
+    its process died; any other ends as FAILED with its steps so far. If a replay differs despite the promise, the run
+    keeps its logged steps, and its result has a warning.
     """
 
     name: ClassVar[str]
@@ -198,14 +198,14 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def run(self, task: Task, context: RunContext[ConfigT]) -> AsyncGenerator[StrategyEvent, None]:
-        """Work `task` out: any number of Wrote and Step, then exactly one Outcome.
+        """Solve `task`: yield any number of Wrote and Step, then exactly one Outcome.
 
         Raises:
             ReasondError: the run failed; steps that were yielded before are kept.
         """
 
     def check(self, task: Task, config: ConfigT, model: ChatModel) -> None:
-        """Refuse what cannot work before anything is spent; the default accepts everything.
+        """Refuse a task that cannot work, before anything is spent; the default accepts everything.
 
         Raises:
             InvalidConfigError: `config` cannot work for this task and model.
@@ -216,14 +216,14 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
     ) -> Outcome:
         """Run to the end without a server and return the outcome (seed 000 FR-1.2).
 
-        Without `model` the embedded demo model answers, as on a server without configuration, and `warnings` say so.
+        Without `model` the embedded demo model answers, as on a server without configuration, with a warning.
 
         Raises:
             pydantic.ValidationError: `config` is not valid.
             ReasondError: as `run`.
         """
         if model is None:
-            # Loaded here: whoever has a model does without this one.
+            # Imported here, because callers with their own model do not need it.
             from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
             outcome = await self.reason(query, model=(demo := DemoModel()), material=material, **config)
@@ -243,5 +243,5 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         return {**self.config_type.model_json_schema(), "title": self.name, "description": self.description}
 
     def get_capabilities(self) -> list[str]:
-        """Return what this strategy can do, its own `reasoning.strategy.{name}` first."""
+        """Return the capabilities of this strategy, `reasoning.strategy.{name}` first."""
         return [f"reasoning.strategy.{self.name}"]

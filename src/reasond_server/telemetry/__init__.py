@@ -1,1 +1,1 @@
-"""What the server tells its operator: logs, metrics, spans; texts of callers and models in spans only, if asked for."""
+"""Logs, metrics and spans for the operator; texts of callers and models appear only in spans, if configured."""

@@ -1,6 +1,6 @@
-"""Every metric there is: its name, what it counts, its labels; the page of metrics is made from this.
+"""All metrics with their names, meanings and labels; the documentation page of the metrics is generated from them.
 
-Durations of models and runs have the buckets that OpenTelemetry's GenAI conventions advise
+Durations of models and runs have the buckets that OpenTelemetry's GenAI conventions recommend
 (open-telemetry/semantic-conventions-genai, "gen_ai.client.operation.duration"). Names follow Prometheus: the unit last,
 counters end in `_total`.
 """
@@ -26,7 +26,7 @@ RATIOS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric. `merged` tells how the gauges of several processes become one; of the dead none counts."""
+    """One metric. `merged` says how the gauges of several live processes become one; ended processes do not count."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Metric:
 
     @property
     def exposed_name(self) -> str:
-        """The name in queries; of a histogram without _bucket, _count and _sum."""
+        """The name in queries; for a histogram it excludes _bucket, _count and _sum."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -229,7 +229,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = MappingProxyType(
         "Store and process": SERVER,
     }
 )
-"""The metrics as the documentation shows them."""
+"""The metrics by group, in the order of the documentation."""
 
 CATALOGUE: Final[Mapping[str, Metric]] = MappingProxyType(
     {metric.name: metric for group in GROUPS.values() for metric in group}

@@ -1,4 +1,4 @@
-"""Where spans go: to an OTLP receiver over gRPC or HTTP, in batches, beside the server's work and never in its way."""
+"""Exports spans to an OTLP receiver over gRPC or HTTP, in batches, without delaying or breaking the server's work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADER_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-# They name who makes the session that spans are posted in, with credentials of a cloud.
+# These name a provider of cloud credentials, which would make the session that posts the spans.
 _SESSION_VARIABLES: Final = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
@@ -33,7 +33,7 @@ _SESSION_VARIABLES: Final = (
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _GRPC: Final = "grpc"
 _HTTP: Final = "http/protobuf"
-# What each protocol needs beside the SDK, and the extra that brings it.
+# The package that each protocol needs besides the SDK, and the extra that installs it.
 _EXPORTERS: Final = {
     _GRPC: ("opentelemetry.exporter.otlp.proto.grpc", "otel"),
     _HTTP: ("opentelemetry.exporter.otlp.proto.http", "otel-http"),
@@ -45,9 +45,10 @@ _log = logging.getLogger("reasond.tracing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingOptions:
-    """What is traced and who is told; `propagate_to` holds "models" and "tools".
+    """Options of tracing; `propagate_to` may contain "models" and "tools", which then receive the trace context.
 
-    `sample_ratio` of traces are kept; with `follows_callers` those of callers that say so, and no others of theirs.
+    `sample_ratio` is the share of traces that are kept. With `follows_callers` the sampling flag of a caller decides
+    for the caller's traces.
     """
 
     endpoint: str = ""
@@ -62,19 +63,19 @@ class TracingOptions:
 
     @property
     def target(self) -> str:
-        """Where spans are sent: as configured, or as OpenTelemetry's variables say; empty where nowhere."""
+        """The endpoint from the configuration or from OpenTelemetry's variables; empty if spans are not sent."""
         if self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return ""
         return self.endpoint or self._variable(ENDPOINT_VARIABLES)
 
     @property
     def spoken(self) -> str:
-        """How the receiver is spoken to; it need not be anything that is known here."""
+        """The configured protocol of the receiver; it may be one that is not supported."""
         return self.protocol or self._variable(_PROTOCOL_VARIABLES).lower() or _GRPC
 
     @property
     def address(self) -> str:
-        """The address of the receiver, whole: over HTTP with the path, which OTLP fixes where only a base is given."""
+        """The full address of the receiver; over HTTP the path of OTLP is appended to a base address."""
         target = self.target if "://" in self.target else f"http://{self.target}"
         if self.spoken == _GRPC:
             return target
@@ -84,27 +85,27 @@ class TracingOptions:
         return target if is_whole else target.rstrip("/") + _HTTP_PATH
 
     def _variable(self, names: Sequence[str]) -> str:
-        """Return the first of these variables that says something."""
+        """Return the first of these variables that is not empty."""
         return next(filter(None, (self.environ.get(name, "").strip() for name in names)), "")
 
 
 class SpanSink:
-    """The tracing of one process and its way out."""
+    """The tracing of one process and the provider that exports its spans."""
 
     def __init__(self, *, tracing: Tracing, provider: TracerProvider) -> None:
         self.tracing = tracing
         self._provider = provider
 
     async def aclose(self, *, within_s: float) -> None:
-        """Send what is left, for `within_s` seconds at most; what is not out by then is lost."""
+        """Send the remaining spans within `within_s` seconds; spans not sent by then are lost."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def end() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
                 loop.call_soon_threadsafe(done.set)
 
-        # Not one of the loop's own threads: those are waited for, however long the receiver takes.
+        # The loop waits for its own threads without limit, so the shutdown runs in another thread.
         threading.Thread(target=end, name="last spans", daemon=True).start()
         try:
             async with asyncio.timeout(within_s):
@@ -114,10 +115,10 @@ class SpanSink:
 
 
 def sink_of(options: TracingOptions) -> SpanSink | None:
-    """Return the tracing that `options` ask for; None where spans go nowhere, and then nothing is imported.
+    """Return the tracing for `options`; None if spans are not sent, in which case OpenTelemetry is not imported.
 
     Raises:
-        SettingsError: as `require_receiver`.
+        SettingsError: as in `require_receiver`.
     """
     if not options.target:
         return None
@@ -125,16 +126,16 @@ def sink_of(options: TracingOptions) -> SpanSink | None:
     wrong = _refusal(options)
     if wrong is None:
         return sink_to(CarefulExporter(_exporter(options), target=options.address), options)
-    # The variables may be set for every program of a cluster.
+    # The variables may be set for every program of a cluster, so they must not stop the server.
     _log.warning("nothing is traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s", wrong.message)
     return None
 
 
 def require_receiver(options: TracingOptions) -> None:
-    """Refuse an endpoint of the configuration that cannot be spoken to; one of the environment is ignored instead.
+    """Refuse a configured endpoint that cannot be used; an endpoint from the environment is not checked here.
 
     Raises:
-        SettingsError: the packages are not installed, or the protocol is none that is spoken here.
+        SettingsError: the packages are not installed, or the protocol is not supported.
     """
     wrong = _refusal(options) if options.endpoint else None
     if wrong is not None:
@@ -142,7 +143,7 @@ def require_receiver(options: TracingOptions) -> None:
 
 
 def _refusal(options: TracingOptions) -> SettingsError | None:
-    """Return why the receiver cannot be spoken to; None where it can."""
+    """Return the error if the receiver cannot be used, else None."""
     where = f"[tracing] endpoint is {show(options.endpoint)}, but " if options.endpoint else ""
     if options.spoken not in _EXPORTERS:
         return SettingsError(
@@ -160,7 +161,7 @@ def _refusal(options: TracingOptions) -> SettingsError | None:
 
 
 def sink_to(exporter: Any, options: TracingOptions, *, is_batched: bool = True) -> SpanSink:  # noqa: ANN401 - exporters differ
-    """Return the tracing whose spans go to `exporter`, at once unless `is_batched`."""
+    """Return a tracing that sends its spans to `exporter`, each at once unless `is_batched`."""
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where something is traced
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor  # noqa: PLC0415 - as above
 
@@ -176,7 +177,7 @@ def sink_to(exporter: Any, options: TracingOptions, *, is_batched: bool = True) 
 
 
 class CarefulExporter:
-    """An exporter whose failures cost spans and nothing else; they are told once a minute."""
+    """An exporter whose failures only lose spans; they are logged at most once a minute."""
 
     def __init__(self, exporter: SpanExporter, *, target: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._exporter = exporter
@@ -190,7 +191,7 @@ class CarefulExporter:
         result: object = None
         try:
             result = self._exporter.export(spans)
-        except Exception:  # noqa: BLE001 - whatever it is, it must not reach the server
+        except Exception:  # noqa: BLE001 - no error may reach the server
             _log.debug("the exporter raised", exc_info=True)
         if getattr(result, "name", "") != "SUCCESS":
             self._lost += len(spans)
@@ -218,7 +219,7 @@ def _is_installed(name: str) -> bool:
 
 def _exporter(options: TracingOptions) -> SpanExporter:
     for name in ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.util"):
-        # They tell every failure, with text of the receiver or of the headers; `CarefulExporter` tells what matters.
+        # They log every failure with text of the receiver or of the headers; `CarefulExporter` logs the failures.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     headers = _headers(options.environ)
     if options.spoken == _HTTP:
@@ -234,7 +235,7 @@ def _exporter(options: TracingOptions) -> SpanExporter:
 
 
 def _session() -> requests.Session:
-    """Return a session in which a redirect is a failure: the exporter follows none, and takes each for a success."""
+    """Return a session that fails on redirects: the exporter does not follow a redirect but counts it as a success."""
     import requests  # noqa: PLC0415 - comes with the exporter
 
     def refuse(response: requests.Response, **_: object) -> None:
@@ -248,9 +249,9 @@ def _session() -> requests.Session:
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that the environment names, such as keys of the receiver.
+    """Return the headers from the environment, such as keys of the receiver.
 
-    One that is malformed is left out and told by its place, because its text may be a key.
+    A malformed header is omitted and logged by its position, because its text may be a key.
     """
     from opentelemetry.util.re import parse_env_headers  # noqa: PLC0415 - as above
 
@@ -275,7 +276,7 @@ def _resource(options: TracingOptions) -> Any:  # noqa: ANN401 - of a package th
 
 
 def _sampler(options: TracingOptions) -> Sampler | None:
-    """Return what decides which traces are kept; None leaves it to OTEL_TRACES_SAMPLER, where that is set."""
+    """Return the sampler that decides which traces are kept; None if OTEL_TRACES_SAMPLER decides."""
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415 - as above
 
     if options.environ.get("OTEL_TRACES_SAMPLER"):

@@ -1,8 +1,8 @@
-"""Writes the metrics in the formats that Prometheus reads, in a thread so that the event loop goes on.
+"""Writes the metrics in the formats that Prometheus reads, in a thread so that the event loop is not blocked.
 
-With PROMETHEUS_MULTIPROC_DIR in the environment before `prometheus_client` is imported, the numbers of all processes
-that share the folder are added up, whichever of them is asked. Whoever starts and reaps those processes empties the
-folder before the first and calls `forget_process` after each that ended.
+If PROMETHEUS_MULTIPROC_DIR is set before `prometheus_client` is imported, any process returns the sums over all
+processes that share the folder. The parent of these processes empties the folder before the first one starts and calls
+`forget_process` after each one has ended.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """All metrics as they are sent."""
+    """All metrics in one format, ready to send."""
 
     body: bytes
     content_type: str
 
 
 class Exposition:
-    """Writes `registry`; in several processes, what all of them keep in `folder`. `before` is called first.
+    """Writes `registry`, or with several processes the metrics of all of them in `folder`. Calls `before` first.
 
-    Whoever asks while the same format is being written is given that answer: many scrapers cost no more than one.
+    Requests that arrive while the same format is being written share that answer, so many scrapers cost as much as one.
     """
 
     def __init__(self, *, registry: CollectorRegistry, before: Callable[[], None], folder: str = "") -> None:
@@ -48,7 +48,7 @@ class Exposition:
         self._writing: dict[bool, asyncio.Future[bytes]] = {}
 
     async def scrape(self, accept: Sequence[str]) -> Scrape:
-        """Return everything in the format that the values of the header Accept ask for, by default as text."""
+        """Return all metrics in the format that the values of the Accept header request; the default is text."""
         is_open = wants_openmetrics(accept)
         writing = self._writing.get(is_open)
         if writing is None:
@@ -68,7 +68,7 @@ class Exposition:
 
 
 class _SeriesSource:
-    """What there is to write, without the time that each series was made at, which nearly doubles their number."""
+    """The series to write, without their `_created` times, which would nearly double the number of series."""
 
     def __init__(self, *, registry: CollectorRegistry, folder: str) -> None:
         self._registry = registry
@@ -85,7 +85,7 @@ class _SeriesSource:
 
 
 def wants_openmetrics(accept: Sequence[str]) -> bool:
-    """Return whether the values of the header Accept name OpenMetrics, and not only to refuse it."""
+    """Return whether the values of the Accept header name OpenMetrics with a weight above 0."""
     for choice in ",".join(accept).split(","):
         media_type, *parameters = (part.strip().lower() for part in choice.split(";"))
         if media_type == _OPENMETRICS:
@@ -94,6 +94,6 @@ def wants_openmetrics(accept: Sequence[str]) -> bool:
 
 
 def forget_process(process_id: int, folder: str) -> None:
-    """Drop the gauges of a process that ended; what it counted stays, or the sums would go down."""
+    """Drop the gauges of a process that ended; its counters stay, because the sums must never decrease."""
     if os.path.isdir(folder):  # noqa: PTH112 - the library takes text
         mark_process_dead(process_id, folder)  # type: ignore[no-untyped-call]  # the library has no types there

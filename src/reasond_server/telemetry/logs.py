@@ -1,7 +1,7 @@
-"""Log records as JSON lines or, for a person, as text: ours and those of libraries through one chain of processors.
+"""Writes log records as JSON lines or as text for a person; one chain of processors serves our and foreign records.
 
-Callers log with the standard library; what a line becomes is decided here, by processors as structlog has them. Tokens
-are cut out and content is left out of both forms, and every line has the ids of the RPC or run that it belongs to.
+Callers log with the standard library; processors in the form of structlog's make the lines. Both forms omit tokens and
+content, and every line has the ids of the RPC or run that it belongs to.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, Processor, WrappedLogger
 
-# `color_message` is uvicorn's message once more, with escape sequences.
+# `color_message` repeats uvicorn's message with escape sequences.
 _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
-# A record has these before all that `extra` adds to it.
+# In a record these attributes come before those from `extra`.
 _OWN_FIRST: Final = len(vars(logging.makeLogRecord({})))
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "traceback"})
 _HIDDEN: Final = _RESERVED | {"span_id"}
 _NEVER_AS_GIVEN: Final = _RESERVED | CONTENT_FIELDS | SECRET_FIELDS
-# What the messages of the access log are made of. Any other value that a message also holds may be there by chance.
+# The messages of the access log contain these fields. If a message contains another field's value, that may be chance.
 _TOLD: Final = frozenset({"method", "code", "http_method", "status"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
@@ -50,10 +50,10 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
-    """Log a line that every call writes, without looking up the place in the code that logs it.
+    """Log a line that every call writes, without looking up the line of code that logs it.
 
-    No record is made where the line can only become one of our own JSON lines. Other handlers of `log`, and filters,
-    get a record as usual. No name in `fields` may be an attribute of a record.
+    No record is made if only a `JsonHandler` would receive it. Other handlers of `log`, and filters, get a record as
+    usual. No name in `fields` may be an attribute of a record.
     """
     if not log.isEnabledFor(level):
         return
@@ -76,7 +76,7 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
 
 
 def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
-    """Return the handler of JSON lines if no other handler and no filter would see a record of `log`, else None.
+    """Return the `JsonHandler` if no other handler and no filter would receive a record of `log`, else None.
 
     Called for every line, because a handler or a filter may be attached at any time.
     """
@@ -94,14 +94,14 @@ def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Runs each record through `processors`; the last of them returns the line."""
+    """Runs each record through `processors`; the last one returns the line."""
 
     def __init__(self, processors: Sequence[Processor]) -> None:
         super().__init__()
         self._processors = processors
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `record` as one line, or more where a person reads it."""
+        """Return `record` as one line, or as several lines for a person."""
         line: Any = event_of(record)
         for process in self._processors:
             line = process(None, record.levelname, line)
@@ -116,7 +116,7 @@ def json_formatter() -> LineFormatter:
 
 def human_formatter(*, has_colors: bool = False) -> LineFormatter:
     """Return a formatter for a person that shows foreign control characters as escapes."""
-    # Imported here: it takes longer than all the rest of the logs, and machines read JSON.
+    # Imported here because the import is slow, and JSON lines do not need it.
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - see above
 
     console = ConsoleRenderer(colors=has_colors, pad_event_to=0, event_key="message", timestamp_key="time")
@@ -124,14 +124,14 @@ def human_formatter(*, has_colors: bool = False) -> LineFormatter:
 
 
 class _QuietHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream whose reader may be gone: a log line that cannot be written is dropped."""
+    """Writes to a stream that may have no reader any more: a line that cannot be written is dropped."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         """Drop `record`; printing a traceback would fail the same way."""
 
 
 class JsonHandler(_QuietHandler):
-    """Writes a JSON object for each record, and for events that no record was made of."""
+    """Writes a JSON object for each record, and for each event that is logged without a record."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -139,17 +139,17 @@ class JsonHandler(_QuietHandler):
         self.setFormatter(self._as_made)
         buffer = getattr(stream, "buffer", None)
         is_utf8 = (stream.encoding or "").lower().replace("_", "-") in {"utf-8", "utf8"}
-        # Where a text stream would do no more than encode the line, the line is written to what is below it.
+        # If the text stream would only encode the line, the line is written to its buffer directly.
         self._bytes = buffer if is_utf8 and isinstance(buffer, io.BufferedWriter) else None
         self._stream_of_bytes = stream
 
     @property
     def is_as_made(self) -> bool:
-        """Whether nobody has given it another formatter or a filter."""
+        """Whether the handler still has its own formatter and no filter."""
         return self.formatter is self._as_made and not self.filters
 
     def write(self, event: EventDict) -> None:
-        """Write `event` with the ids of the RPC or run at work, secrets cut out, at once."""
+        """Write `event` at once, with the ids of the current RPC or run and without secrets."""
         try:
             scope = current()
             if scope is not None:
@@ -162,7 +162,7 @@ class JsonHandler(_QuietHandler):
             with lock:
                 self._bytes.write(line + b"\n")
                 self._bytes.flush()
-        except Exception:  # noqa: BLE001 - as logging has it: a line that cannot be written must not cost the call
+        except Exception:  # noqa: BLE001 - as in logging: a line that cannot be written must not fail the call
             return
 
     def _write_text(self, line: str) -> None:
@@ -175,7 +175,7 @@ class JsonHandler(_QuietHandler):
 
 
 def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_colors: bool = False) -> None:
-    """Send the log records of the process to `stream`, and only there; called once, before the server starts."""
+    """Send all log records of the process only to `stream`; call this once, before the server starts."""
     handler: logging.Handler
     if is_human:
         handler = _QuietHandler(stream)
@@ -185,14 +185,15 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Our own access log has the calls already.
+    # The server's own access log already contains the calls.
     logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
-    # Both are of the package "mcp": a traceback with the content for every line that a server sends and should not.
-    # `tools.mcp` says what is wrong with a server, in lines whose number is bounded.
+    # Both loggers belong to the package "mcp". They log a traceback with content for every invalid line of a server;
+    # `tools.mcp` logs such errors with a bounded number of lines.
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.captureWarnings(True)
-    # No line has them, and looking them up takes a third of what a record takes ("Optimization" in logging's manual).
+    # No line contains these, and looking them up takes a third of the time of a record ("Optimization" in logging's
+    # manual).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
@@ -200,7 +201,7 @@ def event_of(record: logging.LogRecord) -> EventDict:
     """Return time, level, logger, message and traceback of `record`, and the fields of `extra` that are not content."""
     try:
         message = record.getMessage()
-    except Exception:  # noqa: BLE001 - arguments that do not fit must not cost the line
+    except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         message = str(record.msg)
     event: EventDict = {
         "time": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03}Z",
@@ -217,7 +218,7 @@ def event_of(record: logging.LogRecord) -> EventDict:
 
 
 def with_scope(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Add the ids of the RPC or run at work."""
+    """Add the ids of the current RPC or run."""
     scope = current()
     if scope is not None:
         scope.add_to(event)
@@ -225,7 +226,7 @@ def with_scope(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDic
 
 
 def clean(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Cut secrets out of every text, and texts to a length that a log can take."""
+    """Remove secrets from every text, and cut texts to the longest length of a log."""
     return {name: shown_value(value) for name, value in event.items()}
 
 
@@ -235,23 +236,23 @@ def as_json(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
 
 
 def json_line(event: EventDict) -> bytes:
-    """Return `event` as JSON in UTF-8. Plain values without a mark of a secret are not redacted one by one."""
+    """Return `event` as JSON in UTF-8. If no value has a mark of a secret, the values are not redacted one by one."""
     if _PLAIN.issuperset(map(type, event.values())):
         try:
             line = to_json(event, inf_nan_mode="strings")
         except (PydanticSerializationError, UnicodeError, ValueError):
             pass
         else:
-            # Letters stand in JSON as they are, so that a mark in a value is one in the line.
+            # JSON does not escape letters, so a mark in a value is also in the line.
             if len(line) <= MAX_TEXT_CHARACTERS and not has_marks(line.decode()):
                 return line
     return to_json({name: shown_value(value) for name, value in event.items()})
 
 
 def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Return `event` with local time, without what its message says already, and with control characters shown.
+    """Return `event` with local time and visible control characters.
 
-    Fields that are empty are left out too, and a trace id that is the call id.
+    Fields that the message repeats, empty fields, and a trace id equal to the call id are omitted.
     """
     message = str(event["message"])
     words = message.split()
@@ -272,12 +273,12 @@ def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventD
 
 @lru_cache(maxsize=2)
 def _second(seconds: int) -> str:
-    """Return a second since 1970 as text; most lines are written in the one of the line before."""
+    """Return a second since 1970 as text; cached because most lines have the same second as the line before."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
-    """Return the end of the traceback of `record`, redacted before it is cut: a half of a token is none to be found."""
+    """Return the end of the traceback of `record`; it is redacted before the cut, which could split a token."""
     text = record.exc_text or ""
     if record.exc_info and record.exc_info[0] is not None:
         text = logging.Formatter().formatException(record.exc_info)

@@ -1,4 +1,4 @@
-"""Counts for Prometheus what the rooms report; imported only where metrics are on."""
+"""Counts the reports of the observers for Prometheus; imported only if metrics are on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANC
 
 
 class Meters:
-    """The `Observer` that counts; what it counted can be read after the next `sample`.
+    """The `Observer` that counts; the counts can be read after the next `sample`.
 
-    `vocabulary` bounds the labels whose values come from outside. One instance serves one event loop.
+    `vocabulary` bounds the labels with values from outside. One instance serves one event loop.
     """
 
     def __init__(self, *, vocabulary: Vocabulary, version: str) -> None:
@@ -84,7 +84,7 @@ class Meters:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Everything that was counted."""
+        """The registry of all metrics."""
         return self._registry.collected
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
@@ -93,7 +93,7 @@ class Meters:
         self._call_seconds[transport, method].observe(duration_s)
 
     def call_failed(self, transport: str, reason: str) -> None:
-        """See CallObserver; the limits of callers report their refusals themselves."""
+        """See CallObserver; refusals by the limits are counted in `caller_refused`."""
         self._errors[transport, reason].inc()
         kind = self._denial_of.get(reason)
         if kind is not None:
@@ -135,7 +135,7 @@ class Meters:
             return
         self._executions[strategy, finish_reason].inc()
         self._execution_seconds[strategy].observe(duration_s)
-        # Such a run may have been cut in a call that its metrics do not know of.
+        # A run without a result may have ended during a call that its metrics do not contain.
         if isinstance(metrics, BoundedContextMetrics) and finish_reason not in _WITHOUT_RESULT:
             for savings in (metrics.savings, metrics.reprompt_savings):
                 self._count_savings(savings)
@@ -183,7 +183,7 @@ class Meters:
         self._usage_mended[backend, source].inc()
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
-        """See BackendObserver; asked with every sample."""
+        """See BackendObserver; `state` is called in every sample."""
         self._watched[backend] = state
 
     def caller_refused(self, kind: str) -> None:
@@ -208,11 +208,11 @@ class Meters:
         self._tool_seconds[tool].observe(duration_s)
 
     def loop_lagged(self, lag_s: float) -> None:
-        """Note how late the event loop was."""
+        """Record the delay of the event loop in seconds."""
         self._lag_seconds[()].observe(lag_s)
 
     def sample(self, seen: Snapshot) -> None:
-        """Flush what was counted, and set the gauges that are read instead of reported, such as states of breakers."""
+        """Flush the counts, and set the gauges that are read instead of reported, such as states of breakers."""
         self._registry.flush()
         self._in_flight["grpc"].set(seen.rpcs)
         self._in_flight["http"].set(seen.http_requests)
@@ -228,7 +228,7 @@ class Meters:
                 self._breakers[backend, each].set(each == now)
 
     def sample_process(self, facts: ProcessFacts) -> None:
-        """Take over what the system says of the process."""
+        """Set the gauges of the process."""
         self._cpu_seconds[()].inc(max(0.0, facts.cpu_s - self._cpu_seen_s))
         self._cpu_seen_s = max(facts.cpu_s, self._cpu_seen_s)
         if facts.resident_bytes is not None:
@@ -239,7 +239,7 @@ class Meters:
         self._started[()].set(facts.started_s)
 
     def _create_rare_series(self) -> None:
-        """Create the series of rare events at 0, because `rate` misses the increase with which a series appears."""
+        """Create the series of rare events with 0, because `rate` misses the first value of a new series."""
         for kind in sorted({*self._denial_of.values(), "rate", "concurrency", "budget"}):
             self._denials[kind]
         for transport in ("grpc", "jsonrpc"):

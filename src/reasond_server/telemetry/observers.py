@@ -1,7 +1,7 @@
-"""The protocols by which rooms report what happens in them, one small protocol for each room.
+"""The protocols by which packages report events to telemetry, one small protocol per package.
 
-They carry numbers and bounded words only: no subject, no tenant, no text. An implementation must be quick, must not
-raise and must not wait.
+They carry only numbers and bounded words: no subject, no tenant, no text. An implementation must be quick, must not
+raise and must not block.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is read from the server when a sample is taken, instead of being told with every change.
+    """The state of the server that is read for a sample instead of being reported with every change.
 
-    Calls at work, executions that run or wait and places for them; whether the process takes work, is shutting down,
-    or cannot reach the store of the limits.
+    It counts the open calls, the running and waiting executions and the places for them. The flags say whether the
+    process accepts work, is draining, and cannot reach the store of the limits.
     """
 
     rpcs: int = 0
@@ -35,9 +35,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """CPU seconds, resident bytes, open files, how many may be, start in seconds since 1970.
+    """CPU seconds, resident bytes, open files, most open files, start in seconds since 1970.
 
-    None where the system has no /proc.
+    A value is None if the system has no /proc.
     """
 
     cpu_s: float
@@ -48,35 +48,35 @@ class ProcessFacts:
 
 
 class CallObserver(Protocol):
-    """What the transports report; `transport` is "grpc" or "jsonrpc", and "http" where another page refuses."""
+    """Reports of the transports; `transport` is "grpc", "jsonrpc", or "http" for a refusal by another HTTP page."""
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
-        """Note a call that ended with the status `code`, named as gRPC does; streams count when they end."""
+        """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""
         ...
 
     def call_failed(self, transport: str, reason: str) -> None:
-        """Note the reason, of the table of errors, for which a call failed."""
+        """Record the reason of a failed call, as the table of errors names it."""
         ...
 
     def stream_opened(self, transport: str) -> None:
-        """Note that events begin to be sent."""
+        """Record that a stream of events began."""
         ...
 
     def stream_closed(self, transport: str) -> None:
-        """Note that a stream that was opened is over, however that came."""
+        """Record that an opened stream ended for any reason."""
         ...
 
     def slow_consumer(self, transport: str) -> None:
-        """Note a client that was cut off because it did not read."""
+        """Record a client that was disconnected because it did not read."""
         ...
 
     def http_answered(self, path: str, status: int) -> None:
-        """Note an HTTP request to `path` that was answered with `status`."""
+        """Record an HTTP request to `path` that was answered with `status`."""
         ...
 
 
 class RunObserver(Protocol):
-    """What runs report, and the store that keeps them."""
+    """Reports of runs and of the store of their logs."""
 
     def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
         """Return a callback for the charged usage of each call that a run of `strategy` makes to `model`."""
@@ -91,103 +91,103 @@ class RunObserver(Protocol):
         duration_s: float = 0.0,
         metrics: StrategyMetrics | None = None,
     ) -> None:
-        """Note that a run is over in this process, after `steps` new steps; an empty reason: it has no end here."""
+        """Record that a run left this process after `steps` new steps; an empty reason means that it did not end."""
         ...
 
     def run_handed(self, reason: str) -> None:
-        """Note that another process goes on: the run was "handed_over", or "lost" to it.
+        """Record that another process continues a run: it was "handed_over", or "lost" to that process.
 
-        "fenced": it may, because this one was out of touch with the store for too long to know.
+        "fenced" means that another process may continue it, because this one could not reach the store for too long.
         """
         ...
 
     def run_recovered(self, outcome: str) -> None:
-        """Note what became of a run that a process left behind: "resumed" or "written_off"."""
+        """Record the recovery of a run after its process ended: "resumed" or "written_off"."""
         ...
 
     def queue_left(self, outcome: str, waited_s: float) -> None:
-        """Note that a wait for a place is over: "admitted", "timeout", "draining" or "gone"."""
+        """Record the end of a wait for a place: "admitted", "timeout", "draining" or "gone"."""
         ...
 
     def commit_ended(self, entries: int, duration_s: float) -> None:
-        """Note a commit of `entries` events and records, of all runs that had any."""
+        """Record a commit of `entries` events and records, over all runs in it."""
         ...
 
     def commit_failed(self, reason: str) -> None:
-        """Note an attempt to write that the store did not take, or a part that it refused."""
+        """Record a failed write, or a part of a write that the store refused."""
         ...
 
 
 class ModelObserver(Protocol):
-    """What calls of a language model report."""
+    """Reports of calls of a language model."""
 
     def first_content(self, model: str, after_s: float) -> None:
-        """Note when the first text, reasoning or tool call came."""
+        """Record the seconds until the first text, reasoning or tool call."""
         ...
 
     def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
-        """Note how a call ended: a `ModelFinish`, a reason of the table of errors, or "closed" by its caller."""
+        """Record how a call ended: a `ModelFinish`, a reason of the table of errors, or "closed" by its caller."""
         ...
 
 
 class WorkObserver(RunObserver, ModelObserver, Protocol):
-    """What runs report, and the model calls that they make."""
+    """Reports of runs and of their model calls."""
 
 
 class BackendObserver(Protocol):
-    """What the adapter of one backend reports beside its calls."""
+    """Reports of the adapter of one backend besides its calls."""
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
-        """Note that a call is made again, because of `reason`."""
+        """Record that a call is repeated because of `reason`."""
         ...
 
     def waited_for_room(self, backend: str, waited_s: float) -> None:
-        """Note a wait until the backend worked on fewer calls than `max_concurrency`."""
+        """Record a wait until the backend had fewer open calls than `max_concurrency`."""
         ...
 
     def usage_mended(self, backend: str, source: str) -> None:
-        """Note a call whose usage the server did not tell, or told wrong: "partial" or "estimated"."""
+        """Record a call with missing or wrong usage in the reply; its usage is "partial" or "estimated"."""
         ...
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
-        """Ask `state` from now on how the circuit breaker is: "closed", "half_open" or "open"."""
+        """Use `state` from now on to read the state of the circuit breaker: "closed", "half_open" or "open"."""
         ...
 
 
 class LimitObserver(Protocol):
-    """What the limits of callers report."""
+    """Reports of the limits of callers."""
 
     def caller_refused(self, kind: str) -> None:
-        """Note a refusal: "rate", "concurrency" or "budget"."""
+        """Record a refusal: "rate", "concurrency" or "budget"."""
         ...
 
     def tokens_reserved(self, tokens: int) -> None:
-        """Note tokens that were set aside."""
+        """Record a reservation of tokens."""
         ...
 
     def tokens_settled(self, reserved: int, used: int) -> None:
-        """Note what was used of tokens that were set aside."""
+        """Record the used tokens of a reservation."""
         ...
 
 
 class ToolObserver(Protocol):
-    """What the executor of tools reports."""
+    """Reports of the executor of tools."""
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
-        """Note a call: "ok", or in one word why it has no result."""
+        """Record a call; `outcome` is "ok", or one word for the reason why it has no result."""
         ...
 
 
 class Observer(CallObserver, RunObserver, ModelObserver, BackendObserver, LimitObserver, ToolObserver, Protocol):
-    """All of them."""
+    """All observers in one."""
 
 
 def _spend_unseen(usage: Usage) -> None:
-    """Note nothing."""
+    """Do nothing."""
 
 
 class Unobserved:
-    """Notes nothing, and costs no more than the call."""
+    """Records nothing; a report costs only the call."""
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """See CallObserver."""

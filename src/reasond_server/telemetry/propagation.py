@@ -1,6 +1,6 @@
-"""W3C trace context as text: read from the headers of callers, well formed or not, and written for outgoing calls.
+"""W3C trace context: read and validated from the headers of callers, and written for outgoing calls.
 
-Source: W3C Trace Context, level 1. Baggage is neither read nor passed on: it is content of strangers.
+Source: W3C Trace Context, level 1. Baggage is neither read nor forwarded, because it is content of strangers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRACE_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
 """The headers that `read_trace` reads."""
 _TRACE_NAMES: Final = frozenset(key.encode("ascii") for key in TRACE_KEYS)
 
-# A later version may say more after the flags; what this one knows stands before it.
+# A later version may add fields after the flags; the fields of this version come first.
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
 _MAX_CHARACTERS: Final = 512
 _MAX_MEMBERS: Final = 32
@@ -30,7 +30,7 @@ _MEMBER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceContext:
-    """A place in a trace: ids in lower-case hex (32 and 16 digits), neither of them zero; `state` is of vendors."""
+    """A position in a trace: two ids in lower-case hex (32 and 16 digits), neither zero; vendors define `state`."""
 
     trace_id: str
     span_id: str
@@ -39,22 +39,22 @@ class TraceContext:
 
     @property
     def traceparent(self) -> str:
-        """The header of that name."""
+        """The value of the header `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{self.is_sampled:02x}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What tells the next one where it stands."""
+        """The headers that carry this context to the next program."""
         return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.state} if self.state else {})}
 
     @property
     def text(self) -> str:
-        """Both headers as one text, to be kept; `of_text` reads it."""
+        """Both headers as one text for storage; `of_text` reads it."""
         return f"{self.traceparent} {self.state}".rstrip()
 
     @classmethod
     def of_text(cls, text: str) -> TraceContext | None:
-        """Return what `text` says; None where it says nothing."""
+        """Return the context in `text`; None if there is none."""
         if not text:
             return None
         parent, _, state = text.partition(" ")
@@ -62,7 +62,7 @@ class TraceContext:
 
 
 def parse_traceparent(traceparent: str, tracestate: str = "") -> TraceContext | None:
-    """Return what the headers say; None for a `traceparent` that is not well formed. A bad `tracestate` is dropped."""
+    """Return the context in the headers; None for an invalid `traceparent`. An invalid `tracestate` is dropped."""
     if len(traceparent) > _MAX_CHARACTERS:
         return None
     found = _FORM.fullmatch(traceparent)
@@ -76,7 +76,7 @@ def parse_traceparent(traceparent: str, tracestate: str = "") -> TraceContext | 
 
 
 def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
-    """Return where the caller stands by its headers, named in lower case; None where it says none, or two."""
+    """Return the caller's context from headers with lower-case names; None unless there is one valid `traceparent`."""
     found = [(key, value) for key, value in metadata if key in TRACE_KEYS]
     if not found:
         return None
@@ -87,7 +87,7 @@ def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | No
 
 
 def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """Do the same for headers as ASGI has them."""
+    """Return the result of `read_trace` for headers in the form of ASGI."""
     told = [(key.decode("ascii"), value) for key, value in headers if key in _TRACE_NAMES]
     return read_trace(told) if told else None
 
@@ -96,13 +96,13 @@ _outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing
 
 
 def outgoing_headers() -> Mapping[str, str]:
-    """Return the headers for what is called now; empty where nothing is to be told."""
+    """Return the trace headers of the current outgoing call; empty if it carries no trace."""
     context = _outgoing.get()
     return {} if context is None else context.headers
 
 
 class OutgoingTrace:
-    """While it lasts, `outgoing_headers` tells of `context`."""
+    """A context manager inside which `outgoing_headers` returns the headers of `context`."""
 
     __slots__ = ("_context", "_token")
 

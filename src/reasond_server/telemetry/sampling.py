@@ -1,4 +1,4 @@
-"""Measures four times a second how late the event loop is, and reads the gauges of the server and the process."""
+"""Measures the delay of the event loop four times a second, and reads the gauges of the server and the process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _log = logging.getLogger("reasond.metrics")
 
 
 class Sampler:
-    """Feeds `metrics` from `look`, which must be quick and not wait.
+    """Feeds `metrics` with the snapshots of `look`, which must be quick and must not block.
 
-    What the system says of the process is read in a thread, every twentieth time.
+    The facts of the process are read in a thread with every twentieth sample.
     """
 
     def __init__(self, *, metrics: Meters, look: Callable[[], Snapshot], interval_s: float = _INTERVAL_S) -> None:
@@ -39,12 +39,12 @@ class Sampler:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Go on in a task of its own until `aclose`."""
+        """Start a task that takes samples until `aclose`."""
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="samples of metrics")
 
     async def aclose(self) -> None:
-        """Stop, after a last sample: other processes may still be asked for what this one counted."""
+        """Stop after a last sample, because other processes may still expose the counts of this one."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -53,7 +53,7 @@ class Sampler:
             self.sample()
 
     def sample(self) -> None:
-        """Take one sample now; what is exposed is then of this moment."""
+        """Take one sample now, so that the exposed metrics are current."""
         self._metrics.sample(self._look())
 
     async def _work(self) -> None:
@@ -65,7 +65,7 @@ class Sampler:
             rounds += 1
             try:
                 self.sample()
-            except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+            except Exception:  # noqa: BLE001 - the task has no caller that could handle it
                 _log.exception("a sample of metrics could not be taken")
             due_s = loop.time() + self._interval_s
             await asyncio.sleep(self._interval_s)
@@ -73,7 +73,7 @@ class Sampler:
 
 
 def read_process_facts(started_s: float) -> ProcessFacts:
-    """Return what holds now, of a process that began at `started_s`; reads /proc, so not on the event loop."""
+    """Return the current facts of a process that began at `started_s`. Blocks, because it reads /proc."""
     times = os.times()
     return ProcessFacts(
         cpu_s=times.user + times.system,
@@ -94,6 +94,6 @@ def _resident_bytes() -> int | None:
 
 def _open_files() -> int | None:
     try:
-        return len(os.listdir(_OWN_PROCESS / "fd"))  # noqa: PTH208 - only their number is wanted, a hundred thousand perhaps
+        return len(os.listdir(_OWN_PROCESS / "fd"))  # noqa: PTH208 - only the number is needed, and there may be 100,000
     except OSError:
         return None

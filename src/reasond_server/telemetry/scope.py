@@ -1,4 +1,4 @@
-"""What is at work: the ids that every log line inside an RPC or a run has, and the span that its calls belong to."""
+"""The current RPC or run: the ids for its log lines, and the parent span of its calls."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.spans import Attributes, OpenSpan, SpanScope, Tracing
     from reasond_server.types import Usage
 
-# As many as a JSON-RPC batch may have calls; more would make a line long.
+# The most calls of a JSON-RPC batch; more ids would make a line too long.
 _MAX_EXECUTIONS: Final = 20
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 class Scope:
-    """One RPC or one run; log lines within it have its ids, empty ones left out.
+    """One RPC or one run; log lines within it have its ids, except empty ones.
 
-    `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the place in a trace: of the
-    own span, or of the caller's where nothing is traced. `span` is the parent of the spans of calls. `arrival` is set
-    where requests are traced. Strategy, tokens and finish reason are those of a unary call's run.
+    `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the context of the own span,
+    or that of the caller without tracing. `span` is the parent of the spans of calls. `arrival` is set if requests are
+    traced. Strategy, tokens and finish reason are those of a unary call's run.
 
-    Where there is no trace, lines have a trace id all the same: the call id, or one made of it, so that a call and the
-    run that it began share theirs; of a run that another process goes on with, its execution id.
+    Without a trace, lines still have a trace id: the call id, or one derived from it, so that a call and its run share
+    it. For a run that another process resumes, the trace id is derived from the execution id.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Scope:
         self.strategy = ""
 
     def add_to(self, line: MutableMapping[str, Any]) -> None:
-        """Put the ids into `line`, where it does not have them."""
+        """Add the ids that `line` does not have."""
         if self.trace is not None:
             line.setdefault("trace_id", self.trace.trace_id)
             line.setdefault("span_id", self.trace.span_id)
@@ -79,11 +79,11 @@ class Scope:
 
 
 class Arrival:
-    """A request of `scope` whose span waits until it is known who calls; `finish` returns the span.
+    """A request of `scope` whose span begins only when the caller is known; `finish` returns the span.
 
-    The trace of a caller whose token was accepted goes on here, and its flag may decide whether the trace is kept.
-    Anybody else gets a trace of the server's own, with a link to the one that was named: a stranger must neither fill
-    the traces nor write into those of others.
+    If the caller's token was accepted, the span continues the caller's trace, and the caller's flag may decide whether
+    the trace is kept. Any other caller gets a new trace with a link to the one in the headers, because a stranger must
+    neither fill the traces nor write into those of others.
     """
 
     __slots__ = ("_attributes", "_began_ns", "_name", "_scope", "_span", "_tracing")
@@ -98,12 +98,12 @@ class Arrival:
         scope.arrival = self
 
     def admit(self) -> None:
-        """Begin the span in the caller's trace, with the time at which the request came; only the first time."""
+        """Begin the span in the caller's trace with the arrival time of the request; later calls do nothing."""
         if self._span is None:
             self._begin(is_known=True)
 
     def finish(self) -> OpenSpan:
-        """Return the span, for the caller to end; it is in a trace of the server's own where nobody was admitted."""
+        """Return the span, which the caller must end; without `admit` it is in a new trace of the server."""
         return self._span or self._begin(is_known=False)
 
     def _begin(self, *, is_known: bool) -> OpenSpan:
@@ -120,7 +120,7 @@ class Arrival:
 
 
 def _make_trace_id(name: str) -> str:
-    """Return a trace id for `name`, always the same."""
+    """Return a trace id derived from `name`; equal names give equal ids."""
     return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
@@ -128,24 +128,24 @@ _current: Final[ContextVar[Scope | None]] = ContextVar("reasond_scope", default=
 
 
 def current() -> Scope | None:
-    """Return what is at work here; None outside of RPCs and runs."""
+    """Return the current RPC or run; None outside of both."""
     return _current.get()
 
 
 def enter(scope: Scope) -> None:
-    """Make `scope` what is at work, for the rest of the task and for what it starts."""
+    """Make `scope` the current one for the rest of the task and for tasks that it starts."""
     _current.set(scope)
 
 
 def note_caller() -> None:
-    """Note that it is known who made the request at work, and that they may."""
+    """Record that the caller of the current request is known and permitted."""
     scope = _current.get()
     if scope is not None and scope.arrival is not None:
         scope.arrival.admit()
 
 
 def note_execution(execution_id: str) -> None:
-    """Note that the RPC at work began or named an execution."""
+    """Record that the current RPC began or named an execution."""
     scope = _current.get()
     if scope is None or execution_id in scope.execution_id:
         return
@@ -156,7 +156,7 @@ def note_execution(execution_id: str) -> None:
 
 
 def note_result(usage: Usage, finish_reason: str, *, strategy: str) -> None:
-    """Add what the run of a unary call spent, how it ended and what it worked by; of several, those of the last one."""
+    """Add the tokens of a unary call's run, and set its finish reason and strategy; the last of several runs wins."""
     scope = _current.get()
     if scope is not None:
         scope.input_tokens = (scope.input_tokens or 0) + usage.input_tokens
@@ -166,6 +166,6 @@ def note_result(usage: Usage, finish_reason: str, *, strategy: str) -> None:
 
 
 def current_trace() -> TraceContext | None:
-    """Return where in a trace the work here stands."""
+    """Return the trace context of the current RPC or run, if any."""
     scope = _current.get()
     return None if scope is None else scope.trace

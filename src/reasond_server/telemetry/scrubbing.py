@@ -1,4 +1,4 @@
-"""Cuts out what must not stand in a log line or a span: tokens, passwords, and what callers asked or models wrote."""
+"""Removes tokens, passwords and the texts of callers and models from log lines and spans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-# Fields that could hold what a caller asked or a model wrote are dropped, whoever logs them.
+# Fields that may hold texts of callers or models are dropped from every record, also from those of libraries.
 CONTENT_FIELDS: Final = frozenset(
     {"answer", "body", "carryover", "content", "material", "messages", "params", "prompt", "query", "response", "text"}
 )
@@ -25,23 +25,23 @@ _MAX_ITEMS: Final = 50
 _WORDS: Final = r"authorization|(?:auth|access|refresh)[_-]token|api[_-]?key|client[_-]secret|secret|password"
 _SECRETS: Final = re.compile(
     r"eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){0,4}"
-    # Keys of OpenAI and those who took over its form; the password before the host of a URL.
+    # Keys in the form of OpenAI's; the password before the host of a URL.
     r"|(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"
     r"|(?P<user>://[^\s/@:\"']*:)[^\s/\"']+(?=@)"
     r"|(?i:(?P<scheme>\b(?:bearer|basic)\s+)[^\s\"',;]+)"
     rf"|(?i:(?P<field>(?<![a-z])(?:{_WORDS})[\\\"']*\s*[:=]\s*[\\\"']*)"
     r"(?!(?:bearer|basic)\s)[^\s\"',;}\\]+)"
 )
-# Each text that `_SECRETS` finds holds one of them: looking for these is eight times cheaper.
+# Every text that `_SECRETS` matches contains one of these marks, and the search for them is eight times cheaper.
 _MARKS: Final = ("eyj", "bearer", "basic", "auth", "key", "secret", "password", "://", "sk-", "access", "refresh")
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 
 def has_marks(text: str) -> bool:
-    """Whether there may be something in `text` to redact."""
+    """Return whether `text` may contain a secret."""
     lowered = text.lower()
-    # A loop, because a generator takes as long again as the search.
+    # A loop, because a generator would double the time of the search.
     for mark in _MARKS:  # noqa: SIM110 - as above
         if mark in lowered:
             return True
@@ -56,18 +56,18 @@ def redact(text: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """Return `text` redacted, in a length that a log can take, and encodable."""
+    """Return `text` redacted, cut to MAX_TEXT_CHARACTERS, and encodable in UTF-8."""
     return redact(text[:MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @lru_cache(maxsize=1024)
 def is_secret(name: str) -> bool:
-    """Whether a field of that name holds a secret, whatever it looks like."""
+    """Return whether a field of this name always counts as a secret."""
     return name.lower().replace("-", "_") in SECRET_FIELDS
 
 
 def shown_value(value: object, *, depth: int = 0) -> Plain:
-    """Return `value` as JSON can say it: nested values to a depth of 4, without content and secrets."""
+    """Return `value` in a form that JSON can hold: nested values to a depth of 4, without content and secrets."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, str):
@@ -85,15 +85,15 @@ def shown_value(value: object, *, depth: int = 0) -> Plain:
 
 def _show(value: object) -> str:
     if isinstance(value, Mapping | list | tuple | set | frozenset):
-        # As text its parts could not be told from each other.
+        # In the text of a container, content and secrets could not be found.
         return "…"
     try:
         return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else repr(value)
-    except Exception:  # noqa: BLE001 - a value that cannot say what it is must not cost the line
+    except Exception:  # noqa: BLE001 - a value without a working repr must not lose the line
         return f"<{type(value).__name__}>"
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of `text` without secrets, encodable: as spans hold it where an operator wants content."""
+    """Return the beginning of `text` without secrets and encodable, for spans with content."""
     kept = redact(text[:MAX_SPAN_CHARACTERS]).encode("utf-8", "replace").decode()
     return f"{kept} …" if len(text) > MAX_SPAN_CHARACTERS else kept

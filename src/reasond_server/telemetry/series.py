@@ -1,7 +1,7 @@
-"""Metrics of Prometheus with label sets that cannot grow, and series that cost next to nothing to count in.
+"""Metrics of Prometheus with bounded sets of labels and with cheap counting.
 
-What is counted is kept in plain numbers and handed to `prometheus_client` with every sample: its own counters take a
-lock each time, and in files that several processes share three times as long. One event loop counts and samples.
+Counts are kept in plain numbers and flushed to `prometheus_client` with every sample. Its own counters take a lock for
+each increment, and take three times as long in files that several processes share. One event loop counts and samples.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The words that labels may hold: `words` by the name of the label; a label without words holds anything.
+    """The allowed values of labels: `words` by the name of the label; a label without words accepts any value.
 
-    Labels without words are those whose values come from this code alone. A value `FAMILY__NAME` that is not among them
-    is counted as `FAMILY__other` where that is.
+    A label has no words if only the server's code sets its values. An unknown value `FAMILY__NAME` is counted as
+    `FAMILY__other` if that is a word, any other unknown value as `other`.
     """
 
     words: Mapping[str, frozenset[str]]
 
     def bound_value(self, label: str, value: str) -> str:
-        """Return `value` if it is one of the label's words, else what it is counted as."""
+        """Return `value` if it is one of the label's words, else the word that stands for it."""
         known = self.words.get(label)
         if known is None or value in known:
             return value
@@ -40,10 +40,10 @@ class Vocabulary:
 
 
 class _Flushable(Protocol):
-    """A series that holds back what was counted."""
+    """A series that buffers its counts."""
 
     def flush(self) -> None:
-        """Hand it over."""
+        """Pass the buffered counts to the library."""
         ...
 
 
@@ -61,7 +61,7 @@ class Count:
         self._held += amount
 
     def flush(self) -> None:
-        """Hand over what was added."""
+        """Pass the sum to the library."""
         if self._held:
             held, self._held = self._held, 0.0
             self._counter.inc(held)
@@ -84,11 +84,11 @@ class Spread:
         self._total += value
 
     def flush(self) -> None:
-        """Hand over what was counted."""
+        """Pass the counts to the library."""
         held = self._held
         if not any(held):
             return
-        # The library can only be told of one value at a time; its buckets have been these since its first release.
+        # The library's API takes only one value at a time; these private buckets exist since its first release.
         for place, (bucket, count) in enumerate(zip(self._histogram._buckets, held, strict=True)):  # noqa: SLF001 - as said
             if count:
                 bucket.inc(count)
@@ -101,14 +101,14 @@ SeriesT = TypeVar("SeriesT")
 
 
 Key = str | tuple[str, ...]
-"""The values of a metric's labels, in their order; a text where there is one label."""
+"""The values of a metric's labels in order; a text if there is only one label."""
 
 
 class SeriesFamily(dict[Key, SeriesT]):
-    """The series of one metric by the values of its labels; each is made once and kept.
+    """The series of one metric by the values of its labels; each series is made once.
 
-    `make` returns the one of bounded values. A dictionary, so that finding a series is no call. Values from outside are
-    not kept where they are counted as others: there is no end of them.
+    `make` returns the series for bounded values. The class is a dictionary, so that a lookup needs no call of Python
+    code. Values outside the vocabulary are not stored as keys, because their number is unbounded.
     """
 
     __slots__ = ("_labels", "_make", "_vocabulary")
@@ -122,7 +122,7 @@ class SeriesFamily(dict[Key, SeriesT]):
         self._make = make
 
     def __missing__(self, key: Key) -> SeriesT:
-        """Return the series of these label values, bounded."""
+        """Return the series for these label values after they are bounded."""
         values = (key,) if isinstance(key, str) else key
         bounded = tuple(map(self._vocabulary.bound_value, self._labels, values))
         kept: Key = bounded[0] if isinstance(key, str) else bounded
@@ -132,7 +132,7 @@ class SeriesFamily(dict[Key, SeriesT]):
 
 
 class Registry:
-    """All metrics of the catalogue, made once, in a registry of their own."""
+    """All metrics of the catalogue in their own registry; each is made once."""
 
     def __init__(self, *, vocabulary: Vocabulary) -> None:
         self.collected = CollectorRegistry()
@@ -140,7 +140,7 @@ class Registry:
         self._flushable: list[_Flushable] = []
 
     def flush(self) -> None:
-        """Hand over what was counted since the last time."""
+        """Pass the counts since the last flush to the library."""
         for series in self._flushable:
             series.flush()
 

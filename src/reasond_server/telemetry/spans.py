@@ -1,8 +1,8 @@
-"""Spans by OpenTelemetry's conventions; nothing of it is imported where nothing is traced.
+"""Spans by OpenTelemetry's conventions; OpenTelemetry is imported only if tracing is on.
 
 Source: open-telemetry/semantic-conventions-genai ("chat", "execute_tool", "invoke_agent", "invoke_workflow") and the
-RPC and HTTP conventions, all but HTTP still in development. The names are written out here, because the published
-constants of the GenAI state are marked as deprecated.
+RPC and HTTP conventions; all except HTTP are still in development. The names are written out here, because the
+published GenAI constants are marked as deprecated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Attributes = dict[str, Any]
-"""What is said of a span: text, numbers, truth values, and sequences of them."""
+"""The attributes of a span: text, numbers, booleans, and sequences of them."""
 
 STEP_SPAN: Final = "step"
 CHAT: Final = "chat"
@@ -28,7 +28,7 @@ EXECUTE_TOOL: Final = "execute_tool"
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 RESERVED_SPANS: Final = ("reasoning.generateCandidates", "reasoning.scoreCandidates", "reasoning.patchValidation")
-"""Names of spans that seed 004 gives to code repair; no other span may have them."""
+"""Names of spans that seed 004 reserves for code repair; no other span may have them."""
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
     "error.type": "Why it failed: the reason of our error, or the code of the status",
@@ -73,11 +73,11 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "rpc.response.status_code": "Name of the gRPC status code",
     "rpc.system.name": "`grpc` or `jsonrpc`",
 }
-"""Every attribute that a span may have, and what it says."""
+"""Every attribute that a span may have, and its meaning."""
 
 
 class SpanScope(Protocol):
-    """What the spans of calls are children of."""
+    """The parent of the spans of calls."""
 
     def open(self) -> OpenSpan:
         """Return the span that is open now."""
@@ -85,7 +85,7 @@ class SpanScope(Protocol):
 
 
 class OpenSpan:
-    """A span that has begun. Where the trace is not sampled it takes everything and keeps nothing."""
+    """A span that has begun. If its trace is not sampled, its methods have no effect."""
 
     __slots__ = ("_otel", "_span", "context", "is_recording")
 
@@ -100,36 +100,36 @@ class OpenSpan:
         return self
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        """Say more of it."""
+        """Add attributes."""
         if self.is_recording:
             self._span.set_attributes(attributes)
 
     def rename(self, name: str) -> None:
-        """Call it `name`."""
+        """Change the name to `name`."""
         if self.is_recording:
             self._span.update_name(name)
 
     def fail(self, reason: str, *, is_fault: bool = True) -> None:
-        """Say why it failed; what only its caller did wrong is no fault of the one who serves."""
+        """Record the reason of a failure; `is_fault` is False if only the caller made a mistake."""
         if self.is_recording:
             self._span.set_attribute("error.type", reason)
             if is_fault:
                 self._span.set_status(self._otel.Status(self._otel.StatusCode.ERROR))
 
     def link(self, context: TraceContext) -> None:
-        """Point at another place."""
+        """Add a link to another span."""
         if self.is_recording:
             self._span.add_link(_remote(self._otel, context))
 
     def end(self) -> None:
-        """End it now; the first time counts."""
+        """End the span now; later calls have no effect."""
         self._span.end()
 
 
 class Tracing:
-    """Begins spans. `has_content` tells whether texts of callers, models and tools are wanted in them.
+    """Begins spans. `has_content` says whether they may hold texts of callers, models and tools.
 
-    `tells_models` and `tells_tools` say who is told of the trace: servers of models, and those that tools call.
+    With `tells_models` the servers of models receive the trace context, with `tells_tools` the servers that tools call.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Tracing:
         from opentelemetry.context import Context  # noqa: PLC0415 - as above
 
         self._otel = trace
-        # Without a span: none is taken from OpenTelemetry's own context, which libraries would pass on.
+        # An empty context, so that no span comes from OpenTelemetry's own context, which libraries propagate.
         self._nowhere = Context()
         self._tracer = tracer
         self.has_content = has_content
@@ -173,13 +173,13 @@ class Tracing:
         return self._start(name, self._otel.SpanKind.INTERNAL, attributes, self._under(parent), links=links)
 
     def part(self, name: str, attributes: Attributes, *, parent: OpenSpan, began_ns: int | None = None) -> OpenSpan:
-        """Begin the span of something that happens within `parent`."""
+        """Begin an internal child span of `parent`."""
         return self._child(name, self._otel.SpanKind.INTERNAL, attributes, parent, began_ns)
 
     def call(
         self, name: str, attributes: Attributes, *, parent: SpanScope | None, trace: TraceContext | None = None
     ) -> OpenSpan:
-        """Begin the span of a call of another program; without a `parent`, at the place of `trace`."""
+        """Begin the span of a call to another program; without a `parent` it is a child of `trace`."""
         kind = self._otel.SpanKind.CLIENT
         if parent is None:
             return self._start(name, kind, attributes, self._under(trace))
@@ -194,7 +194,7 @@ class Tracing:
         began_ns: int | None,
     ) -> OpenSpan:
         if not parent.is_recording:
-            # Nor would any of its children be sampled.
+            # No child of an unsampled span is sampled.
             return parent
         return self._start(name, kind, attributes, self._within(parent), began_ns)
 

@@ -1,4 +1,4 @@
-"""For tests of programs that use reasond: a real server in the test's process, models that follow a script, checks.
+"""Support for tests of programs that use reasond: a real server in the test's process, scripted models, checks.
 
 async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as server:
     async with AsyncClient(server.grpc, token=server.token) as client:

@@ -1,4 +1,4 @@
-"""What every language model behind the port must do, as checks that can be run against any of them.
+"""Checks that every language model behind the port must pass.
 
     @pytest.mark.parametrize("check", ModelConformance.CHECKS)
     async def test_my_model_conforms(check: str) -> None:
@@ -6,8 +6,8 @@
             if reason := await ModelConformance(model).check(check):
                 pytest.skip(reason)
 
-Strategies rely on nothing else, so a model that passes works with all of them. The checks ask about behaviour,
-not about what the model says; calls are few and short, and made for real.
+Strategies rely on nothing else, so a model that passes works with all of them. The checks judge the behaviour of the
+model, not the content of its replies. The calls are real, few and short.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TOOL = ToolSpec(name="walls", description="Returns how many walls a town has.",
 
 
 class ConformanceError(AssertionError):
-    """The model or the strategy does not do what its port says."""
+    """The model or the strategy breaks the contract of its port."""
 
 
 async def run_checks(names: Iterable[str], check: Callable[[str], Awaitable[str]]) -> Mapping[str, str]:
-    """Run every check; return why some did not apply.
+    """Run every check; return the reasons of those that did not apply, by name.
 
     Raises:
-        ConformanceError: some do not hold; all of them are named.
+        ConformanceError: some checks failed; the message names all of them.
     """
     skipped: dict[str, str] = {}
     failures: list[str] = []
@@ -57,14 +57,14 @@ async def run_checks(names: Iterable[str], check: Callable[[str], Awaitable[str]
 
 
 def require(is_so: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence: require this, or else
-    """Raise ConformanceError with `complaint` unless it is so."""
+    """Raise ConformanceError with `complaint` unless `is_so`."""
     if not is_so:
         raise ConformanceError(complaint)
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Everything that one call said."""
+    """All events of one call."""
 
     events: list[ModelEvent] = field(default_factory=list)
 
@@ -92,15 +92,15 @@ class ModelConformance:
     """Checks one model.
 
     Args:
-        model: what is checked; it is not closed.
-        prompt: a question to which the model writes at least six tokens, and text outside reasoning.
+        model: the model to check; it is not closed.
+        prompt: a question to which the model replies with at least six tokens, some of them outside reasoning.
         max_tokens: enough for the whole reply to `prompt`.
         is_deterministic: whether temperature 0 gives the same text every time.
         ends_by_itself: whether the reply to `prompt` ends before `max_tokens`.
-        open_calls: returns how many calls the engine works on, so that freeing can be seen; None looks at
-            the next call only.
+        open_calls: returns the number of open calls of the engine, which shows that closed calls are freed; with None
+            only the next call is checked.
         frees_within_s: seconds within which a closed call must be gone from `open_calls`.
-        timeout_s: longest that one check may take.
+        timeout_s: most seconds that one check may take.
     """
 
     CHECKS: ClassVar[tuple[str, ...]] = (
@@ -145,12 +145,12 @@ class ModelConformance:
         self._timeout_s = timeout_s
 
     async def check(self, name: str) -> str:
-        """Run the check `name`; return why it does not apply, or nothing if it holds.
+        """Run the check `name`; return the reason if it does not apply, or an empty text if it passed.
 
         Raises:
-            ConformanceError: it does not hold.
-            ModelError: a call failed that should not.
-            KeyError: there is no such check.
+            ConformanceError: the check failed.
+            ModelError: a call failed unexpectedly.
+            KeyError: there is no check of this name.
         """
         checks: Mapping[str, Callable[[], Awaitable[str | None]]] = {
             "describes_itself": self._describes_itself,
@@ -174,10 +174,10 @@ class ModelConformance:
             raise ConformanceError(f"{name} took longer than {self._timeout_s:g} s") from None
 
     async def verify(self) -> Mapping[str, str]:
-        """Run every check; return why some did not apply.
+        """Run every check; return the reasons of those that did not apply, by name.
 
         Raises:
-            ConformanceError: some do not hold; all of them are named.
+            ConformanceError: some checks failed; the message names all of them.
         """
         return await run_checks(self.CHECKS, self.check)
 
@@ -290,7 +290,7 @@ class ModelConformance:
         await self._is_free()
 
     async def _is_free(self) -> None:
-        """Check that nothing is worked on any more, and that the next call is served."""
+        """Check that no call is open any more, and that the next call is served."""
         if self._open_calls is not None:
             clock = asyncio.get_running_loop()
             deadline = clock.time() + self._frees_within_s
@@ -348,7 +348,7 @@ class ModelConformance:
         stop: Sequence[str] = (),
         tools: Sequence[ToolSpec] = (),
     ) -> _Reading:
-        """Make one call and hear it to the end."""
+        """Make one call and read it to the end."""
         heard = _Reading()
         request = self._request(messages=messages, max_tokens=max_tokens, stop=stop, tools=tools)
         async with aclosing(self._model.stream(request)) as events:

@@ -1,4 +1,4 @@
-"""Language models that say what a test wrote down.
+"""Language models that reply as a test scripts them.
 
     model = ScriptedModel(["<answer>42</answer>"])
     with model:
@@ -6,8 +6,8 @@
     assert outcome.answer == "42"
     assert "six times seven" in model.requests[0].messages[-1].content
 
-The models obey `max_tokens` and `stop`, report usage and end when they are closed, like any other. They take
-the place of a mock: nothing needs to be patched, and a script that was not played to its end is a failure.
+The models obey `max_tokens` and `stop`, report usage and end when they are closed, like any other model. They replace
+mocks: nothing needs to be patched, and a script with replies left at the end is a failure.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _SHOWN_CHARACTERS = 200
 
 
 class ScriptError(AssertionError):
-    """The script and the calls do not match: too many calls, or replies that nobody asked for."""
+    """The script and the calls do not match: there were too many calls, or replies are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One reply of a model, with everything that may happen to it.
+    """One reply of a model, and the events of its call.
 
     Attributes:
-        text: what the model writes.
-        finish: why it stops at the end of `text`; a stop string or `max_tokens` that cuts it off wins.
-        usage: what it reports; None reports what the counter counts, as one call.
-        reasoning: hidden reasoning that it shows before `text`; counts against `max_tokens`.
+        text: the text that the model writes.
+        finish: the finish reason at the end of `text`; a cut by a stop string or `max_tokens` takes precedence.
+        usage: the usage that the model reports; with None that of one call, as the counter counts it.
+        reasoning: hidden reasoning that the model shows before `text`; counts against `max_tokens`.
         error: raised at the end, or after `error_after` characters of `text`, in place of `Finished`.
-        error_after: characters of `text` that come before `error`; 0 fails before the first one.
-        pieces: how `text` is cut on the stream, for instance in the middle of a tag; gives `text` if that is
-            empty. None cuts it as the demo model would.
-        hold: the reply waits for this event, so that a test can look or cancel while the call is open.
-        hold_after: pieces that are written before it waits; 0 waits before anything is written.
-        tool_calls: calls of tools that follow `text`, unless that was cut off; `finish` becomes TOOL_CALLS.
+        error_after: number of characters of `text` before `error`; 0 fails before the first one.
+        pieces: the pieces of `text` on the stream, cut for instance in the middle of a tag; if `text` is empty, it is
+            made of them. None cuts `text` as the demo model does.
+        hold: the reply waits for this event, so that a test can inspect or cancel the call while it is open.
+        hold_after: number of pieces written before the wait; 0 waits before the first piece.
+        tool_calls: calls of tools that follow `text`, unless `text` was cut; `finish` becomes TOOL_CALLS.
     """
 
     text: str = ""
@@ -82,7 +82,7 @@ class Reply:
 
 
 class _PlayedModel(ABC):
-    """What the models of this module share: how a reply is played on a stream.
+    """Base of the models of this module: plays a reply on a stream.
 
     Attributes:
         requests: every call so far, in the order in which they began.
@@ -115,7 +115,7 @@ class _PlayedModel(ABC):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What results tell their readers."""
+        """Warnings that results show to their readers."""
         return self._warnings
 
     @property
@@ -130,20 +130,20 @@ class _PlayedModel(ABC):
 
     @property
     def counter(self) -> TokenCounter:
-        """Counts this model's tokens."""
+        """The counter of this model's tokens."""
         return self._counter
 
     @property
     def open_calls(self) -> int:
-        """Calls that have begun and not ended."""
+        """Number of calls that have begun and not ended."""
         return len(self.requests) - self.closed - self.finished
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what `counter` counts, which is exact here."""
+        """Return the count of `counter`, which is exact for this model."""
         return self._counter.count_prompt(messages) if self._counter.is_exact else None
 
     async def aclose(self) -> None:  # noqa: B027 - nothing to close, and nothing to override either
-        """Nothing is held open."""
+        """Do nothing: the model holds no resources."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Play the next reply.
@@ -151,7 +151,7 @@ class _PlayedModel(ABC):
         Raises:
             ScriptError: there is no reply for this call.
             ContextExhaustedError: the prompt is larger than the window.
-            ReasondError: the reply's own error.
+            ReasondError: the `error` of the reply.
         """
         self.requests.append(request)
         is_over = False
@@ -218,7 +218,7 @@ class _PlayedModel(ABC):
         return WordPieceCounter().split(reply.text) if reply.pieces is None else reply.pieces
 
     def _reach(self, reply: Reply, allowed: str) -> int:
-        """Return how many characters are written at most."""
+        """Return the most characters that may be written."""
         if reply.error is None or reply.error_after is None:
             return len(allowed)
         return min(len(allowed), reply.error_after)
@@ -233,7 +233,7 @@ class _PlayedModel(ABC):
 
 
 async def _hold(reply: Reply, written: int) -> None:
-    """Wait where the reply does; `written` pieces are out."""
+    """Wait for `hold` if the reply waits after `written` pieces."""
     if reply.hold is not None and reply.hold_after == written:
         await reply.hold.wait()
 
@@ -256,17 +256,17 @@ def _cut(pieces: Iterable[str], length: int) -> Iterator[str]:
 
 
 class ScriptedModel(_PlayedModel):
-    """Gives written replies in their order, one per call, and insists that all of them are asked for.
+    """Gives scripted replies in order, one per call, and requires that all of them are consumed.
 
-    As a context manager (`with` or `async with`) it checks at the end of a block that did not fail that every
-    reply was consumed; `assert_consumed` does the same at any time.
+    As a context manager (`with` or `async with`) it checks at the end of a block without an exception that every reply
+    was consumed; `assert_consumed` does the same at any time.
 
     Args:
-        replies: texts, or `Reply` for whatever else can happen.
+        replies: texts, or `Reply` for errors, waits, tool calls and so on.
         name: name of the model, as results report it.
-        counter: counts its tokens; the demo model's own by default.
+        counter: counts its tokens; the default is that of the demo model.
         context_window: most tokens of a prompt; None accepts any.
-        warnings: what results tell their readers.
+        warnings: warnings that results show to their readers.
         has_native_tools: whether calls may carry tools, which `Reply.tool_calls` then call.
     """
 
@@ -299,7 +299,7 @@ class ScriptedModel(_PlayedModel):
         )
 
     def assert_consumed(self) -> None:
-        """Check that every reply was asked for.
+        """Check that every reply was consumed.
 
         Raises:
             ScriptError: replies are left.
@@ -329,14 +329,14 @@ class ScriptedModel(_PlayedModel):
 
 
 class FunctionModel(_PlayedModel):
-    """Replies with what `function` makes of the request: for behaviour that depends on the prompt.
+    """Replies with the result of `function` for the request, for behaviour that depends on the prompt.
 
     Args:
-        function: returns the text of the reply, or a `Reply`; a ReasondError that it raises is the model's.
+        function: returns the text of the reply, or a `Reply`; a ReasondError that it raises becomes the model's error.
         name: name of the model, as results report it.
-        counter: counts its tokens; the demo model's own by default.
+        counter: counts its tokens; the default is that of the demo model.
         context_window: most tokens of a prompt; None accepts any.
-        warnings: what results tell their readers.
+        warnings: warnings that results show to their readers.
         has_native_tools: whether calls may carry tools, which `Reply.tool_calls` then call.
     """
 

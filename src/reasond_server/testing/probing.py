@@ -1,7 +1,7 @@
-"""What `StrategyConformance` runs strategies with: models that note every call, and runs as the server would make them.
+"""The runs of `StrategyConformance`: models that record every call, and runs like those of the server.
 
-Nothing here is random or timed: nonces come from a counter, the clock stands still, and what is late is late by
-turns of the event loop.
+Nothing here is random or timed: nonces come from a counter, the clock stands still, and a delay is a number of turns of
+the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Replier = Callable[[ChatRequest], str | Reply]
 
 MOST_CALLS = 500
-"""A run with more model calls than this is taken for one without end."""
+"""A run with more model calls than this counts as endless."""
 
 
 class EndlessError(AssertionError):
@@ -41,7 +41,7 @@ class EndlessError(AssertionError):
 
 @dataclass(slots=True, kw_only=True)
 class Ran:
-    """What one run did. `error` is what it raised, if it did; `nonces` are the marks that it drew."""
+    """The record of one run. `error` is the exception that it raised, if any; `nonces` are the nonces that it drew."""
 
     events: list[StrategyEvent] = field(default_factory=list)
     error: BaseException | None = None
@@ -50,23 +50,23 @@ class Ran:
 
     @property
     def logged(self) -> list[StrategyEvent]:
-        """The events that a log keeps."""
+        """The events that belong in a log."""
         return [event for event in self.events if not isinstance(event, Wrote)]
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the run ended, if it did not fail."""
+        """The outcome of the run; None if it failed."""
         last = self.events[-1] if self.events else None
         return last if isinstance(last, Outcome) else None
 
     @property
     def steps(self) -> list[Step]:
-        """The steps, in their order."""
+        """The steps in order."""
         return [event for event in self.events if isinstance(event, Step)]
 
 
 class _Refusing(MeteredModel):
-    """A metered model that remembers whether it ever refused a call for the budget."""
+    """A metered model that records whether it ever refused a call because of the budget."""
 
     def __init__(self, *, model: ChatModel, budget: Budget, ran: Ran) -> None:
         super().__init__(model=model, budget=budget)
@@ -84,7 +84,7 @@ class _Refusing(MeteredModel):
 
 
 class Probe:
-    """Runs one strategy with one configuration on one task, as often as is asked."""
+    """Runs one strategy with one configuration on one task, any number of times."""
 
     def __init__(
         self, strategy: ReasoningStrategy[Any], *, config: StrategyConfig, task: Task, tools: ToolSource = NO_TOOLS
@@ -95,7 +95,7 @@ class Probe:
         self.task = task
 
     def check(self, model: ChatModel) -> None:
-        """Let the strategy refuse the task. Raises as its `check`."""
+        """Call the strategy's `check` on the task. Raises the same errors."""
         self._strategy.check(self.task, self._config, model)
 
     async def run(
@@ -105,9 +105,9 @@ class Probe:
         budget: Budget | None = None,
         until: Callable[[int], Awaitable[bool]] | None = None,
     ) -> Ran:
-        """Run to the end, or until `until` of the number of events says so, and return what happened.
+        """Run to the end, or until `until`, called with the number of events, returns true; return the record.
 
-        What the strategy raises is kept in `error`, unless it ends the process or is a cancellation.
+        An exception of the strategy is stored in `error`, unless it ends the process or is a cancellation.
         """
         ran, marks = Ran(), itertools.count()
         context = RunContext(
@@ -123,35 +123,35 @@ class Probe:
                     ran.events.append(event)
                     if until is not None and await until(len(ran.events)):
                         break
-        except Exception as error:  # noqa: BLE001 - what a strategy raises is what is looked at
+        except Exception as error:  # noqa: BLE001 - the checks examine any exception
             ran.error = error
         return ran
 
 
 def _note_nonce(ran: Ran, number: int) -> str:
-    """Return a nonce that is the same in every run, and note it."""
+    """Return a nonce that is the same in every run, and record it."""
     nonce = "conformance" + "".join(chr(ord("a") + (number // 26**place) % 26) for place in (2, 1, 0)) + "marks"
     ran.nonces.append(nonce)
     return nonce
 
 
 class _Never(asyncio.Event):
-    """An event that nobody sets; whoever begins to wait for it is noted in `told`."""
+    """An event that is never set; `told` is set when a task begins to wait for it."""
 
     def __init__(self, told: asyncio.Event) -> None:
         super().__init__()
         self._told = told
 
     async def wait(self) -> Literal[True]:
-        """Note it and wait."""
+        """Set `told` and wait."""
         self._told.set()
         return await super().wait()
 
 
 class NotingModel(FunctionModel):
-    """Replies as it is told and notes every request; a run that never ends is stopped by an error.
+    """Replies with the result of `reply` and records every request; an error stops an endless run.
 
-    Call `held_call` (from 0) never goes on after `held_after` of its pieces; `is_held` is set when it stands still.
+    Call `held_call` (counted from 0) blocks for ever after `held_after` of its pieces; `is_held` is set when it blocks.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class NotingModel(FunctionModel):
 
 @dataclass(slots=True, kw_only=True)
 class Transcript:
-    """What a model said to each request, so that it can be said again.
+    """The recorded replies of a model by request, for a replay.
 
-    A request that is made twice is answered in the order of the first time. `strange` are requests of a replay
-    that the recorded run did not make.
+    If a request was made several times, its replies are replayed in their recorded order. `strange` holds the requests
+    of a replay that the recorded run did not make.
     """
 
     said: dict[str, list[list[ModelEvent]]] = field(default_factory=lambda: defaultdict(list))
@@ -192,21 +192,21 @@ class Transcript:
 
 
 class _Wrapped(WrappedModel[ChatModel]):
-    """A model that stands before another one."""
+    """A model that wraps another one."""
 
     def __init__(self, model: ChatModel, transcript: Transcript) -> None:
         super().__init__(model=model)
         self._transcript = transcript
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the wrapped model is not closed."""
 
 
 class RecordingModel(_Wrapped):
-    """Lets another model answer and writes down what it says."""
+    """Records the replies of another model."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Pass the call on."""
+        """Forward the call and record its events."""
         said: list[ModelEvent] = []
         self._transcript.said[key_of(request)].append(said)
         async with aclosing(self._model.stream(request)) as events:
@@ -216,7 +216,7 @@ class RecordingModel(_Wrapped):
 
 
 class Replayer(_Wrapped):
-    """Says what is written down, each call late by some turns of the loop, so that parallel calls end in another order.
+    """Replays a transcript; each call waits some turns of the event loop, so parallel calls end in another order.
 
     `seed` chooses the order.
     """
@@ -229,14 +229,14 @@ class Replayer(_Wrapped):
 
     @property
     def unused(self) -> int:
-        """How many recorded calls were not made."""
+        """Number of recorded calls that were not made."""
         return sum(map(len, self._left.values()))
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Say what the recorded run heard.
+        """Replay the recorded reply.
 
         Raises:
-            EndlessError: the recorded run made no such call.
+            EndlessError: the recorded run did not make this call.
         """
         self._calls += 1
         turns = (self._calls * 7919 * self._seed) % 23
@@ -252,7 +252,7 @@ class Replayer(_Wrapped):
 
 
 def key_of(request: ChatRequest) -> str:
-    """Return what makes a call the same call: everything but the time that is left for it."""
+    """Return a key for a call from everything but its remaining time."""
     return repr(
         (
             request.messages,

@@ -37,13 +37,13 @@ async def running_server(
     environ: Mapping[str, str] | None = None,
     spans: SpanSink | None = None,
 ) -> AsyncGenerator[Listening, None]:
-    """Serve while the context lasts; yields the addresses and a token that may do everything.
+    """Run a server inside the context; yields the addresses and a token with all permissions.
 
-    `model` takes the place of the demo model and `strategies` that of the installed ones. `environ` sets keys as
-    the environment would, such as {"REASOND__STORE__RETENTION_S": "1"}; no file is read. `spans` takes what is traced.
+    `model` replaces the demo model and `strategies` the installed strategies. `environ` sets keys as environment
+    variables do, such as {"REASOND__STORE__RETENTION_S": "1"}; no file is read. `spans` receives the spans.
 
     Raises:
-        SettingsError: the settings do not work.
+        SettingsError: the settings are not valid.
     """
     values = {**_SETTINGS, **(environ or {})}
     registry = None if strategies is None else StrategyRegistry(strategies)
@@ -62,7 +62,7 @@ def running_server_in_thread(
     strategies: Sequence[ReasoningStrategy[Any]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Generator[Listening, None, None]:
-    """Do the same for a test without an event loop: the server has one of its own, in a thread."""
+    """Run a server as `running_server` does, for a test without an event loop: the server's loop runs in a thread."""
     ready: Future[tuple[Listening, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

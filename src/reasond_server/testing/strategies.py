@@ -1,12 +1,12 @@
-"""What every strategy must do, as checks that can be run against any of them.
+"""Checks that every strategy must pass.
 
     @pytest.mark.parametrize("check", StrategyConformance.CHECKS)
     async def test_my_strategy_conforms(check: str) -> None:
         if reason := await StrategyConformance(MyStrategy()).check(check):
             pytest.skip(reason)
 
-The server's promises (steps are kept, budgets hold, a cancelled run spends nothing more, a log can be replayed)
-rest on these, whoever wrote the strategy. The model is a fake: no call leaves the process.
+The server's guarantees (steps are stored, budgets hold, a cancelled run spends nothing more, a log can be replayed)
+depend on these checks for every strategy. The model is a fake: no call leaves the process.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class StrategyConformance:
     """Checks one strategy with one configuration.
 
     Args:
-        strategy: what is checked.
-        config: parameters, as a request would set them.
+        strategy: the strategy to check.
+        config: parameters, as a request sets them.
         query: the question.
-        material: the text that the question is about; strategies that take none may be given none.
-        reply: what the model says to a request, the same to the same request. None lets it answer at once in some
-            checks and wander in others; give one where your strategy asks for a form of its own.
+        material: the text that the question is about; leave it empty for a strategy that takes none.
+        reply: returns the reply to a request, always the same to the same request. With None the model answers at once
+            in some checks and varies its replies in others; set it if your strategy needs replies of a certain form.
         tools: the tools that runs may call.
-        has_native_tools: whether the model takes calls of tools.
-        timeout_s: longest that one check may take.
+        has_native_tools: whether the model accepts calls of tools.
+        timeout_s: most seconds that one check may take.
     """
 
     CHECKS: ClassVar[tuple[str, ...]] = (
@@ -113,11 +113,11 @@ class StrategyConformance:
         self._timeout_s = timeout_s
 
     async def check(self, name: str) -> str:
-        """Run the check `name`; return why it does not apply, or nothing if it holds.
+        """Run the check `name`; return the reason if it does not apply, or an empty text if it passed.
 
         Raises:
-            ConformanceError: it does not hold.
-            KeyError: there is no such check.
+            ConformanceError: the check failed.
+            KeyError: there is no check of this name.
         """
         checks: Mapping[str, Callable[[], Awaitable[str | None]]] = {
             "describes_itself": self._describes_itself,
@@ -139,10 +139,10 @@ class StrategyConformance:
             raise ConformanceError(f"{name} took longer than {self._timeout_s:g} s") from None
 
     async def verify(self) -> Mapping[str, str]:
-        """Run every check; return why some did not apply.
+        """Run every check; return the reasons of those that did not apply, by name.
 
         Raises:
-            ConformanceError: some do not hold; all of them are named.
+            ConformanceError: some checks failed; the message names all of them.
         """
         return await run_checks(self.CHECKS, self.check)
 
@@ -198,7 +198,7 @@ class StrategyConformance:
                 await self._closed_at(reply, place)
 
     async def _closed_at(self, reply: Replier, place: int) -> None:
-        """Leave a run after `place` events, by closing it and by cancelling its task."""
+        """Stop two runs after `place` events: close the events of one and cancel the task of the other."""
         for is_cancelled in (False, True):
             model, others = self._model(reply), asyncio.all_tasks()
             has_come = asyncio.Event()
@@ -282,7 +282,7 @@ class StrategyConformance:
         return None if has_run else "the strategy refuses every window"
 
     async def _within(self, window: int, task: Task, reply: Replier) -> bool:
-        """Run in a model's window of `window` tokens; return whether the task was taken on."""
+        """Run with a model window of `window` tokens; return whether the strategy accepted the task."""
         model = self._model(reply, context_window=window)
         probe = self._probe(task)
         try:
@@ -349,7 +349,7 @@ class StrategyConformance:
                 require_fenced(request, ran)
 
     def _well_ended(self, ran: Ran, model: NotingModel | None) -> None:
-        """Check that every event can be carried, that one outcome ends them, and that no error is a foreign one."""
+        """Check that every event can be converted, that one outcome comes last, and that an error is a ReasondError."""
         require(model is None or not model.is_endless, "the run made model calls without end")
         for number, event in enumerate(ran.events):
             is_last = number == len(ran.events) - 1
@@ -362,7 +362,7 @@ class StrategyConformance:
             require(ran.outcome is not None, "the run ended without an outcome")
 
     def _can_be_carried(self, event: object) -> None:
-        """Check one event as the runner and both transports do."""
+        """Check one event in the same way as the runner and both transports."""
         name = self._strategy.name
         try:
             if isinstance(event, Wrote):
@@ -394,7 +394,7 @@ class StrategyConformance:
 
 
 class _Leaving:
-    """Says when a run is left: after `place` events, where its task is cancelled or its events are closed."""
+    """Stops a run after `place` events: its events are closed, or its task is cancelled by the caller."""
 
     def __init__(self, place: int, *, told: asyncio.Event, is_cancelled: bool) -> None:
         self._place = place
@@ -402,7 +402,7 @@ class _Leaving:
         self._is_cancelled = is_cancelled
 
     async def has_come(self, count: int) -> bool:
-        """Return whether to close the run now; where it is cancelled instead, wait for that."""
+        """Return whether to close the run now; if it is to be cancelled instead, wait for the cancellation."""
         if count != self._place:
             return False
         self._told.set()

@@ -1,1 +1,1 @@
-"""Tools that a model may call: their protocol, their execution, the built-in ones; decides nothing about when."""
+"""Tools that a model may call: the protocol, the execution and the built-in tools. Strategies decide when to call."""

@@ -1,7 +1,7 @@
 """The built-in calculator: simpleeval's evaluator over a grammar of numbers, operators and some functions.
 
-No expression takes long: its length is bounded, the size of numbers is bounded before they are computed, and the only
-names are a few constants and functions.
+The time of an evaluation is bounded: the length of an expression is limited, the size of each number is checked before
+it is computed, and only a few constants and functions can be named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Number = int | float
 
 
 class CalculatorArguments(ToolArguments):
-    """What to work out."""
+    """Arguments of the calculator."""
 
     expression: Annotated[
         str,
@@ -60,7 +60,7 @@ class CalculatorArguments(ToolArguments):
 
 
 class Calculator(ModelledTool[CalculatorArguments]):
-    """Works out an arithmetic expression; numbers are those of Python, floats rounded to 15 digits."""
+    """Evaluates an arithmetic expression with the numbers of Python; floats are rounded to 15 digits."""
 
     name: ClassVar[str] = "calculator"
     description: ClassVar[str] = "Works out an arithmetic expression exactly as written. Use it for every calculation."
@@ -68,13 +68,13 @@ class Calculator(ModelledTool[CalculatorArguments]):
     is_idempotent = True
 
     async def call(self, arguments: CalculatorArguments, context: ToolContext) -> object:  # noqa: ARG002 - the form
-        """Return the expression and its result, a number; whole ones beyond 2^53 as text.
+        """Return the expression and its result: a number, or text for an integer beyond 2^53.
 
-        `read_as` is added where the expression was not written as the grammar has it.
+        `read_as` is added if the expression was rewritten to fit the grammar.
 
         Raises:
-            ArgumentsRefusedError: it is no expression of the grammar.
-            ToolFailedError: it has no result within the limits.
+            ArgumentsRefusedError: the grammar does not allow the expression.
+            ToolFailedError: the expression has no result within the limits.
         """
         try:
             text = normalize_expression(arguments.expression)
@@ -90,15 +90,15 @@ def calculate(text: str) -> Number:
     """Return the value of `text`, an expression as `normalize_expression` returns it.
 
     Raises:
-        ExpressionError: it is no expression of the grammar.
-        CalculationError: it has no result within the limits.
+        ExpressionError: the grammar does not allow `text`.
+        CalculationError: the expression has no result within the limits.
     """
     tree = parse_expression(text, names=_NAMES, functions=_FUNCTIONS)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
             _require_bounded(node.value)
     try:
-        # The text is only for its own error messages, which nobody sees.
+        # simpleeval uses the text only in its error messages, which are never shown.
         return _require_bounded(_build_evaluator().eval("", previously_parsed=tree.body))
     except CalculationError:
         raise
@@ -110,7 +110,7 @@ def calculate(text: str) -> Number:
         raise CalculationError("a function is unknown, or not defined for these arguments") from None
 
 
-# One for all calls: each one is a cycle of references and changes the warning filters of the process.
+# All calls share one evaluator: each evaluator is a reference cycle and changes the warning filters of the process.
 @cache
 def _build_evaluator() -> SimpleEval:
     return SimpleEval(operators=dict(_OPERATORS), functions=dict(_FUNCTIONS), names=dict(_NAMES))
@@ -162,7 +162,7 @@ def _find_extreme(function: Callable[..., Number], *values: Number) -> Number:
 
 
 def _to_json_number(value: Number) -> Number | str:
-    """Return `value` in a form that JSON keeps without loss: whole floats as integers, long integers as text."""
+    """Return `value` so that JSON keeps it without loss: a whole float as an integer, a long integer as text."""
     if isinstance(value, float):
         value = float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
         if not value.is_integer() or abs(value) >= _SAFE_INTEGER:

@@ -1,4 +1,4 @@
-"""The built-in clock: what time it is, in UTC and in a named zone."""
+"""The built-in clock: the current time in UTC and in a named time zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-# ZoneInfo opens a file of that name; no name that could leave its folder passes.
+# ZoneInfo opens a file of this name, so a name must not be able to leave the folder of the zones.
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}")
 
 
@@ -25,7 +25,7 @@ def _read_system_clock() -> datetime:
 
 
 class CurrentTimeArguments(ToolArguments):
-    """The zone to tell the time in."""
+    """Arguments of the clock."""
 
     zone: Annotated[
         str, Field(min_length=1, max_length=64, description="IANA name of a time zone, such as Europe/Berlin.")
@@ -33,7 +33,7 @@ class CurrentTimeArguments(ToolArguments):
 
 
 class CurrentTime(ModelledTool[CurrentTimeArguments]):
-    """Tells the time of the clock that is injected, to the second."""
+    """Returns the time of the injected clock, to the second."""
 
     name: ClassVar[str] = "current_time"
     description: ClassVar[str] = "Tells the present date, weekday and time in a time zone."
@@ -47,7 +47,7 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
         """Return the time.
 
         Raises:
-            ArgumentsRefusedError: there is no such zone on this machine.
+            ArgumentsRefusedError: this machine does not know the zone.
         """
         zone = _find_zone(arguments.zone)
         if zone is None:

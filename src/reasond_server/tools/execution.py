@@ -1,7 +1,7 @@
 """The executor: calls the tools of one run, one after the other, and turns every outcome into a result.
 
 The strategy always gets a `ToolResult`. An unknown name, wrong arguments, a time-out, an exception and a result that is
-no JSON are errors that the model can read and act on. Text of foreign exceptions goes to the log only.
+not JSON become errors that the model can read and act on. The text of foreign exceptions goes only to the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_CALLED: Final = "not_called"
 REPEATED: Final = "repeated"
 _INVALID_ARGUMENTS: Final = "invalid_arguments"
 _UNKNOWN_TOOL: Final = "unknown_tool"
-# What the model should not have asked for. It is told how to mend that, and no tool failed.
+# Mistakes of the model. The result says how to correct the call, and the call does not count as a failure of a tool.
 _REFUSALS: Final = frozenset({NOT_CALLED, REPEATED, _INVALID_ARGUMENTS, _UNKNOWN_TOOL})
 _log = logging.getLogger("reasond.tools")
 _UNWINDING_S: Final = 1.0
@@ -48,7 +48,7 @@ _MAX_MESSAGE_CHARACTERS: Final = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """Limits of every tool: seconds for a call, bytes shown to the model, bytes kept for one run."""
+    """Limits of every tool: seconds per call, bytes shown to the model, bytes kept per run."""
 
     timeout_s: float = 30.0
     max_shown_bytes: int = 4_096
@@ -57,16 +57,17 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Why a call has no result; `kind` is one word for programs, `message` is for the model."""
+    """The reason why a call has no result; `kind` is one word for programs, `message` is for the model."""
 
     kind: str
     message: str
 
 
 class RunToolbox:
-    """The `Toolbox` of one run over `tools`; the model reads results that are too long to show by their handle.
+    """The `Toolbox` of one run over `tools`.
 
-    The handle of a result is the id of its call. Every call counts, whatever its outcome.
+    The model reads a result that is too long to show by its handle, which is the id of the call. Every call counts
+    towards `max_calls`, whatever its outcome.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class RunToolbox:
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools by name; if there is any, the tool that reads results is added."""
+        """The specifications of the tools, ordered by name; the tool that reads results is added if there are any."""
         if self._specs is None:
             self._specs = tuple(
                 ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
@@ -99,21 +100,21 @@ class RunToolbox:
         return self._specs
 
     def is_idempotent(self, name: str) -> bool:
-        """Return whether the tool declares this; False for an unknown one."""
+        """Return whether the tool declares that it is idempotent; False for an unknown tool."""
         tool = self._tools.get(name)
         return tool is not None and tool.is_idempotent
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Count a call of an earlier life of the run; as much of its result can be read as was logged."""
+        """Count a call that the run made before it was resumed; the logged part of its result can be read again."""
         self._calls += 1
         if not result.is_error and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
-        """Call one tool, which is told `idempotency_key`, and return its result.
+        """Call one tool and return its result; the tool receives `idempotency_key`.
 
         Raises:
-            TokenBudgetExhaustedError: the budget's calls are used up.
+            TokenBudgetExhaustedError: all tool calls of the budget are used up.
         """
         if self._max_calls is not None and self._calls >= self._max_calls:
             self._observer.tool_called(call.name, "refused", 0.0)
@@ -165,9 +166,9 @@ class RunToolbox:
         return ToolResult(call_id=call.call_id, result_json=preview)
 
     async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall, key: str) -> object:
-        """Return what the tool returned within its time, or a failure.
+        """Return the tool's result, or a failure if the time-out passes first.
 
-        The tool works in a task of its own; a task that does not stop when it is cancelled is abandoned.
+        The tool runs in its own task; a task that does not stop when it is cancelled is abandoned.
         """
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         context = ToolContext(
@@ -187,9 +188,9 @@ class RunToolbox:
 
 
 async def _run_tool(tool: Tool, arguments: Json, context: ToolContext) -> object:
-    """Return the tool's result, or a failure in place of any exception.
+    """Return the tool's result, or a failure if it raises.
 
-    This includes SystemExit and KeyboardInterrupt, which would end the whole process.
+    SystemExit and KeyboardInterrupt also become failures, because they would end the whole process.
     """
     task = asyncio.current_task()
     try:
@@ -208,7 +209,7 @@ async def _run_tool(tool: Tool, arguments: Json, context: ToolContext) -> object
 
 
 async def _stop(work: asyncio.Task[object], tool: Tool) -> None:
-    """Cancel `work` and give it a moment to clean up."""
+    """Cancel `work` and wait a short time while it cleans up."""
     work.cancel()
     await asyncio.wait({work}, timeout=_UNWINDING_S)
     if not work.done():
@@ -216,12 +217,12 @@ async def _stop(work: asyncio.Task[object], tool: Tool) -> None:
 
 
 def refuse_call(call: ToolCall, kind: str, message: str) -> ToolResult:
-    """Return the result of a call that is not made; `kind` is for programs, `message` for the model."""
+    """Return the error result of a call that is refused; `kind` is for programs, `message` for the model."""
     return _build_error_result(call, _Failure(kind=kind, message=message))
 
 
 def has_failed(result: ToolResult) -> bool:
-    """Return whether a tool was called and could not do its work; a call that was refused has not failed."""
+    """Return whether a tool was called and could not do its work; a refused call did not fail."""
     if not result.is_error:
         return False
     try:
@@ -265,7 +266,7 @@ def require_tool(tool: object) -> Tool:
     """Return `tool` if it is a valid tool.
 
     Raises:
-        InternalError: it is not; the text is for the author of the tool.
+        InternalError: `tool` is not valid; the text is for the author of the tool.
     """
     if not isinstance(tool, Tool) or not TOOL_NAME.fullmatch(tool.name):
         raise InternalError(f"{type(tool).__name__} is no tool, or its name does not match {TOOL_NAME.pattern}")

@@ -1,7 +1,7 @@
 """Reads arithmetic as people write it: `$80,000 * 1.5`, `3 x 4`, `18 ÷ 3`, `20% of 50`, `12 * 3 =`.
 
-What has one meaning only is read; what could mean two things is refused, because a wrong number is worse than a
-second call. Every refusal says what to write instead.
+An expression with two possible meanings is refused, because a wrong number is worse than a second call. Every refusal
+says what to write instead.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("\u00d7\u00b7\u22c5\u2219\u2715\u2716", "*"),
         **dict.fromkeys("\u00f7\u2044\u2215", "/"),
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),
-        # A space, so that the digits on its two sides do not become one number.
+        # A space keeps the digits on both sides apart.
         **dict.fromkeys("$\u00a3\u20ac\u00a5", " "),
     }
 )
 _ALLOWED = re.compile(r"[0-9A-Za-z_.,+\-*/%()\s]*")
 _EQUALS_AT_END = re.compile(r"\s*=[\s?]*$")
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
-# 80,000 and 1,234,567; also 1,00,000 as it is written in India.
+# 80,000 and 1,234,567, and the Indian form 1,00,000.
 _GROUPED = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?![\d,])")
-# In the arguments of a function, 1,000 may be two numbers. Only a group that begins with 0 shows the mistake.
+# In the arguments of a function, 1,000 may be two numbers. Only a group that begins with 0 is surely a separator.
 _GROUPED_ARGUMENT = re.compile(r"(?<![\d.])\d{1,3},0\d\d(?!\d)")
-# 3 x 4 and 3x4; but 0x1f is a hexadecimal number, and 3x - 4 is algebra.
+# 3 x 4 and 3x4 are products; 0x1f is a hexadecimal number, and 3x - 4 is algebra.
 _TIMES = re.compile(r"(?<=[\w.)%])\s+[xX]\s+(?=[\w.(])|(?<=[\d.)%])(?<!(?<![\d.])0)\s*[xX]\s*(?=[\d.(])")
-# A percentage is followed by the end, a bracket, a comma, a factor or "of"; before a number, % is the remainder.
+# A percentage is followed by the end, a bracket, a comma, a factor or "of"; a % before a number is the remainder.
 _PERCENTAGE = re.compile(rf"(?<![\w.])({_NUMBER})\s*%(?:\s*of\b|(?=\s*(?:$|[)*/,])))")
 _PERCENT_OF = re.compile(r"%\s*of$")
 _SUM_WITH_PERCENTAGE = re.compile(rf"%\s*[+-]|(?<=[\w.)])\s*[+-]\s*{_NUMBER}\s*%\s*(?:$|[)*/,+-]|of\b)")
-# Python's parser warns about text such as "1if"; only an exponent may follow a digit.
+# Python's parser warns about text such as "1if", so the only letter after a digit may be that of an exponent.
 _LETTER_AFTER_DIGIT = re.compile(r"(?<![A-Za-z_0-9.])(?:\d[\d.]*|\.\d+)(?![eE][+-]?\d)[A-Za-z_]")
 _COMMA = "a comma separates the arguments of a function; write 1000, not 1,000, and 3.5, not 3,5"
 _FACTORS = "write * between factors, and numbers without units"
@@ -53,14 +53,14 @@ class CalculationError(Exception):
 
 
 class ExpressionError(CalculationError):
-    """The text is no expression of the grammar; the error says what to write instead."""
+    """The grammar does not allow the text; the error says what to write instead."""
 
 
 def normalize_expression(text: str) -> str:
-    """Return `text` with the signs that Python knows, without currencies and separators of thousands.
+    """Return `text` with the operators of Python, without currency signs and thousands separators.
 
     Raises:
-        ExpressionError: it is too long, has a sign that is not known, or could mean two things.
+        ExpressionError: `text` is too long, has an unknown sign, or could mean two things.
     """
     if len(text) > MAX_EXPRESSION_CHARACTERS:
         raise ExpressionError(f"it is longer than {MAX_EXPRESSION_CHARACTERS} characters; work it out in parts")
@@ -81,10 +81,10 @@ def normalize_expression(text: str) -> str:
 
 
 def parse_expression(text: str, *, names: Collection[str], functions: Collection[str]) -> ast.Expression:
-    """Return the tree of `text`, which `normalize_expression` returned; it has only what the grammar allows.
+    """Return the syntax tree of `text`, which must come from `normalize_expression`.
 
     Raises:
-        ExpressionError: it is no expression, or names what is neither in `names` nor in `functions`.
+        ExpressionError: the grammar does not allow `text`, or it uses a name outside `names` and `functions`.
     """
     if _LETTER_AFTER_DIGIT.search(text):
         raise ExpressionError(f"a letter stands after a digit; {_FACTORS}")
@@ -100,7 +100,7 @@ def parse_expression(text: str, *, names: Collection[str], functions: Collection
 
 
 def _join_groups(text: str) -> str:
-    """Return `text` without separators of thousands; directly in the brackets of a function commas stay."""
+    """Return `text` without thousands separators; the commas between the arguments of a function stay."""
     if "," not in text:
         return text
     opened: list[bool] = []
@@ -115,7 +115,7 @@ def _join_groups(text: str) -> str:
 
 
 def _divide_by_100(percentage: re.Match[str]) -> str:
-    """Return a percentage as a fraction in brackets, so that 50 / 20% divides by all of it."""
+    """Return a percentage as a fraction in brackets, so that 50 / 20% divides by the whole fraction."""
     return f"({percentage[1]} / 100)" + (" *" if _PERCENT_OF.search(percentage[0]) else "")
 
 
@@ -137,7 +137,7 @@ def _require_allowed(node: ast.AST, *, names: Collection[str], functions: Collec
 
 
 def _collect_nodes(tree: ast.AST) -> Sequence[ast.AST]:
-    """Return all nodes, level by level."""
+    """Return all nodes in breadth-first order."""
     nodes, level, depth = [tree], [tree], 1
     while level := [child for node in level for child in ast.iter_child_nodes(node)]:
         nodes += level

@@ -43,7 +43,7 @@ _BODY_OVERHEAD_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How long a fetch may take, redirects included, how much of a body is read, and which media types."""
+    """Limits of a fetch: its time with all redirects, the bytes that are read of a body, and the media types."""
 
     timeout_s: float = 10.0
     max_bytes: int = 1_048_576
@@ -51,7 +51,7 @@ class FetchLimits:
 
 
 class HttpGetArguments(ToolArguments):
-    """What to fetch."""
+    """Arguments of a fetch."""
 
     url: Annotated[
         str, Field(min_length=1, max_length=MAX_URL_CHARACTERS, description="The whole URL, such as https://host/path.")
@@ -62,10 +62,10 @@ class HttpGet(ModelledTool[HttpGetArguments]):
     """Fetches with GET, without cookies or credentials; each redirect is vetted like the first URL.
 
     Args:
-        policy: which hosts and addresses may be reached.
-        limits: time, bytes, media types.
-        resolve: returns the addresses of a host; the system's resolver if not given.
-        trusted: which certificates are accepted; those that the system trusts if not given.
+        policy: decides which hosts and addresses may be reached.
+        limits: time, bytes and media types.
+        resolve: returns the addresses of a host; the default is the system's resolver.
+        trusted: the accepted certificates; the default is those that the system trusts.
     """
 
     name: ClassVar[str] = "http_get"
@@ -86,15 +86,15 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         self._resolve = resolve or _resolve_host
         self._trusted = trusted
         self.timeout_s = limits.timeout_s
-        # A byte may take six characters in JSON.
+        # JSON may write one byte as six characters.
         self.max_output_bytes = 6 * limits.max_bytes + _BODY_OVERHEAD_BYTES
 
     async def call(self, arguments: HttpGetArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
         """Return status, final URL, media type and text.
 
         Raises:
-            ArgumentsRefusedError: the URL may not be fetched.
-            ToolFailedError: it could not be, or leads to one that may not be.
+            ArgumentsRefusedError: the policy refuses the URL.
+            ToolFailedError: the fetch failed, or the URL redirects to one that the policy refuses.
         """
         import aiohttp  # noqa: PLC0415 - it takes a while, and most servers never fetch
 
@@ -122,7 +122,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         connector = aiohttp.TCPConnector(
             resolver=_build_resolver(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
         )
-        # Built from the vetted parts: a second parser might see another host in the same text.
+        # The URL is built from the vetted parts, because a second parser might find another host in the same text.
         url = URL.build(
             scheme=target.scheme,
             host=target.host,
@@ -164,7 +164,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
 
 
 def _build_resolver(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
-    """Return a resolver that answers with `addresses` and asks nobody."""
+    """Return a resolver that answers with `addresses` and sends no query."""
     from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415 - as above
 
     class Vetted(AbstractResolver):
@@ -203,7 +203,7 @@ def _find_codec(charset: str | None) -> str:
         return "utf-8"
 
 
-# Python also has codecs that are slow or not for text, such as zlib.
+# Python also has codecs that are slow or do not decode text, such as zlib.
 _TEXT_CODECS: Final = frozenset(
     (
         *("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "iso-8859-15", "windows-1252", "utf-16"),
@@ -213,7 +213,7 @@ _TEXT_CODECS: Final = frozenset(
 
 
 def _describe_cause(error: Exception) -> str:
-    """Return the cause in our own words."""
+    """Return a text for the cause that quotes nothing of the exception's own text."""
     import aiohttp  # noqa: PLC0415 - as above
 
     if isinstance(error, TimeoutError):

@@ -1,8 +1,8 @@
 """Tools of MCP servers: programs reached over stdio, or addresses reached over streamable HTTP.
 
 A connection belongs to one task, which opens it, lists the tools, waits until it breaks, and opens it again after a
-while; calls come from the tasks of runs. If a server is down, its calls get an error result, and their runs go on.
-When a server says that its tools have changed, they are listed again.
+delay. Calls come from the tasks of runs. If a server is down, its calls get an error result, and the runs continue.
+When a server reports that its tools have changed, they are listed again.
 
 The package `mcp` is an extra. Source: Model Context Protocol 2026-07-28, with the handshake of older servers.
 """
@@ -45,19 +45,19 @@ _MAX_SCHEMA_BYTES: Final = 65_536
 _MAX_NAME: Final = 64
 _SUFFIX: Final = 9
 IDEMPOTENCY_KEY: Final = "reasond/idempotency_key"
-"""Where the key of a call stands in its `_meta`."""
+"""Key of `_meta` that holds the idempotency key of a call."""
 _CONNECTION_CLOSED: Final = -32000
 _METHOD_NOT_FOUND: Final = -32601
 _TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 _CLOSING_S: Final = 10.0
-# What the package raises for a result that is malformed or does not satisfy the tool's own schema. Broken connections
-# mostly raise other errors (of anyio, httpx2 and the system), but not always: the connection is probed then.
+# The package raises these for a result that is malformed or violates the tool's own schema. A broken connection usually
+# raises other errors (of anyio, httpx2 and the system) but sometimes one of these, so the connection is probed.
 _OF_ONE_CALL: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, re.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOptions:
-    """One server: `command` with `args` and `env`, or `url` with `headers`. Empty `allow_tools`: all of its tools."""
+    """One server: `command` with `args` and `env`, or `url` with `headers`. Empty `allow_tools` allows all tools."""
 
     name: str
     command: str = ""
@@ -74,7 +74,7 @@ def require_mcp(name: str) -> None:
     """Require the package `mcp`.
 
     Raises:
-        SettingsError: it is not installed.
+        SettingsError: the package is not installed.
     """
     if importlib.util.find_spec("mcp") is None:
         raise SettingsError(
@@ -86,11 +86,11 @@ def require_mcp(name: str) -> None:
 class McpServer:
     """The `ToolServer` of one MCP server.
 
-    Tools that were listed once stay known while the connection is down.
+    The tools of the last list stay known while the connection is down.
 
     Args:
-        options: where it is.
-        jitter: a number from 0 to 1, for the waits between attempts to connect.
+        options: command or address of the server, and its limits.
+        jitter: returns a number from 0 to 1, which varies the waits between attempts to connect.
 
     Raises:
         SettingsError: the package is not installed.
@@ -141,26 +141,26 @@ class McpServer:
         await self._standing.wait()
 
     async def aclose(self) -> None:
-        """Disconnect and end a program that was started; an attempt to connect is awaited first."""
+        """Disconnect, and end the server's program if one was started; wait first for an open attempt to connect."""
         if self._keeper is None:
             return
         self._closing.set()
         self._broken.set()
-        # If it is cancelled while it starts or ends a program, the package leaves the program running.
+        # The package leaves a program running if it is cancelled while it starts or ends that program.
         await asyncio.wait({self._keeper}, timeout=self._options.connect_timeout_s + _CLOSING_S)
         self._keeper.cancel()
         await asyncio.wait({self._keeper}, timeout=_CLOSING_S)
         self._keeper = None
 
     async def call(self, tool: str, arguments: Json, *, idempotency_key: str = "") -> object:
-        """Call `tool` of the server and return its result as JSON can hold it.
+        """Call `tool` of the server and return its result as a value that JSON can hold.
 
-        The server finds `idempotency_key` in `_meta` under `reasond/idempotency_key`, if there is one.
+        A non-empty `idempotency_key` is sent in `_meta` under `reasond/idempotency_key`.
 
         Raises:
             ToolFailedError: the server is down, reports that the call failed, or returned a result that cannot be
-                read. The first closes the connection, which all runs share; after the last the tools are listed as a
-                probe.
+                read. A broken connection is closed for all runs. After an unreadable result the tools are listed as a
+                probe of the connection.
         """
         from mcp import MCPError  # noqa: PLC0415 - an optional package
 
@@ -180,7 +180,7 @@ class McpServer:
             _log.warning("mcp call refused", extra={"server": self.name, "tool": tool, "code": error.code})
             raise ToolFailedError(f"the MCP server {self.name!r} did not answer the call (code {error.code})") from None
         except _OF_ONE_CALL as error:
-            # Its text may quote the result, which is content.
+            # The error's text may quote the result, and content must not be logged.
             facts = {"server": self.name, "tool": tool, "error": type(error).__name__}
             _log.warning("mcp result not understood", extra=facts)
             await self._list_again(client)
@@ -188,19 +188,19 @@ class McpServer:
                 f"the MCP server {self.name!r} returned a result that cannot be read, or that its own schema of "
                 f"the tool does not allow; another call may do"
             ) from None
-        except Exception:  # noqa: BLE001 - transports raise errors of many kinds, and the run must not die of them
+        except Exception:  # noqa: BLE001 - transports raise errors of many kinds, and the run must survive them
             self._give_up(client)
             _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
             raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
         return value_of(result)
 
     async def _list_again(self, client: mcp.Client) -> None:
-        """List the tools, and give the connection up if the server does not answer."""
+        """List the tools; give up the connection if the server does not answer."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                # A cached list would say nothing about the connection, or of what has changed.
+                # A cached list would neither probe the connection nor show changes.
                 self._tools = await self._list_tools(client, cache_mode="bypass")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next connection knows no more of it
+        except Exception as error:  # noqa: BLE001 - any error means a new connection
             self._give_up(client)
             _log.warning("mcp connection broken", extra={"server": self.name, "error": type(error).__name__})
 
@@ -212,7 +212,7 @@ class McpServer:
             self._broken.set()
 
     async def _keep_connected(self) -> None:
-        """Connect again and again, with growing waits, until it is closed."""
+        """Connect repeatedly, with growing waits between attempts, until `aclose` is called."""
         failures = 0
         while not self._closing.is_set():
             had_stood = False
@@ -253,18 +253,18 @@ class McpServer:
                 await asyncio.wait(followers)
 
     async def _hear(self, message: object) -> None:
-        """Take what the server says unasked: that its tools have changed, or lines that are no messages."""
+        """Process a notification that the tools have changed, or a line that is not a message."""
         if getattr(message, "method", "") == _TOOLS_CHANGED:
             self._changed.set()
         elif isinstance(message, Exception):
             self._unread += 1
-            # The 1st, 10th, 100th: a program that prints to its standard output must not fill the log.
+            # Only the 1st, 10th, 100th … is logged: a program that prints to its standard output must not fill the log.
             if str(self._unread).strip("0") == "1":
                 facts = {"server": self.name, "error": type(message).__name__, "so_far": self._unread}
                 _log.warning("mcp server sent what is no message", extra=facts)
 
     async def _follow_changes(self, client: mcp.Client) -> None:
-        """List the tools again whenever they have changed, at most once in half a second."""
+        """List the tools again after each change, at most once every half second."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -276,14 +276,14 @@ class McpServer:
             await asyncio.sleep(_FIRST_WAIT_S)
 
     async def _subscribe(self, client: mcp.Client) -> None:
-        """Stay subscribed to changes of the tools, which servers since 2026-07-28 tell only to subscribers."""
+        """Stay subscribed to changes of the tools: since protocol 2026-07-28 servers report only to subscribers."""
         from mcp import MCPError  # noqa: PLC0415 - an optional package
         from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 - as above
 
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
-                    # Nobody told what changed since the last list.
+                    # Changes between the last list and this subscription were not reported.
                     self._changed.set()
                     async for _ in changes:
                         self._changed.set()
@@ -292,12 +292,12 @@ class McpServer:
             except MCPError as error:
                 if error.code == _METHOD_NOT_FOUND:
                     return
-            except Exception as error:  # noqa: BLE001 - as of calls: the run of no one must die of it
+            except Exception as error:  # noqa: BLE001 - no run may fail because of it
                 _log.debug("mcp subscription lost", extra={"server": self.name, "error": type(error).__name__})
             await asyncio.sleep(_LONGEST_WAIT_S * (0.5 + self._jitter() / 2))
 
     async def _build_client(self, stack: AsyncExitStack) -> mcp.Client:
-        """Return a client, not connected yet."""
+        """Return a client that is not connected yet."""
         from mcp import Client, StdioServerParameters  # noqa: PLC0415 - an optional package
 
         options = self._options
@@ -357,8 +357,8 @@ class McpServer:
 class McpTool:
     """One tool of an MCP server, called `SERVER__TOOL`.
 
-    The server's hints about side effects decide whether a call is repeated after a crash: the operator chose the
-    server.
+    The server's hints about side effects decide whether a call is repeated after a crash. They are trusted because the
+    operator chose the server.
     """
 
     def __init__(self, *, server: McpServer, told: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
@@ -374,21 +374,21 @@ class McpTool:
         self._violations = build_validator(told.input_schema)
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
-        """Return what is wrong with `arguments` by the server's own schema."""
+        """Return the violations of the server's own schema in `arguments`."""
         return self._violations(arguments)
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
-        """Call the server. Raises as `McpServer.call`."""
+        """Call the server. Raises the same errors as `McpServer.call`."""
         return await self._server.call(self._told_name, arguments, idempotency_key=context.idempotency_key)
 
 
 async def _add_trace_headers(request: httpx2.Request) -> None:
-    """Add the trace context for proxies and middleware; the package sends a call in its caller's context."""
+    """Add the trace context for proxies and middleware; the package sends a request in the context of the caller."""
     request.headers.update(outgoing_headers())
 
 
 def _build_meta(idempotency_key: str) -> mcp.types.RequestParamsMeta | None:
-    """Return the call's key and trace context for the field `_meta` of the protocol; None if there is none to send."""
+    """Return the call's key and trace context for the protocol's field `_meta`; None if both are missing."""
     found: Any = dict(outgoing_headers())
     if idempotency_key:
         found[IDEMPOTENCY_KEY] = idempotency_key
@@ -396,22 +396,22 @@ def _build_meta(idempotency_key: str) -> mcp.types.RequestParamsMeta | None:
 
 
 def build_tool_name(server: str, tool: str) -> str:
-    """Return the name by which models call `tool` of `server`: at most 64 characters that every provider accepts."""
+    """Return the name by which models call `tool` of `server`: at most 64 characters, accepted by every provider."""
     name = f"{server}__{re.sub(r'[^a-zA-Z0-9_-]', '_', tool)}"
     if len(name) <= _MAX_NAME and name == f"{server}__{tool}":
         return name
-    # A changed name must not become equal to another one.
+    # The hash keeps two names different after they are changed.
     digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[: _SUFFIX - 1]
     return f"{name[: _MAX_NAME - _SUFFIX]}_{digest}"
 
 
 def describe_server(options: McpOptions) -> str:
-    """Return where a server is, for people and without secrets."""
+    """Return the command or address of a server for display, without secrets."""
     return show(options.url or options.command)
 
 
 async def examine_server(options: McpOptions) -> Sequence[str] | None:
-    """Connect once and return the names of the tools; None where that fails."""
+    """Connect once and return the names of the tools; None if that fails."""
     server = McpServer(options)
     try:
         await server.start()

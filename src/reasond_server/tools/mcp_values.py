@@ -18,7 +18,7 @@ _MAX_ERROR: Final = 2_000
 
 
 def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional package
-    """Return the value of a `CallToolResult`: its structured content, its one text, or all of its parts.
+    """Return the value of a `CallToolResult`: its structured content, its only text, or all of its parts.
 
     Raises:
         ToolFailedError: the server reports that the call failed; its text is for the model.
@@ -35,7 +35,7 @@ def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional pa
 
 
 def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
-    """Return the description of a tool, else its title, else its name."""
+    """Return the tool's description; without one its title, without both its name."""
     text = told.description or told.title or told.name
     return " ".join(str(text).split())[:_MAX_DESCRIPTION]
 
@@ -43,8 +43,8 @@ def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
 def build_validator(schema: Json) -> Callable[[Json], Sequence[Violation]]:
     """Return a function that checks arguments by `schema`; an invalid schema accepts everything.
 
-    The server checks again. Regular expressions of the schema are left to it, because a hostile one can take for ever;
-    references to other documents are not followed.
+    The server checks again. Only the server evaluates regular expressions of the schema, because a hostile expression
+    can run without end. References to other documents are not followed.
     """
     from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with mcp, without types
     from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
@@ -76,7 +76,7 @@ def _accept(*_: object) -> tuple[()]:
 
 
 def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the optional package
-    """Return in our own words how a value violates a keyword of the schema."""
+    """Describe how a value violates a keyword of the schema, without the text of the error."""
     keyword, wanted, value = error.validator, error.validator_value, error.instance
     if keyword == "required":
         missing = [name for name in wanted if name not in value]
@@ -89,7 +89,7 @@ def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the optional
 
 
 def _read_part(block: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """Return one block of content; of data that is no text only the size is given."""
+    """Return one block of content; only the size for data other than text."""
     part: dict[str, Any] = {"type": block.type}
     if block.type == "text":
         part["text"] = block.text

@@ -1,4 +1,4 @@
-"""The built-in tool by which a model reads what a preview or a masked observation leaves out."""
+"""The built-in tool by which a model reads the parts that a preview or a masked observation omits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AROUND_HIT = 160
 
 
 class ReadArguments(ToolArguments):
-    """What to read of which result."""
+    """Arguments that select a result and a part of it."""
 
     handle: Annotated[str, Field(max_length=64, description="The handle of the result, such as c3.")]
     offset: Annotated[int, Field(ge=0, description="Character of the result's text to begin at.")] = 0
@@ -35,9 +35,9 @@ class ReadArguments(ToolArguments):
 
 
 class ReadToolResult(ModelledTool[ReadArguments]):
-    """Reads the results of one run; each toolbox has its own.
+    """Reads the results of one run; each toolbox has its own instance.
 
-    What it returns is bounded by `limit`, shown whole, and never given a handle: reading cannot go round in circles.
+    A result of this tool is bounded by `limit`, shown whole, and has no handle, so no read ever needs another read.
     """
 
     name: ClassVar[str] = READ_TOOL_RESULT
@@ -55,7 +55,7 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         """Return the requested part.
 
         Raises:
-            ArgumentsRefusedError: there is no such result or part.
+            ArgumentsRefusedError: the result or the part does not exist.
         """
         text = self._find_text(arguments)
         if arguments.contains is not None:
@@ -78,9 +78,9 @@ class ReadToolResult(ModelledTool[ReadArguments]):
 
 
 def _find_places(text: str, arguments: ReadArguments) -> object:
-    """Return the offsets of the wanted text and the text around each, within `limit` characters."""
+    """Return the offsets at which the wanted text occurs, each with its surroundings, within `limit` characters."""
     wanted, folded = (arguments.contains or "").lower(), text.lower()
-    # Lower case can be longer than the text; offsets would then be wrong.
+    # The lower-case text can be longer than the text, which would make the offsets wrong.
     folded = folded if len(folded) == len(text) else text
     hits: list[dict[str, Any]] = []
     at, room, count = folded.find(wanted, arguments.offset), arguments.limit, 0

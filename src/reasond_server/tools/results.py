@@ -1,7 +1,7 @@
 """Results of tools as JSON text: converted, shortened to a preview, kept whole, and read in parts.
 
 Invisible characters and those that change the direction of text are written as JSON escapes: the value stays the same,
-and a reader sees all of it.
+and a reader sees every character.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNSEEN = re.compile(
 
 
 class NotJsonError(ValueError):
-    """What a tool returned cannot be written as JSON."""
+    """The result of a tool cannot be written as JSON."""
 
 
 def to_json_text(value: object) -> str:
     """Return `value` as compact JSON in valid Unicode.
 
     Raises:
-        NotJsonError: it holds something that JSON does not know, such as NaN, a set, or itself.
+        NotJsonError: `value` holds something that JSON cannot represent, such as NaN, a set, or itself.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -54,14 +54,14 @@ def to_error_text(kind: str, message: str, **details: object) -> str:
 
 
 def to_preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False) -> str:
-    """Return `text` if it is short, else JSON with its beginning and end and how to read the rest.
+    """Return `text` if it has at most `most_bytes` bytes, else JSON with its beginning, its end and a hint on the rest.
 
     `is_cut` says that `text` is only the beginning of a result.
     """
     size = len(text.encode())
     if size <= most_bytes and not is_cut:
         return text
-    # A character has up to 4 bytes, and escaping quotes once more up to doubles them.
+    # A character has up to 4 bytes, and escaping quotes a second time can double them.
     room = min(most_bytes, size) // 2
     head, tail = int(room * _HEAD_SHARE), room - int(room * _HEAD_SHARE)
     return to_json_text(
@@ -77,7 +77,7 @@ def to_preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False)
 
 
 def cut_to_bytes(text: str, most_bytes: int) -> tuple[str, bool]:
-    """Return the beginning of `text` that has at most `most_bytes` bytes, and whether something was cut off."""
+    """Return the first `most_bytes` bytes of `text` at most, and whether something was cut off."""
     data = text.encode()
     if len(data) <= most_bytes:
         return text, False
@@ -85,7 +85,7 @@ def cut_to_bytes(text: str, most_bytes: int) -> tuple[str, bool]:
 
 
 class ResultMemory:
-    """The whole results of one run; when they exceed `most_bytes`, the oldest are forgotten first."""
+    """The whole results of one run; when they exceed `most_bytes`, the oldest are dropped first."""
 
     def __init__(self, *, most_bytes: int) -> None:
         self._room = most_bytes
@@ -93,7 +93,7 @@ class ResultMemory:
         self._forgotten: set[str] = set()
 
     def keep(self, handle: str, text: str) -> None:
-        """Keep `text` under `handle`; a text larger than the whole memory is forgotten at once."""
+        """Keep `text` under `handle`; a text larger than `most_bytes` is dropped at once."""
         self._texts[handle] = text
         self._room -= len(text.encode())
         while self._room < 0:
@@ -102,7 +102,7 @@ class ResultMemory:
             self._forgotten.add(oldest)
 
     def find(self, handle: str) -> str | None:
-        """Return the text; None if it was forgotten or never kept."""
+        """Return the text; None if it was dropped or never kept."""
         return self._texts.get(handle)
 
     @property
@@ -111,15 +111,15 @@ class ResultMemory:
         return tuple(self._texts)
 
     def is_forgotten(self, handle: str) -> bool:
-        """Return whether there was such a result."""
+        """Return whether the result was kept once and is dropped now."""
         return handle in self._forgotten
 
 
 def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
-    """Return what the JSON Pointer (RFC 6901) `pointer` names in the JSON `text`.
+    """Return the value at the JSON Pointer (RFC 6901) `pointer` in the JSON `text`.
 
     Raises:
-        ValueError: the text is no JSON, or nothing is at that place; the text says which part is missing.
+        ValueError: `text` is not JSON, or the pointer leads to no value; the message names the missing part.
     """
     try:
         value = from_json(text)
@@ -142,17 +142,17 @@ def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON 
 
 
 def arguments_of(text: str) -> Json:
-    """Return the arguments in the JSON `text`, an object.
+    """Return the arguments in the JSON `text`, which must be an object.
 
     Raises:
-        ValueError: it is something else; the text says what.
+        ValueError: `text` is not a JSON object; the message says what it is.
     """
     try:
         value = from_json(text.strip() or "{}", allow_inf_nan=False)
     except ValueError as error:
         raise ValueError(f"the arguments are no valid JSON: {_shorten(error)}") from None
     if not isinstance(value, dict):
-        raise ValueError(  # noqa: TRY004 - of the text it is the value that is wrong
+        raise ValueError(  # noqa: TRY004 - the value of `text` is wrong, not its type
             f"the arguments must be a JSON object, and are {_name_kind(value)}"
         )
     return value
@@ -184,5 +184,5 @@ def _name_kind(value: object) -> str:
 
 
 def _shorten(error: ValueError) -> str:
-    """Return the first line of pydantic-core's message, which quotes nothing of the text."""
+    """Return the first line of pydantic-core's message, which does not quote the text."""
     return str(error).splitlines()[0][:120]

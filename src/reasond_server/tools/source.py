@@ -1,4 +1,4 @@
-"""The tools of the server with their limits; each run gets a toolbox of its own."""
+"""The tools of the server and their limits; each run gets its own toolbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOL_GROUP: Final = "reasond.tools"
 
 
 class ToolServer(Protocol):
-    """Tools of another program behind a connection, which may be lost and come back."""
+    """Tools of another program over a connection that may be lost and restored."""
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -30,7 +30,7 @@ class ToolServer(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect and keep connected; return when the tools are known or the time is over."""
+        """Connect and keep connected; return when the tools are known or the time-out has passed."""
         ...
 
     async def aclose(self) -> None:
@@ -43,9 +43,9 @@ class Tools:
 
     Args:
         tools: tools that are always offered.
-        servers: further tools, offered to runs that begin while they are known.
+        servers: further tools; a run is offered those that are known when it begins.
         limits: limits of all tools.
-        observer: told of every call.
+        observer: receives every call.
 
     Raises:
         SettingsError: two tools have one name.
@@ -84,7 +84,7 @@ class Tools:
         )
 
     async def start(self) -> None:
-        """Connect all tool servers concurrently; one that is down is no error."""
+        """Connect all tool servers concurrently; a server that is down raises no error."""
         await asyncio.gather(*(server.start() for server in self._servers))
 
     async def aclose(self) -> None:
@@ -101,7 +101,7 @@ def discover_tools(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | 
     """Return the `enabled` tools from the entry points of `TOOL_GROUP`, which name tools or their factories.
 
     Raises:
-        SettingsError: a tool is not installed, cannot be loaded, or has another name.
+        SettingsError: a tool is not installed, cannot be loaded, or has a name other than its entry.
     """
     found = tuple(entry_points(group=TOOL_GROUP) if installed is None else installed)
     by_name = {point.name: point for point in found}

@@ -1,6 +1,6 @@
-"""What a tool is: its description, its limits, and one coroutine; the same for built-in tools and those of others.
+"""The protocol of a tool: a description, limits and one coroutine. Built-in and third-party tools share it.
 
-A package of tools names them in the entry-point group `reasond.tools`; each entry is a tool, or a class or function
+A package registers its tools in the entry-point group `reasond.tools`; each entry is a tool, or a class or function
 that makes one:
 
     class LookupArguments(ToolArguments):
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Every provider accepts such a name of a function."""
+"""Every provider accepts a function name that matches this."""
 
 
 class ToolFailedError(Exception):
-    """A tool could not do its work; the model sees the text, so it says what to do about it."""
+    """A tool could not do its work; the model sees the text, so the text says what the model can do."""
 
 
 class ArgumentsRefusedError(ToolFailedError):
-    """Nothing was done, because the arguments are wrong in a way that their schema cannot tell.
+    """The tool did nothing, because the arguments are wrong in a way that their schema cannot express.
 
-    This is the model's mistake, as arguments that do not fit the schema are: the call does not count as failed.
+    The call does not count as failed: like a violation of the schema, this is a mistake of the model.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool gets besides its arguments.
+    """The context of a call, which a tool gets besides its arguments.
 
     Attributes:
-        call_id: unique within the run; a call that is made again after a crash has the same id.
+        call_id: unique within the run; a call that is repeated after a crash has the same id.
         timeout_s: seconds that the call may take.
-        execution_id: the execution whose run calls; empty where there is no server.
-        idempotency_key: 64 hexadecimal digits that nobody can guess, by which another system can tell that it is asked
-            the same again: the same when the call is made again after a crash, or for a request that takes the place of
-            a cancelled one. Empty where there is no server.
+        execution_id: the execution whose run makes the call; empty without a server.
+        idempotency_key: 64 hexadecimal digits that nobody can guess, by which another system recognises a repeated
+            call. The key is the same when the call is repeated after a crash, or for a request that replaces a
+            cancelled one. Empty without a server.
     """
 
     call_id: str
@@ -79,34 +79,37 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What it does and when to use it, in a sentence or two, for the model."""
+        """One or two sentences for the model: what the tool does and when to use it."""
         ...
 
     @property
     def parameters(self) -> Json:
-        """JSON Schema of its arguments, an object."""
+        """JSON Schema of the arguments; its type is object."""
         ...
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds that one call may take; None stands for the operator's `[tools] timeout_s`."""
+        """Seconds that one call may take; None means the operator's `[tools] timeout_s`."""
         ...
 
     @property
     def max_output_bytes(self) -> int | None:
-        """Most bytes of a result that are kept; the rest is lost, and the model is told so.
+        """Most bytes of a result that are kept; the rest is lost, and the result says so.
 
-        None stands for the operator's `[tools] max_kept_bytes`, above which nothing is kept.
+        None means the operator's `[tools] max_kept_bytes`, which also bounds any other value.
         """
         ...
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether two calls have the same effect as one; only then is a call repeated whose outcome a crash hides."""
+        """Whether two calls have the same effect as one.
+
+        Only a call of such a tool is repeated if a crash leaves its outcome unknown.
+        """
         ...
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
-        """Return what is wrong with `arguments`; `invoke` is not called with wrong ones."""
+        """Return the violations in `arguments`; `invoke` is called only if there are none."""
         ...
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
@@ -115,7 +118,7 @@ class Tool(Protocol):
         Raises:
             ArgumentsRefusedError: nothing was done, because the arguments are wrong; the text is for the model.
             ToolFailedError: the work could not be done; the text is for the model.
-            Exception: any other error is logged, and the model is told only that the tool failed.
+            Exception: any other error is logged, and the model learns only that the tool failed.
         """
         ...
 
@@ -130,7 +133,7 @@ ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 
 
 class ModelledTool(ABC, Generic[ArgumentsT]):
-    """A `Tool` whose arguments are a Pydantic model, which gives the JSON Schema and checks what the model sent."""
+    """A `Tool` whose arguments are a Pydantic model: Pydantic makes the JSON Schema and checks the arguments."""
 
     name: ClassVar[str]
     description: ClassVar[str]
@@ -147,7 +150,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
 
     @final
     def violations(self, arguments: Json) -> Sequence[Violation]:
-        """Return what Pydantic finds wrong with `arguments`."""
+        """Return the violations that Pydantic finds in `arguments`."""
         try:
             self.arguments_type.model_validate(arguments)
         except ValidationError as error:
@@ -156,16 +159,16 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
 
     @final
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
-        """Call with the arguments as an instance of their model."""
+        """Convert the arguments to an instance of their model and await `call`."""
         checked: Any = self.arguments_type.model_validate(arguments)
         return await self.call(checked, context)
 
     @abstractmethod
     async def call(self, arguments: ArgumentsT, context: ToolContext) -> object:
-        """Do the work and return a value that JSON can hold. Raises as `Tool.invoke`."""
+        """Do the work and return a value that JSON can hold. Raises the same errors as `Tool.invoke`."""
 
 
-# Building a schema is slow compared with a run without its calls, and the schema of a class never changes.
+# Cached, because it is slow to build a schema, and the schema of a class never changes.
 @cache
 def _schema_of(arguments_type: type[ToolArguments]) -> Json:
     schema = arguments_type.model_json_schema()

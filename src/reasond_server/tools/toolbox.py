@@ -1,4 +1,4 @@
-"""The port through which strategies call tools: what one run may call, and the results."""
+"""The port through which strategies call tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Toolbox(Protocol):
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools that may be called, by name; none where the run may use none."""
+        """The specifications of the tools that the run may call, ordered by name; empty if it may call none."""
         ...
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -35,34 +35,34 @@ class Toolbox(Protocol):
         ...
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Count a call that an earlier life of the run made, and keep its result for reading."""
+        """Count a call that the run made before it was resumed, and keep its result for reading."""
         ...
 
 
 class KeyedToolbox(Toolbox, Protocol):
-    """The tools of one run as a source gives them: each call may carry a key."""
+    """The toolbox that a `ToolSource` opens for one run; each call may carry an idempotency key."""
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
-        """Execute `call` as a toolbox does; tools are told `idempotency_key`, the same for a call that is repeated."""
+        """Execute `call` as `Toolbox.call` does; a repeated call gives the tool the same `idempotency_key`."""
         ...
 
 
 class ToolSource(Protocol):
-    """All tools of the server; every run gets a toolbox of its own."""
+    """All tools of the server; every run gets its own toolbox."""
 
     def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
         """Return the tools for the run of `execution_id`.
 
-        It may make at most `max_calls` calls; None means no limit.
+        The run may make at most `max_calls` calls; None means no limit.
         """
         ...
 
 
 class _NoTools:
-    """The toolbox of a run that may use no tools, and the source of such toolboxes."""
+    """The toolbox of a run that may call no tools, and the source of such toolboxes."""
 
     def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:  # noqa: ARG002 - as above
-        """Return itself: it keeps nothing."""
+        """Return itself, which is safe because it has no state."""
         return self
 
     @property
@@ -71,7 +71,7 @@ class _NoTools:
         return ()
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:  # noqa: ARG002 - as above
-        """Refuse: a strategy may call only what it was offered."""
+        """Refuse the call: a strategy may call only the tools that it was offered."""
         raise InternalError(f"the run has no tools, but its strategy called {show(call.name)}")
 
     def is_idempotent(self, name: str) -> bool:  # noqa: ARG002 - the protocol gives it

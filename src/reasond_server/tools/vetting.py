@@ -1,7 +1,7 @@
-"""Which addresses a model may send the server to: hosts of an allow-list, then every address that they have.
+"""Checks the addresses that a model wants fetched: the host against an allow-list, then every address of the host.
 
-A name is resolved once, all its addresses are vetted, and the connection goes to one of those. The name server is not
-asked again, because it might then answer with another address. Source: OWASP on server-side request forgery.
+A name is resolved once, all its addresses are vetted, and the connection goes to one of them. The name is not resolved
+again, because the second answer might be another address. Source: OWASP on server-side request forgery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_URL_CHARACTERS: Final = 2_000
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _CLEAN_URL = re.compile(r"[!-\[\]-~]+")
-# Addresses at which clouds give machines their secrets; some of them are not private addresses.
+# Metadata services of clouds, which give machines their secrets; some of these addresses are not private.
 _METADATA: Final = frozenset(
     map(
         ipaddress.ip_address,
@@ -36,7 +36,7 @@ _METADATA: Final = frozenset(
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ipaddress.ip_network("::/96")
-# Not global in their registry, though some Python releases say so.
+# The IANA registry lists these as not global, but some Python releases call them global.
 _NEVER_GLOBAL: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -75,7 +75,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressPolicy:
-    """The hosts that requests may go to (`*.` stands for all names below one), and those that may be private."""
+    """The hosts that requests may go to (`*.example.org` allows all names below one), and those that may be private."""
 
     allow_hosts: Collection[str]
     allow_private_hosts: Collection[str] = ()
@@ -85,7 +85,7 @@ class AddressPolicy:
         """Return the parts of `url` if this policy allows its scheme and host.
 
         Raises:
-            RefusedAddressError: it is no URL of HTTP, carries credentials, or its host is not allowed.
+            RefusedAddressError: `url` is not an HTTP URL, carries credentials, or names a host that is not allowed.
         """
         if len(url) > MAX_URL_CHARACTERS or not _CLEAN_URL.fullmatch(url):
             raise RefusedAddressError(
@@ -114,7 +114,7 @@ class AddressPolicy:
         """Return the addresses of the target's host if all of them are allowed; `resolve` is called once.
 
         Raises:
-            RefusedAddressError: the host has no address, or one that may not be connected to.
+            RefusedAddressError: the host has no address, or one of its addresses is not allowed.
         """
         try:
             literal = [str(ipaddress.ip_address(target.host))]
@@ -132,10 +132,10 @@ class AddressPolicy:
 
 
 def is_allowed(address: str, *, may_be_private: bool = False) -> bool:
-    """Return whether the IP `address` may be connected to: public ones, others only if `may_be_private`.
+    """Return whether the server may connect to the IP `address`: to a public one, to others only if `may_be_private`.
 
-    Addresses that stand inside others (IPv4 in IPv6, NAT64, 6to4, Teredo) count as well; zone ids are refused, and so
-    are metadata services, multicast and unspecified addresses in any case.
+    An address embedded in `address` (IPv4 in IPv6, NAT64, 6to4, Teredo) is checked as well. Zone ids, metadata
+    services, multicast and unspecified addresses are always refused.
     """
     if "%" in address:
         return False
@@ -156,7 +156,7 @@ def _is_one_allowed(address: Address, *, may_be_private: bool) -> bool:
 
 
 def _unwrap_addresses(address: Address) -> Sequence[Address]:
-    """Return the addresses that a packet to `address` may reach: it, unless it only carries another."""
+    """Return the addresses that a packet to `address` may reach: embedded ones, and `address` if it can be a host."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:

@@ -1,6 +1,6 @@
-"""The values of the domain: tasks, steps, usage, events and results; no behaviour beyond arithmetic.
+"""The values of the domain: tasks, steps, usage, events and results; they do nothing but arithmetic.
 
-Times are aware datetimes in UTC, durations are seconds (`_s`), counts of tokens are whole numbers.
+Times are aware datetimes in UTC, durations are seconds (`_s`), counts of tokens are integers.
 """
 
 from reasond_server.types.executions import (

@@ -1,4 +1,4 @@
-"""Executions, the events of their logs, and what streams carry."""
+"""Executions, the events of their logs, and the events of streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reasond_server.types.values import value
 
 
 class FinishReason(StrEnum):
-    """How an execution ended; the comments of execution.proto explain each."""
+    """How an execution ended; the comments of execution.proto explain each value."""
 
     ANSWERED = "answered"
     ANSWERED_UNTAGGED = "answered_untagged"
@@ -33,7 +33,7 @@ NOT_RECORDED: Final = "The server keeps no content ([store] record_content): the
 
 
 class ExecutionState(StrEnum):
-    """Whether an execution still runs, and if not, how it fared."""
+    """Whether an execution runs, is suspended, or has ended with one of three results."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -55,13 +55,13 @@ class ExecutionState(StrEnum):
 
 
 class Event:
-    """What a log holds. Its kinds are those that `kinds.EVENTS` has: each service declares its own."""
+    """Base of the events of a log. Each service declares its own kinds in `kinds.EVENTS`."""
 
     __slots__ = ()
 
 
 class LastEvent(Event):
-    """What ends a log, and why if it failed: each kind of work has one such event."""
+    """Base of the events that end a log, with the failure if there was one; each kind of work has one such event."""
 
     __slots__ = ()
     execution_id: str
@@ -71,7 +71,7 @@ class LastEvent(Event):
 @EVENTS.declare("started")
 @value
 class ExecutionStarted(Event):
-    """The first event of every log; `config` is what applies after precedence."""
+    """The first event of every log; `config` is the configuration after all levels of precedence are merged."""
 
     strategy: Word
     strategy_source: StrategySource
@@ -94,7 +94,7 @@ class Iteration(Event):
 @EVENTS.declare("delta", is_logged=False)
 @value
 class TextDelta:
-    """Text that the model just wrote in step `iteration_index`; never logged."""
+    """Text that the model has just written in step `iteration_index`; never logged."""
 
     iteration_index: int
     text: str
@@ -103,12 +103,12 @@ class TextDelta:
 @EVENTS.declare("heartbeat", is_logged=False)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Nothing happened for a while; never logged."""
+    """Sent after a time without other events; never logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFailure:
-    """Why an execution failed, as it is kept: a reason of errors.proto and the message."""
+    """The stored cause of a failed execution: a reason of errors.proto and the message."""
 
     reason: Word
     message: Annotated[str, Treatment(instead="The message was not kept.")]
@@ -117,7 +117,7 @@ class ExecutionFailure:
 @EVENTS.declare("result", wire_tag="completed")
 @value
 class Result(LastEvent):
-    """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
+    """The last event of the log of a reasoning execution, `Reasoning` in the proto. The log holds the steps.
 
     `finish_reason` is None only in the partial result of an execution that still runs.
     """
@@ -142,9 +142,9 @@ class LoggedEvent:
     event: Event
 
 
-# A tuple, made in a third of the time: there is one for every event and every follower, and it lives for a moment.
+# A tuple takes a third of the time to make: one is made per event and subscriber, and it is short-lived.
 class StreamEvent(NamedTuple):
-    """What a stream carries; deltas and heartbeats repeat the sequence of the last logged event."""
+    """One event of a stream; deltas and heartbeats repeat the sequence number of the last logged event."""
 
     execution_id: str
     sequence: int
@@ -156,7 +156,8 @@ class StreamEvent(NamedTuple):
 class Execution:
     """An execution without its content; the owner is the tenant that started it.
 
-    `kind` says what works on it. A suspended execution goes on at `wake_time`; without one it waits for a call.
+    `kind` names the service that runs it. A suspended execution resumes at `wake_time`; without one it waits for a
+    call.
     """
 
     execution_id: str

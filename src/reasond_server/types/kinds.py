@@ -1,11 +1,12 @@
-"""What a kind of step, of metrics or of event declares beside its type; codec, redaction and both wires derive from it.
+"""Declarations of kinds of steps, metrics and events; the codec, redaction and both wire formats derive from them.
 
 A kind is a dataclass. Its fields are texts, numbers, enumerations, times, free JSON (`Json`), other dataclasses,
-sequences of those, and at most one value of another family. Every text and all free JSON is content, which is not
-kept where the server keeps none: a field that is none says so in its annotation (`Word`, or `NOT_CONTENT` for JSON).
+sequences of those, and at most one value of another family. Every text and all free JSON is content by default, and a
+server that records no content does not store it. A field that is not content says so in its annotation (`Word`, or
+`NOT_CONTENT` for JSON).
 
-The wires name a field as the class does, except that a length of time `x_s` is `x` in protobuf and `x_ms` in JSON, and
-that free JSON `x` is JSON text `x_json` in protobuf.
+The wire formats use the name of the field with two exceptions: a duration `x_s` is `x` in protobuf and `x_ms` in JSON,
+and free JSON `x` is JSON text `x_json` in protobuf.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ClassT = TypeVar("ClassT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Treatment:
-    """What the annotation of a field says: whether it is content, what is kept instead, its name on the wires."""
+    """The annotation of a field: whether it is content, the value stored in its place, its name in the wire formats."""
 
     is_content: bool = True
     instead: Any = None
@@ -33,7 +34,7 @@ class Treatment:
 
 NOT_CONTENT: Final = Treatment(is_content=False)
 Word = Annotated[str, NOT_CONTENT]
-"""A text of ours, or an identifier: it may be kept and shown where content may not."""
+"""A text of the server's own, or an identifier: it is stored and shown even where content is not."""
 
 JsonText = Annotated[str, Treatment(instead="{}")]
 """JSON as text."""
@@ -41,16 +42,16 @@ JsonText = Annotated[str, Treatment(instead="{}")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a class declares.
+    """The declaration of one kind.
 
     Attributes:
-        tag: Names it in stores, and in a oneof of the proto and in JSON if `wire_tag` does not.
-        wire_tag: Names it on the wires.
-        keys: The names that JSON shows, in its order, computed ones included; empty for the fields.
-        body: The field of free JSON that the whole kind is on the wires, if there is one.
-        headline: The field that says in one text what a step did.
+        tag: Its name in stores; also its name in a oneof of the proto and in JSON if `wire_tag` is empty.
+        wire_tag: Its name in the wire formats.
+        keys: The keys of its JSON in order, computed ones included; empty means all fields.
+        body: The field of free JSON that represents the whole kind in the wire formats; may be empty.
+        headline: The field whose text says what a step did.
         trace_type: The type of its item in a trace.
-        is_logged: Whether the event is one of the log; the others are only streamed.
+        is_logged: Whether the event is logged; other events are only streamed.
     """
 
     tag: str
@@ -63,7 +64,7 @@ class Kind:
 
 
 class KindFamily:
-    """Kinds of which a log or another kind holds one: `classes` by tag, and `kinds`, what each class declares."""
+    """A group of kinds that may stand in the same place: `classes` by tag, and `kinds`, the `Kind` of each class."""
 
     def __init__(self, noun: str) -> None:
         self.noun = noun
@@ -85,7 +86,7 @@ class KindFamily:
         """Return a decorator that makes a dataclass a kind of this family; `Kind` explains the arguments.
 
         Raises:
-            ValueError: the family has that tag already.
+            ValueError: the family already has this tag.
         """
         if tag in self.classes:
             raise ValueError(f"there are two kinds of {self.noun} with the tag {tag!r}")
@@ -108,19 +109,19 @@ class KindFamily:
         return add
 
     def withdraw(self, tag: str) -> None:
-        """Take a kind out again: for tests that declare one."""
+        """Remove a kind; for tests that declare one."""
         del self.kinds[self.classes.pop(tag)]
         self.types = tuple(self.kinds)
 
 
 STEPS: Final = KindFamily("step")
-"""What a step shows."""
+"""The details of a step."""
 
 METRICS: Final = KindFamily("metrics")
-"""What only one strategy reports."""
+"""The metrics that only one strategy reports."""
 
 EVENTS: Final = KindFamily("event")
-"""What a log holds, and what streams carry beside it; each kind of execution brings its own."""
+"""The events of logs and those that are only streamed; each kind of execution declares its own."""
 
 _FAMILIES: Final = (STEPS, METRICS, EVENTS)
 
@@ -129,8 +130,8 @@ _FAMILIES: Final = (STEPS, METRICS, EVENTS)
 class Field:
     """A field of a kind, or of a dataclass within one.
 
-    `type` is the class of the value, or of each item of a sequence: for JSON `Mapping`, for kinds of a family any of
-    them. `is_bulky` tells whether its type does not bound its size: texts, JSON and sequences, at any depth.
+    `type` is the class of the value, or of each item of a sequence: `Mapping` for JSON, any of its classes for a
+    family. `is_bulky` is true if the type does not bound the size: texts, JSON and sequences, at any depth.
     """
 
     name: str
@@ -146,10 +147,10 @@ class Field:
 
 @cache
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """Return the fields of a dataclass as they are declared.
+    """Return the fields of a dataclass in the order of their declaration.
 
     Raises:
-        TypeError: a field is of none of the types that a kind may hold.
+        TypeError: a field has a type that a kind may not hold.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     return tuple(_field(cls, each.name, hints[each.name]) for each in fields(cls))
@@ -169,7 +170,7 @@ def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annot
     found = members[0] if family is not None else Mapping if typing.get_origin(hint) is Mapping else hint
     is_text = found in {str, Mapping}
     nested = fields_of(found) if family is None and is_dataclass(found) else None
-    # Whatever else there may be could hold content that nothing would take out.
+    # Any other type could hold content that redaction would miss.
     if not (family or is_text or nested is not None or _is_plain(found)) or (family is None and len(members) > 1):
         raise TypeError(f"{cls.__name__}.{name} is of a type that no kind may hold")
     is_content = is_text and treatment.is_content
@@ -187,12 +188,12 @@ def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annot
 
 
 def _is_plain(found: object) -> bool:
-    """Return whether values of this type hold no text of anybody: numbers, times, members of enumerations."""
+    """Return whether values of this type never hold free text: numbers, times, members of enumerations."""
     return found in {int, float, bool, datetime} or (isinstance(found, type) and issubclass(found, Enum))
 
 
 def _without_treatment(hint: Any, known: Treatment) -> tuple[Any, Treatment]:  # noqa: ANN401 - an annotation is any object
-    """Return `hint` without what it says about content, and that; `known` where it says nothing."""
+    """Return `hint` without its `Treatment`, and the treatment; `known` if `hint` has none."""
     if typing.get_origin(hint) is not Annotated:
         return hint, known
     bare, *said = typing.get_args(hint)
@@ -200,10 +201,10 @@ def _without_treatment(hint: Any, known: Treatment) -> tuple[Any, Treatment]:  #
 
 
 def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is any object
-    """Return the alternatives of a union; of anything else, that alone."""
+    """Return the alternatives of a union; for any other type, only that type."""
     return typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
 
 
 def _family_of(members: Sequence[Any]) -> KindFamily | None:
-    """Return the family whose kinds the members of a union are."""
+    """Return the family to which all members of a union belong."""
     return next((one for one in _FAMILIES if members and all(each in one.classes.values() for each in members)), None)

@@ -1,4 +1,4 @@
-"""What a strategy reports at its end, and what it saved."""
+"""The metrics and savings that a strategy reports when it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SECONDS: Final = 10**9
 
 
 class CostClass(StrEnum):
-    """How the model calls of a strategy grow; its `cost_formula` says it exactly."""
+    """How the number of model calls of a strategy grows; its `cost_formula` is exact."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -27,15 +27,15 @@ class CostClass(StrEnum):
 
 
 class SavingsBaseline(StrEnum):
-    """What compute savings are measured against."""
+    """The baseline of compute savings."""
 
-    SINGLE_PASS = "single_pass"  # noqa: S105 - a way of thinking, no password
+    SINGLE_PASS = "single_pass"  # noqa: S105 - a baseline, not a password
     REPROMPT = "reprompt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Compute saved against a baseline in per cent, signed; `is_measured` tells that nothing of it is estimated."""
+    """Compute saved against a baseline, in per cent, signed; `is_measured` means that no part of it is estimated."""
 
     baseline: SavingsBaseline
     attention_pct: float
@@ -48,7 +48,7 @@ class Savings:
 @METRICS.declare("chain_of_thought")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainOfThoughtMetrics:
-    """What chain of thought reports; `finish_reason` is the model's own word."""
+    """The metrics of chain of thought; `finish_reason` is the one that the model reported."""
 
     temperature: float
     max_tokens: int
@@ -60,8 +60,8 @@ class ChainOfThoughtMetrics:
 class WindowMetrics:
     """One window of bounded context; `iteration` counts from 0 over all windows.
 
-    `is_only_hidden_reasoning` tells that the model wrote nothing else: in the last window of a run that ended as
-    TRUNCATED, that it left no room for the answer.
+    `is_only_hidden_reasoning` means that the model wrote only hidden reasoning. In the last window of a run that ended
+    as TRUNCATED, the hidden reasoning left no room for the answer.
     """
 
     iteration: int
@@ -74,10 +74,10 @@ class WindowMetrics:
 
 
 class WindowLines(Sequence[WindowMetrics]):
-    """The lines of the windows so far, packed: 17 bytes each, where a line by itself takes about 150.
+    """The metrics of the windows so far, packed: 17 bytes per window; a `WindowMetrics` object takes about 150.
 
-    It never changes: `plus` returns one that is a line longer and shares the rest, whose numbers it takes from the
-    order. Where a line was added already, the others are copied.
+    An instance never changes: `plus` returns one with one more window, which shares the arrays of this instance. If
+    `plus` was called on this instance before, the arrays are copied. `iteration` is the position of the window.
     """
 
     __slots__ = ("_flags", "_seconds", "_size", "_tokens")
@@ -98,7 +98,7 @@ class WindowLines(Sequence[WindowMetrics]):
         is_reading: bool,
         is_only_hidden_reasoning: bool = False,
     ) -> WindowLines:
-        """Return these lines and one more. Raises ValueError for a number that no transport can carry."""
+        """Return these windows and one more. Raises ValueError for a number that no transport can carry."""
         if not (0 <= tokens <= _MOST_TOKENS and 0 <= execution_time_s <= _MOST_SECONDS):
             raise ValueError(f"no window has {tokens!r} tokens or lasts {execution_time_s!r} s")
         longer = WindowLines()
@@ -113,7 +113,7 @@ class WindowLines(Sequence[WindowMetrics]):
         return longer
 
     def __len__(self) -> int:
-        """Return how many windows there were."""
+        """Return the number of windows."""
         return self._size
 
     @overload
@@ -121,22 +121,22 @@ class WindowLines(Sequence[WindowMetrics]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[WindowMetrics]: ...
     def __getitem__(self, index: int | slice) -> WindowMetrics | Sequence[WindowMetrics]:
-        """Return a line, made for the caller, or some of them."""
+        """Return a new `WindowMetrics`, or a tuple of them for a slice."""
         places = range(self._size)[index]
         return self._line(places) if isinstance(places, int) else tuple(map(self._line, places))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether these are the lines of `other`, packed or not."""
+        """Return whether `other`, packed or not, holds the same windows."""
         if not isinstance(other, WindowLines | tuple | list):
             return NotImplemented
         return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        """Return what a tuple of the same lines does."""
+        """Return the hash of a tuple of the same windows."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Return the lines as a tuple of them is shown."""
+        """Return the windows as a tuple inside `WindowLines(...)`."""
         return f"WindowLines({tuple(self)!r})"
 
     def _line(self, place: int) -> WindowMetrics:
@@ -171,9 +171,9 @@ class WindowLines(Sequence[WindowMetrics]):
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextMetrics:
-    """What bounded context reports; `context.window_plan` says how the two capacities, in tokens, are worked out.
+    """The metrics of bounded context; `context.window_plan` explains how the two capacities, in tokens, are computed.
 
-    `savings` compare with one pass, `reprompt_savings` with sending the whole history again in every window.
+    The baseline of `savings` is one pass; that of `reprompt_savings` sends the whole history again in every window.
     """
 
     iterations: Sequence[WindowMetrics]
@@ -187,31 +187,32 @@ class BoundedContextMetrics:
 
     @property
     def total_iterations(self) -> int:
-        """Windows in all, reading included."""
+        """Number of all windows, with those that read material."""
         return len(self.iterations)
 
     @property
     def reading_iterations(self) -> int:
-        """Windows that read material."""
+        """Number of windows that read material."""
         return sum(window.is_reading for window in self.iterations)
 
     @property
     def peak_window_tokens(self) -> int:
-        """The largest window of the run."""
+        """Tokens of the largest window of the run."""
         return max((window.tokens for window in self.iterations), default=0)
 
     @property
     def compute_savings_pct(self) -> float:
-        """The attention saved, 0 where one window was enough; the older name of `savings.attention_pct`."""
+        """The attention saved in per cent, 0 if one window was enough; the older name of `savings.attention_pct`."""
         return self.savings.attention_pct if self.savings else 0.0
 
 
 @METRICS.declare("react")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactMetrics:
-    """What ReAct reports; `corrections` are replies that broke the protocol and were asked for again.
+    """The metrics of ReAct; `corrections` counts replies that broke the protocol and were requested again.
 
-    `failed_tool_calls` are calls that a tool could not do; those that were refused are the model's mistake.
+    `failed_tool_calls` counts calls in which a tool failed; refused calls, which are mistakes of the model, do not
+    count.
     """
 
     total_iterations: int
@@ -227,7 +228,7 @@ class ReactMetrics:
 @METRICS.declare("tree_of_thought")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeOfThoughtMetrics:
-    """What tree of thought reports; `best_score` is that of the chosen leaf, 0.0-1.0."""
+    """The metrics of tree of thought; `best_score` is the score of the chosen leaf, 0.0-1.0."""
 
     nodes_expanded: int
     nodes_evaluated: int
@@ -248,7 +249,7 @@ class AnswerVotes:
 @METRICS.declare("self_consistency")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistencyMetrics:
-    """What self-consistency reports: votes by answer, most first; the winner's lead as a share of the samples taken."""
+    """The metrics of self-consistency: votes by answer, most first; the winner's lead as a share of the samples."""
 
     samples: int
     votes: Sequence[AnswerVotes]
@@ -260,7 +261,7 @@ class SelfConsistencyMetrics:
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
-    """Metrics of a third party's strategy: any JSON object, at most 16 levels deep."""
+    """The metrics of a third-party strategy: any JSON object, at most 16 levels deep."""
 
     data: Json
 
@@ -277,7 +278,7 @@ StrategyMetrics = (
 
 @value
 class Metrics:
-    """What every run reports, and what only its strategy does (None before its first step)."""
+    """The metrics of every run, and those of its strategy only (None before its first step)."""
 
     usage: Usage
     execution_time_s: float

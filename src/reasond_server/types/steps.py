@@ -1,4 +1,4 @@
-"""What a strategy does, step by step: one kind for each, and one for those of third parties."""
+"""The steps of a run: one kind for each built-in strategy, and one for all third-party strategies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReadingProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """What a carryover left behind: a part of the progress, such as "tail" or "facts", and its tokens."""
+    """What a carryover dropped: a part of the progress, such as "tail" or "facts", and its tokens."""
 
     part: Word
     tokens: int
@@ -46,10 +46,10 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryoverReport:
-    """How a window's progress was compressed, in tokens before and after.
+    """How the progress of a window was compressed, in tokens before and after.
 
-    `has_own_call` tells that a model call was made for it; `fallback_reason` why the mode that was asked for
-    could not be kept, empty where it was.
+    `has_own_call` means that a model call was made for the compression. `fallback_reason` says why the requested mode
+    could not be used; it is empty if the mode was used.
     """
 
     before_tokens: int
@@ -78,7 +78,7 @@ class CarryoverReport:
 class BoundedContextStep:
     """One window of bounded context; `window_tokens` = prompt + carryover + generated.
 
-    `carryover_report` is None where the step made no carryover.
+    `carryover_report` is None if the step made no carryover.
     """
 
     text: str
@@ -94,9 +94,9 @@ class BoundedContextStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A call of a tool as the model made it.
+    """A call of a tool as the model wrote it.
 
-    `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
+    `arguments_json` is the exact text of the model, which may be invalid JSON.
     """
 
     call_id: Word
@@ -106,7 +106,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What came of a tool call, as JSON text; of a failed one (`is_error`) the JSON says what was wrong."""
+    """The result of a tool call as JSON text; the JSON of a failed call (`is_error`) describes the error."""
 
     call_id: Word
     result_json: JsonText
@@ -131,7 +131,7 @@ class ReactStep:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeStep:
-    """A node of the tree of thought that was judged; `score` is 0.0-1.0, the root has depth 0 and no parent."""
+    """A judged node of the tree of thought; `score` is 0.0-1.0, the root has depth 0 and no parent."""
 
     node_id: Word
     parent_id: Word
@@ -156,7 +156,7 @@ class Sample:
 @STEPS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomStep:
-    """A step of a third party's strategy: any JSON object, at most 16 levels deep."""
+    """A step of a third-party strategy: any JSON object, at most 16 levels deep."""
 
     data: Json
 

@@ -1,4 +1,4 @@
-"""What is asked, by whom, and within which bounds."""
+"""A client's task, its budget, and the caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Json = Mapping[str, Any]
 
 
 class StrategySource(StrEnum):
-    """Which level chose the strategy."""
+    """The level of precedence that chose the strategy."""
 
     REQUEST = "request"
     AGENT = "agent"
@@ -30,9 +30,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a client asks to be worked out; text limits are checked by `reasoning.requests`.
+    """The task of a client; `reasoning.requests` checks the lengths of its texts.
 
-    `config` holds only what the request set. `agent_capabilities` can only narrow the choice.
+    `config` holds only the parameters that the request set. `agent_capabilities` can only narrow the choice of the
+    strategy.
     """
 
     query: str
@@ -46,7 +47,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who calls, from the verified token: never from a field of the request."""
+    """The caller as the verified token names it, never as a field of the request names it."""
 
     subject: str
     tenant: str

@@ -1,4 +1,4 @@
-"""Tokens and calls that were spent."""
+"""Usage: tokens and model calls that were spent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class UsageSource(StrEnum):
-    """Where token counts come from."""
+    """The source of token counts."""
 
     REPORTED = "reported"
     ESTIMATED = "estimated"
@@ -45,7 +45,7 @@ class Usage:
 
     def __sub__(self, other: Usage) -> Usage:
         if other is self:
-            # What a step costs that calls no model.
+            # The usage of a step without a model call.
             return _NONE[self.source]
         if other is NOTHING:
             return self
@@ -60,13 +60,13 @@ class Usage:
 
 
 NOTHING: Final = Usage()
-"""What every run has spent when it begins."""
+"""The usage of a run when it begins."""
 
 _NONE: Final = {source: Usage(source=source) for source in UsageSource}
 
 
 def _join_sources(one: Usage, other: Usage) -> UsageSource:
-    """Return where the sum of two usages comes from; a usage without calls has no say."""
+    """Return the source of the sum of two usages; a usage without model calls is ignored."""
     if not one.model_calls:
         return other.source
     if not other.model_calls or one.source is other.source:

@@ -1,1 +1,1 @@
-"""What both transports share: the JSON mapping, request ids, the TLS files; imports neither."""
+"""Code that both transports share: the JSON mapping, request ids, the TLS files; it imports neither transport."""

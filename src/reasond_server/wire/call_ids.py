@@ -1,4 +1,4 @@
-"""The request id of a call: the caller's own where it may stand in logs and headers, else a fresh one."""
+"""The request id of a call: the caller's own id if it is safe in logs and headers, else a new one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 CALL_ID_KEY: Final = "x-request-id"
-"""Name of the gRPC metadata and of the HTTP header, in both directions."""
+"""Name of the gRPC metadata key and of the HTTP header, in both directions."""
 
-# Nothing that could break a log line or a header out of its place, and no more than a UUID or a trace id needs.
+# These characters cannot end a log line or a header, and they are enough for a UUID or a trace id.
 _FIT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
 
 
 def call_id_of(given: Iterable[str], *, new_call_id: Callable[[], str]) -> str:
-    """Return the first well-formed id of those `given`, else a new one.
+    """Return the first well-formed id in `given`, else a new one.
 
-    Well-formed are 1-128 letters, digits and `._:/+=-`, the first a letter or digit.
+    A well-formed id has 1-128 letters, digits and `._:/+=-`; the first character is a letter or digit.
     """
     for text in given:
         if _FIT.fullmatch(text):

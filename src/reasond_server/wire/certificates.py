@@ -1,4 +1,4 @@
-"""The TLS files of both listeners: which they are, whether they fit together, when they change."""
+"""The TLS files of both listeners: their paths, their validation, and the detection of changes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Stamp = tuple[tuple[int, ...], ...]
-"""Modification time, size and inode of each file; an empty tuple for one that is not there."""
+"""Modification time, size and inode of each file; an empty tuple for a missing file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files: certificate chain, its private key and, for mutual TLS, the authorities of clients."""
+    """PEM files: certificate chain, its private key and, for mutual TLS, the certificate authorities of clients."""
 
     certificate: str
     private_key: str
@@ -24,22 +24,22 @@ class TlsFiles:
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The files that are set."""
+        """The configured files."""
         return [Path(path) for path in (self.certificate, self.private_key, self.client_ca) if path]
 
     def stamp(self) -> Stamp:
-        """Return what changes whenever a file is written, replaced or removed."""
+        """Return a value that changes whenever a file is written, replaced or removed."""
         return tuple(_stamp_of(path) for path in self.paths)
 
     def context(self) -> ssl.SSLContext:
-        """Return a server's context over the files as they are now.
+        """Return a server's TLS context, made from the current content of the files.
 
         Raises:
-            OSError, ValueError: a file cannot be read, is no PEM, is encrypted, or they do not fit together.
+            OSError, ValueError: a file cannot be read, is not PEM or is encrypted, or the files do not fit together.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for path in self.paths:
-            # Opening a pipe would wait for its writer, perhaps for ever.
+            # Opening a named pipe would block until it has a writer.
             if path.exists() and not path.is_file():
                 message = "one of them is no regular file"
                 raise ValueError(message)

@@ -1,6 +1,7 @@
-"""Declared kinds as JSON: their fields by name, in the order that they declare.
+"""Declared kinds as JSON: their fields by name, in the declared order.
 
-Enumerations are their lower-case words, lengths of time whole milliseconds (`_ms`), and what is not known is null.
+An enumeration is a lower-case word, a duration is in whole milliseconds (`_ms`), a percentage (`_pct`) has one decimal
+as in seed 001, and an unknown value is null.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ JsonObject = dict[str, Any]
 
 
 class _Writers(dict[type, Callable[[Any], JsonObject]]):
-    """The function of each class, made when it is first needed."""
+    """The writer function of each class, compiled when it is first needed."""
 
     def __missing__(self, cls: type) -> Callable[[Any], JsonObject]:
         found = self[cls] = _compile(cls)
@@ -25,7 +26,7 @@ class _Writers(dict[type, Callable[[Any], JsonObject]]):
 
 
 WRITERS: Final = _Writers()
-"""What makes JSON of the values of a class; where every call passes, it is looked up without `kind_json`."""
+"""Functions that convert values of a class to JSON; code that runs in every call uses them without `kind_json`."""
 
 
 def kind_json(value: object) -> JsonObject:
@@ -44,13 +45,13 @@ def milliseconds(seconds: float) -> int:
 
 
 def _compile(cls: type) -> Callable[[Any], JsonObject]:
-    """Return a function that is what one would write by hand: the names are those of our own classes."""
-    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {})  # noqa: S307 - no text from outside: as dataclasses make their methods
+    """Return a function as fast as a hand-written one; its source contains only names of the server's own classes."""
+    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {})  # noqa: S307 - no text from outside, as in dataclasses
     return made
 
 
 def _object(cls: type, value: str) -> str:
-    """Return the source of the JSON object of the `cls` that the source `value` gives."""
+    """Return the source of the JSON object for an instance of `cls`, which the source `value` evaluates to."""
     kind = STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
     if kind is not None and kind.body:
         return f"dict({value}.{kind.body})"
@@ -62,7 +63,10 @@ def _object(cls: type, value: str) -> str:
 
 
 def _member(name: str, field: Field | None, value: str) -> str:
-    """Return the source of a key with its value; a computed one, which is no field, is shown as it is."""
+    """Return the source of a key with its value; a computed one (`field` is None) is converted only if a percentage."""
+    if name.endswith("_pct"):
+        # Adding zero turns -0.0 into 0.0.
+        return f"{name!r}: round({value}, 1) + 0.0"
     if field is None:
         return f"{name!r}: {value}"
     if field.type is float and name.endswith("_s"):

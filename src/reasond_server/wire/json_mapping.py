@@ -1,9 +1,9 @@
-"""Domain values as JSON, keys in the order that clients know (seed 001); declared kinds by `json_kinds`.
+"""Domain values as JSON, with keys in the order of seed 001; `json_kinds` converts declared kinds.
 
-Keys are snake_case, enumerations are their lower-case words, durations whole milliseconds (`_ms`) and
-times RFC 3339 in UTC. Every key is always present and null where nothing is known, except the `error` of a
-result, which only failed ones have. Keys that seed 001 does not know (`execution_id`, `finish_reason`, `usage`
-and so on) are added; none of its keys is changed.
+Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`) and times are RFC 3339
+in UTC. Every key is always present, with null for an unknown value; only the `error` of a result is absent unless the
+execution failed. Keys that seed 001 does not have (`execution_id`, `finish_reason`, `usage` and so on) are added; none
+of its keys is changed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_TRACE_BYTES: Final = 1024 * 1024
 
 
 def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
-    """Return `result` with `steps` as its trace, in the shape that seed 001 gives `reasoning.execute`.
+    """Return `result` with `steps` as its trace, in the shape that seed 001 defines for `reasoning.execute`.
 
-    A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were left out.
+    A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were omitted.
     """
     items = [item for step in steps for item in trace_items(step, answer=result.answer)]
     kept = _within(items, MAX_TRACE_BYTES)
@@ -51,7 +51,7 @@ def completed_json(result: Result) -> JsonObject:
 
 
 def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> JsonObject:
-    """Return `result` with these warnings, and with the member `trace` where one is given."""
+    """Return `result` with `warnings`, and with the member `trace` if it is given."""
     shown = {
         "answer": result.answer,
         "strategy_used": result.strategy_used,
@@ -69,7 +69,7 @@ def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> J
 
 
 def metrics_json(metrics: Metrics) -> JsonObject:
-    """Return `metrics`; `strategy_specific` is empty where the run ended before its first step."""
+    """Return `metrics`; `strategy_specific` is empty if the run ended before its first step."""
     return {
         "total_tokens": metrics.usage.total_tokens,
         "execution_time_ms": milliseconds(metrics.execution_time_s),
@@ -79,7 +79,7 @@ def metrics_json(metrics: Metrics) -> JsonObject:
 
 
 def execution_json(execution: Execution) -> JsonObject:
-    """Return `execution` as its owner sees it; the tenant is not repeated."""
+    """Return `execution` for its owner; the tenant is omitted."""
     return {
         "execution_id": execution.execution_id,
         "state": execution.state.value,
@@ -97,7 +97,7 @@ def execution_json(execution: Execution) -> JsonObject:
 
 
 def strategy_json(info: StrategyInfo) -> JsonObject:
-    """Return what clients may know about a strategy, its configuration's JSON Schema included."""
+    """Return the public description of a strategy, with the JSON Schema of its configuration."""
     return {
         "name": info.name,
         "description": info.description,
@@ -112,7 +112,7 @@ def strategy_json(info: StrategyInfo) -> JsonObject:
 
 
 def card_json(view: CardView) -> JsonObject:
-    """Return an agent's card; `card_json` holds it byte for byte, so that signatures still verify."""
+    """Return an agent's card; `card_json` is the card byte for byte, so that signatures still verify."""
     return {
         "card": dict(view.card),
         "card_json": view.card_json,
@@ -123,7 +123,7 @@ def card_json(view: CardView) -> JsonObject:
 
 
 def agent_json(agent: RegisteredAgent) -> JsonObject:
-    """Return an agent of the directory as its owner sees it; the tenant is not repeated."""
+    """Return an agent of the directory for its owner; the tenant is omitted."""
     return {
         "agent_id": agent.agent_id,
         "card": dict(agent.card),
@@ -138,7 +138,7 @@ def agent_json(agent: RegisteredAgent) -> JsonObject:
 
 
 def event_json(event: StreamEvent) -> JsonObject:
-    """Return one event of a stream: its place, its time, and what happened under `event_name(event)`."""
+    """Return one event of a stream: its sequence number, its time, and its body under the key `event_name(event)`."""
     kind = event.event.__class__
     return {
         "execution_id": event.execution_id,
@@ -154,7 +154,7 @@ def event_name(event: StreamEvent) -> str:
 
 
 def is_logged(event: StreamEvent) -> bool:
-    """Return whether `event` has a sequence number of its own, so that a stream can resume after it."""
+    """Return whether `event` has its own sequence number, so that a stream can resume after it."""
     return EVENTS.kinds[event.event.__class__].is_logged
 
 
@@ -170,13 +170,13 @@ def iteration_json(step: Iteration) -> JsonObject:
 
 
 _BODIES: Final[Mapping[type, Callable[[Any], JsonObject]]] = {Iteration: iteration_json, Result: completed_json}
-"""What makes the body of those events that show more than their fields."""
+"""Functions that write the body of events with more members than their fields."""
 
 
 def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
-    """Return what a trace shows of `step`: one item, or for chain of thought a `reasoning` and an `answer`.
+    """Return the items of `step` in a trace: one item, or for chain of thought a `reasoning` and an `answer`.
 
-    `answer` is that of the run: seed 001 shows it as the observation of the ReAct cycle that found it.
+    `answer` is the answer of the run: seed 001 shows it as the observation of the ReAct cycle that found it.
     """
     detail = step.detail
     if isinstance(detail, Thought):
@@ -196,13 +196,13 @@ def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
         "execution_time_ms": milliseconds(step.elapsed_s),
     }
     if isinstance(detail, BoundedContextStep):
-        # The tokens are those of the window, which calls for a carryover are no part of.
+        # The tokens are those of the window; calls for a carryover are not part of it.
         item |= {"type": "reading" if detail.reading else "reasoning", "tokens": body.pop("window_tokens")}
     return [item | body]
 
 
 def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
-    """Return a cycle: seed 001's six keys first, then the calls and results that its two texts are made from."""
+    """Return a cycle: seed 001's six keys first, then the calls and results behind `action` and `observation`."""
     action, observation = _action(detail.actions), "\n".join(map(_observation, detail.observations))
     if step.answer_found and not detail.actions:
         action, observation = "Answer", answer
@@ -220,12 +220,12 @@ def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
 
 
 def _action(calls: Sequence[ToolCall]) -> str:
-    """Return calls as text, such as `calculator({"expression": "2+2"})`, a line each."""
+    """Return calls as text, one per line, such as `calculator({"expression": "2+2"})`."""
     return "\n".join(f"{call.name}({call.arguments_json})" for call in calls)
 
 
 def _observation(result: ToolResult) -> str:
-    """Return a result as text: that of a JSON string without its quotes, anything else as it came."""
+    """Return a result as text: the value of a JSON string, any other JSON unchanged."""
     try:
         value = json.loads(result.result_json)
     except (ValueError, RecursionError):
@@ -235,8 +235,8 @@ def _observation(result: ToolResult) -> str:
 
 
 def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
-    """Return the first of `items` whose JSON, with its separators, stays within `limit` bytes."""
-    # Two brackets, and a comma less than there are items.
+    """Return as many of the first `items` as fit into `limit` bytes of JSON, separators included."""
+    # Two brackets, and one comma less than items.
     if len(to_json(items, inf_nan_mode="null")) - 1 <= limit:
         return items
     kept: list[JsonObject] = []

@@ -205,6 +205,15 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
     }
 
 
+def test_percentages_have_one_decimal() -> None:
+    exact = replace(SAVINGS, attention_pct=18.99967922619489, tokens_pct=-73.2943469785575, kv_read_pct=-0.04)
+    shown = mapping.metrics_json(result("bounded_context", replace(BOUNDED, savings=exact)).metrics)
+    specific = shown["strategy_specific"]
+    assert specific["compute_savings_pct"] == 19.0
+    assert [specific["savings"][f"{name}_pct"] for name in ("attention", "tokens")] == [19.0, -73.3]
+    assert str(specific["savings"]["kv_read_pct"]) == "0.0"
+
+
 def test_where_one_window_was_enough_savings_are_null_and_the_scalar_is_zero() -> None:
     specific = mapping.metrics_json(result("bounded_context", replace(BOUNDED, savings=None)).metrics)
     assert specific["strategy_specific"]["savings"] is None

@@ -1,6 +1,6 @@
-"""Counting tokens before a call: exactly, by a tokenizer at hand, by a calibrated estimate, or by bytes.
+"""Counting tokens before a call: exactly, with a local tokenizer, with a calibrated estimate, or in bytes.
 
-Nothing here calls a server; what a server counts is `ChatModel.count_exactly`.
+Nothing here calls a server. `ChatModel.count_exactly` returns the count of a server.
 """
 
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter

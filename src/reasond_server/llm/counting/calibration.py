@@ -1,11 +1,12 @@
-"""What the usage that servers report teaches of a model's tokenizer and template.
+"""The calibration of token estimates: it learns a model's tokenizer and template from the usage that servers report.
 
-Reported tokens are taken to be a straight line over the plain estimate of a prompt: `constant + slope * estimated`. The
-slope belongs to the tokenizer, the constant to the server, whose template may add hundreds of tokens to each call. Each
-report moves both, as a Kalman filter does: a short prompt mostly the constant, a long one mostly the slope.
+The reported tokens are modelled as a linear function of the uncalibrated estimate of a prompt:
+`constant + slope * estimated`. The slope depends on the tokenizer. The constant depends on the server, whose template
+may add hundreds of tokens to each call. Each report updates both, like a Kalman filter: a short prompt changes mostly
+the constant, a long prompt mostly the slope.
 
-A report far off the line is doubted: it counts only if the next one confirms it. So a single false report teaches
-nothing, and a change of the server or of the language is learnt from its second call.
+A report far off the line is doubtful: it is used only if the next report confirms it. A single false report therefore
+changes neither constant nor slope. A change of the server or of the language is learnt from its second call.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 
-# Before any report: no constant, give or take 100 tokens; a slope of 1, give or take a half. Between the tokenizers and
-# languages of decision 0026 it goes from 0.3 to 2.5.
+# Before any report, the constant is 0 with a deviation of 100 tokens, and the slope is 1 with a deviation of 0.5. Over
+# the tokenizers and languages of decision 0026 the slope is between 0.3 and 2.5.
 _CONSTANT_VARIANCE = 100.0**2
 _SLOPE_VARIANCE = 0.5**2
-# From here on a prompt says more of the slope than of the constant.
+# A prompt of at least this size changes the slope more than the constant.
 _LONG_TOKENS = math.sqrt(_CONSTANT_VARIANCE / _SLOPE_VARIANCE)
-# How far reports are off the line though nothing changed: a share of the prompt, and some tokens.
+# The usual distance of reports from the line: a share of the prompt plus a fixed number of tokens.
 _NOISE_SHARE, _NOISE_TOKENS = 0.2, 8.0
-# What becomes less certain with each report, since texts and servers change.
+# The uncertainty that each report adds, because texts and servers change.
 _CONSTANT_DRIFT, _SLOPE_DRIFT = 10.0**2, 0.1**2
 _DOUBTFUL_DEVIATIONS = 5.0
 
@@ -48,16 +49,17 @@ _ROUNDING = 1.001
 
 @value
 class Calibration:
-    """What was learnt so far.
+    """The line that was learnt so far, and its uncertainty.
 
     Attributes:
-        constant: tokens that every call has beyond its prompt, at least 0.
-        slope: tokens for each token of a plain estimate.
-        constant_variance: how uncertain the constant is; `slope_variance` and `covariance` likewise.
-        deviation: mean distance of reports from the line, as a share of what was expected.
-        reports: number of reports that were believed.
-        doubted_estimated: plain estimate of the report before, if that was too far off the line to be believed; else 0.
-        doubted_reported: its tokens.
+        constant: tokens that the server adds to every prompt, at least 0.
+        slope: reported tokens for each token of an uncalibrated estimate.
+        constant_variance: variance of the constant; `slope_variance` and `covariance` are the rest of the covariance
+            matrix.
+        deviation: mean distance of reports from the line, as a share of the expected tokens.
+        reports: number of accepted reports.
+        doubted_estimated: uncalibrated estimate of the previous report if that report was doubtful, else 0.
+        doubted_reported: reported tokens of the previous report if it was doubtful.
     """
 
     constant: float = 0.0
@@ -72,24 +74,28 @@ class Calibration:
 
     @property
     def margin(self) -> float:
-        """By how much estimates are raised: 0.4 until a long prompt was reported, then between 0.1 and 1."""
+        """The share by which estimates are raised: 0.4 until a long prompt is reported, then between 0.1 and 1."""
         unknown = _FIRST_MARGIN * self.slope_variance / _SLOPE_VARIANCE
         return min(_MOST_MARGIN, max(_LEAST_MARGIN, unknown, _DEVIATIONS * self.deviation))
 
     @property
     def upper_slope(self) -> float:
-        """Tokens to expect at most for each token of a plain estimate."""
+        """Upper bound of the slope."""
         return self.slope * (1 + self.margin)
 
     @property
     def upper_constant(self) -> float:
-        """Tokens to expect at most beyond the prompt."""
+        """Upper bound of the constant, in tokens."""
         return self.constant * (1 + _CONSTANT_MARGIN)
 
     def add_report(self, *, estimated: float, reported: int) -> Calibration:
-        """Return the calibration after one more report: a prompt had `reported` tokens that was plainly `estimated`.
+        """Return the calibration after one more report.
 
-        A report of far less says nothing: the count is missing, or the server cut the prompt.
+        A report far below the estimate is ignored: the count is missing, or the server cut the prompt.
+
+        Args:
+            estimated: uncalibrated estimate of the prompt, in tokens.
+            reported: tokens of the prompt, as the server reported them.
         """
         if estimated <= 0 or reported < _CUT_PROMPT * estimated:
             return self
@@ -105,17 +111,18 @@ class Calibration:
         return replace(now, doubted_estimated=estimated, doubted_reported=reported, deviation=deviation)
 
     def snapshot(self) -> Json:
-        """Return it as JSON."""
+        """Return the calibration as JSON."""
         return asdict(self)
 
     @classmethod
     def restore(cls, snapshot: Json) -> Calibration:
         """Return the calibration of a snapshot.
 
-        Earlier releases had a slope alone and called it `ratio`; executions that they began are gone on with.
+        Earlier releases stored only a slope, named `ratio`. It is still read, so that executions which they began can
+        resume.
 
         Raises:
-            InternalError: it is none.
+            InternalError: `snapshot` is not a snapshot of a calibration.
         """
         deviation: float = read_number(snapshot, "deviation", least=0.0, most=_MOST_SNAPSHOT)
         reports = int(read_number(snapshot, "reports", least=0, most=sys.maxsize))
@@ -140,7 +147,7 @@ class Calibration:
 
 
 def _drift(calibration: Calibration) -> Calibration:
-    """Return the same line, a little less certain; `replace` would take three times as long, for every call."""
+    """Return the same line with larger variances, without `replace`, which would take three times as long per call."""
     return Calibration(
         constant=calibration.constant,
         slope=calibration.slope,
@@ -155,7 +162,7 @@ def _drift(calibration: Calibration) -> Calibration:
 
 
 def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibration:
-    """Return the same line, uncertain enough that this report may be true."""
+    """Return the same line with variances so large that this report is believable."""
     distance = abs(_find_distance(calibration, estimated, reported))
     is_long = estimated >= _LONG_TOKENS
     return replace(
@@ -171,12 +178,12 @@ def _find_distance(calibration: Calibration, estimated: float, reported: int) ->
 
 
 def _move(calibration: Calibration, estimated: float, reported: int) -> Calibration | None:
-    """Return the calibration with the line moved towards a report; None where that is too far off to be believed."""
+    """Return the calibration with the line moved towards a report; None if the report is too far off the line."""
     distance = _find_distance(calibration, estimated, reported)
     constant_share = calibration.constant_variance + estimated * calibration.covariance
     slope_share = calibration.covariance + estimated * calibration.slope_variance
     noise = (_NOISE_SHARE * estimated) ** 2 + _NOISE_TOKENS**2
-    # Of the distance of a report.
+    # The variance of the distance between a report and the line.
     variance = constant_share + estimated * slope_share + noise
     if distance**2 > _DOUBTFUL_DEVIATIONS**2 * variance:
         return None
@@ -192,7 +199,7 @@ def _move(calibration: Calibration, estimated: float, reported: int) -> Calibrat
 
 
 def _find_deviation(calibration: Calibration, estimated: float, reported: int) -> float:
-    """Return the deviation after a report; it moves the less, the less is known of the slope."""
+    """Return the deviation after a report; an uncertain slope makes the change smaller."""
     expected = calibration.constant + calibration.slope * estimated
     distance = min(_MOST_DISTANCE, abs(reported - expected) / expected)
     known = 1 - min(1.0, calibration.slope_variance / _SLOPE_VARIANCE)
@@ -201,5 +208,5 @@ def _find_deviation(calibration: Calibration, estimated: float, reported: int) -
 
 
 def _raise(variance: float, *, by: float, most: float) -> float:
-    """Return a variance raised, but not above `most`; a larger one stays."""
+    """Return `variance + by`, at most `most`; a variance above `most` is unchanged."""
     return variance + by if variance + by <= most else max(variance, most)

@@ -1,10 +1,10 @@
 """Upper bounds on tokens without a tokenizer: a calibrated estimate from the kinds of characters, and UTF-8 bytes.
 
-The estimate sorts a text's bytes into five kinds; each kind costs a fixed share of a token per byte, times a factor
-that is learnt for the model (`calibration`). No byte ever costs more than one token, so the estimate of a text is never
-above its bytes. A prompt costs a learnt constant beside its texts.
+The estimate sorts a text's bytes into five kinds. Each kind costs a fixed share of a token per byte, times a factor
+that is learnt for the model (`calibration`). No byte costs more than one token, so the estimate of a text never exceeds
+its size in bytes. A prompt costs a learnt constant in addition to its texts.
 
-Costs are whole numbers of a thousandth of a token: the estimate of a joined text is that of its parts, rounded once.
+Costs are integers, in thousandths of a token: the estimate of a joined text is the sum of its parts, rounded once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LETTERS = string.ascii_letters.encode()
 _DIGITS = string.digits.encode()
 _BLANKS = string.whitespace.encode()
 _ASCII = bytes(range(128))
-# Thousandths of a token for each byte, before calibration: rounded up from the counts that tokenizers of today give
-# for English prose (letters 4.5 to a token, most spaces for nothing), for code, and for other scripts.
+# Thousandths of a token per byte, before calibration, rounded up from the counts of current tokenizers for English
+# prose (4.5 letters per token, most spaces are free), for code, and for other scripts.
 _LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
-# The same for `count_at_least`: below what any of the tokenizers and languages of decision 0026 needs. White space and
-# signs can be nearly free, up to 128 bytes for a token.
+# The same for `count_at_least`: less than any of the tokenizers and languages of decision 0026 needs. White space and
+# signs can be nearly free: one token may cover 128 bytes.
 _LEAST_LETTER, _LEAST_DIGIT, _LEAST_OTHER = 140, 250, 80
 _MOST_BYTES_PER_TOKEN = 128
 
@@ -41,9 +41,9 @@ _UNCALIBRATED: Final = Calibration()
 
 
 class EstimatingCounter:
-    """Estimates upwards. One instance serves one model; what a report changes holds for the next count.
+    """Returns upper estimates. One instance serves one model; a report takes effect with the next count.
 
-    Reporting from several threads at once may miss one of the reports, never more.
+    If several threads report at the same time, one of the reports may be lost, never more.
     """
 
     _parent: EstimatingCounter | None = None
@@ -62,14 +62,14 @@ class EstimatingCounter:
         return _round_up(self._build_cost()(text))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
-        """Return an upper estimate of the input tokens of a call, with an allowance for each message's marks."""
+        """Return an upper estimate of a call's input tokens, with an allowance for the markup of each message."""
         calibration = self.calibration
         marks = int(self._message_tokens * calibration.upper_slope * _TOKEN) * len(messages)
         template = int(calibration.upper_constant * _TOKEN)
         return _round_up(template + marks + self._build_cost()(_join_contents(messages)))
 
     def head(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` that has at most `tokens` tokens by estimate."""
+        """Return the longest prefix of `text` whose estimate is at most `tokens` tokens."""
         cost, left = self._build_cost(), max(0, tokens) * _TOKEN
         low, high = 0, min(len(text), left)  # no character costs less than a thousandth
         while low < high:
@@ -82,7 +82,7 @@ class EstimatingCounter:
         return text[:low]
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return the longest end of `text` that has at most `tokens` tokens by estimate."""
+        """Return the longest suffix of `text` whose estimate is at most `tokens` tokens."""
         cost, left = self._build_cost(), max(0, tokens) * _TOKEN
         length = len(text)
         low, high = 0, min(length, left)
@@ -102,13 +102,13 @@ class EstimatingCounter:
         self.observe(estimated=estimated, reported=reported)
 
     def observe(self, *, estimated: float, reported: int) -> None:
-        """Correct the calibration: a prompt that was plainly `estimated` had `reported` tokens."""
+        """Correct the calibration: a prompt with the uncalibrated estimate `estimated` had `reported` tokens."""
         self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
         if self._parent is not None:
             self._parent.observe(estimated=estimated, reported=reported)
 
     def fork(self) -> EstimatingCounter:
-        """Return a copy that learns by itself and passes its reports on to this counter."""
+        """Return a copy that learns on its own and passes its reports on to this counter."""
         forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self.calibration)
         forked._parent = self
         return forked
@@ -118,14 +118,14 @@ class EstimatingCounter:
         return self.calibration.snapshot()
 
     def restore(self, snapshot: Json) -> None:
-        """Take over a calibration. Raises InternalError: `snapshot` is not one."""
+        """Replace the calibration. Raises InternalError: `snapshot` is not a snapshot of a calibration."""
         self.calibration = Calibration.restore(snapshot)
 
     def _build_cost(self) -> Callable[[str], int]:
         return _cost_of(self.calibration.upper_slope)
 
 
-# Building it takes longer than using it once; what was learnt moves the factor of a run only between its calls.
+# Building the function takes longer than one call of it, and the factor of a run changes only between its model calls.
 @lru_cache(maxsize=64)
 def _cost_of(factor: float) -> Callable[[str], int]:
     """Return a function from a text to its cost in thousandths of a token."""
@@ -143,7 +143,7 @@ def _cost_of(factor: float) -> Callable[[str], int]:
 def _count_kinds(text: str) -> tuple[int, int, int, int, int]:
     """Return the bytes of `text` that are letters, digits, white space, other ASCII and not ASCII."""
     encoded = _encode(text)
-    # Most are letters: what is left without them is looked at in a fraction of the time.
+    # Most bytes are letters, and counting the other kinds without them takes a fraction of the time.
     rest = encoded.translate(None, _LETTERS)
     digits = len(rest) - len(rest.translate(None, _DIGITS))
     blanks = len(rest) - len(rest.translate(None, _BLANKS))
@@ -159,13 +159,13 @@ def count_at_least(text: str) -> int:
 
 
 def count_written(text: str, counter: TokenCounter) -> int:
-    """Return how many tokens a model wrote at least, by `counter` or by a lower estimate where it only estimates."""
+    """Return a lower bound of the tokens that a model wrote: by `counter` if it is exact, else a lower estimate."""
     is_estimate = isinstance(counter, EstimatingCounter | ByteCounter)
     return count_at_least(text) if is_estimate else counter.count_text(text)
 
 
 def _join_contents(messages: Sequence[Message]) -> str:
-    """Return all contents as one text: the cost is a sum over characters, so it is that of the parts."""
+    """Return all contents as one text. The cost is a sum over characters, so joining does not change it."""
     return "".join([message.content for message in messages])
 
 
@@ -180,12 +180,12 @@ _CONTINUATION = 0b1000_0000
 class ByteCounter:
     """Counts UTF-8 bytes: every tokenizer's token covers at least one byte, so no text has more tokens.
 
-    What a provider's chat template adds is not in the text and cannot be known here: the two overheads are
-    allowances for it, generous for the templates in common use.
+    The text does not show the tokens that a provider's chat template adds. The two overheads are allowances for them,
+    generous for the templates in common use.
 
     Args:
-        message_overhead: tokens allowed for the marks around each message.
-        prompt_overhead: tokens allowed once per call, for what a template puts before the first message.
+        message_overhead: tokens allowed for the markup of each message.
+        prompt_overhead: tokens allowed once per call, for the text of the template before the first message.
     """
 
     def __init__(self, *, message_overhead: int = 16, prompt_overhead: int = 64) -> None:
@@ -202,12 +202,12 @@ class ByteCounter:
         return len(_encode(text))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
-        """Return the bytes of all contents and the allowances for the template."""
+        """Return the UTF-8 bytes of all contents plus the allowances for the template."""
         contents = sum(self._message_overhead + self.count_text(message.content) for message in messages)
         return self._prompt_overhead + contents
 
     def head(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` of at most `tokens` bytes; characters stay whole."""
+        """Return the longest prefix of `text` with at most `tokens` bytes; characters stay whole."""
         if tokens <= 0:
             return ""
         encoded = _encode(text[:tokens])
@@ -217,7 +217,7 @@ class ByteCounter:
         return _decode(encoded[:end])
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return the longest end of `text` of at most `tokens` bytes; characters stay whole."""
+        """Return the longest suffix of `text` with at most `tokens` bytes; characters stay whole."""
         if tokens <= 0:
             return ""
         encoded = _encode(text[-tokens:])
@@ -228,7 +228,7 @@ class ByteCounter:
 
 
 def _encode(text: str) -> bytes:
-    """Return `text` in UTF-8; a lone surrogate, which a model may write, counts as three bytes."""
+    """Return `text` in UTF-8; a lone surrogate, which a model may write, becomes three bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 

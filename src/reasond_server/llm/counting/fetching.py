@@ -1,4 +1,4 @@
-"""Brings a file of ranks to this machine when somebody asks for it; never while a question is being answered."""
+"""Downloads a file of ranks when an operator asks for it, never during a model call."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MAX_BYTES = 32 * 1024 * 1024
 
 
 def fetch_ranks(ranks: Ranks, *, source: str, folder: Path) -> Path:
-    """Copy the file of `ranks` from `source`, an address or a path, into `folder`, and return where it lies.
+    """Copy the file of `ranks` from `source`, a URL or a path, into `folder`, and return the path of the copy.
 
-    Nothing is kept unless it is whole and has the right checksum.
+    The file is stored only if it is complete and has the right checksum.
 
     Raises:
-        ModelUnavailableError: the source cannot be read, or the folder not written.
-        ModelProtocolError: the source holds something else.
+        ModelUnavailableError: the source cannot be read, or the folder cannot be written.
+        ModelProtocolError: the content of the source has another checksum.
     """
     try:
         content = _read(source)
@@ -51,9 +51,9 @@ def fetch_ranks(ranks: Ranks, *, source: str, folder: Path) -> Path:
 
 
 def _read(source: str) -> bytes:
-    """Return at most one byte more than a file of ranks may have."""
+    """Return the content of `source`, cut one byte above the largest size of a file of ranks."""
     if urlsplit(source).scheme in {"http", "https"}:
-        with urlopen(source, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the scheme was looked at just above
+        with urlopen(source, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the scheme was checked just above
             return bytes(response.read(_MAX_BYTES + 1))
     with Path(source).open("rb") as file:
         return file.read(_MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What a server's chat template adds to the texts of a prompt: allowed for at first, later learnt from usage."""
+"""The tokens that a server's chat template adds to a prompt: first an allowance, later learnt from reported usage."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ _MISSING = object()
 
 @runtime_checkable
 class Learner(Protocol):
-    """A counter that corrects itself by the usage that servers report."""
+    """A counter that corrects itself from the usage that servers report."""
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
-        """Correct the counts: the server says that a prompt of `messages` had `reported` tokens."""
+        """Correct the counts: the server reports that a prompt of `messages` had `reported` tokens."""
         ...
 
 
 @runtime_checkable
 class Forkable(Learner, Protocol):
-    """A learner of which each run takes a copy, so that reports of other runs do not change its counts.
+    """A learner that each run copies, so that reports of other runs do not change the counts of the run.
 
-    With the same `snapshot` restored and the same reports in the same order, a run is counted alike in any process.
+    The same restored `snapshot` and the same reports in the same order give the same counts in every process.
     """
 
     def fork(self) -> TokenCounter:
-        """Return a copy that learns by itself and passes its reports on to this counter."""
+        """Return a copy that learns on its own and passes its reports on to this counter."""
         ...
 
     def snapshot(self) -> Json:
-        """Return what was learnt so far, as JSON. It and the kind of the counter determine every count."""
+        """Return what was learnt so far, as JSON. The snapshot and the kind of the counter determine every count."""
         ...
 
     def restore(self, snapshot: Json) -> None:
-        """Replace what was learnt by `snapshot`; the counter that this one was forked from is not told.
+        """Replace what was learnt with `snapshot`; the counter that this one was forked from does not change.
 
         Raises:
-            InternalError: it is no snapshot of a counter of this kind; nothing is changed.
+            InternalError: `snapshot` is not of a counter of this kind; nothing is changed.
         """
         ...
 
 
 def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:
-    """Return whether `counter` is a Learner; `isinstance` would take 20 microseconds of every model call."""
+    """Return whether `counter` is a Learner, without `isinstance`, which would add 20 microseconds to every call."""
     return callable(getattr(counter, "learn", None))
 
 
 def can_fork(counter: TokenCounter) -> TypeGuard[Forkable]:
-    """Return whether `counter` is Forkable; as cheap as `can_learn`."""
+    """Return whether `counter` is Forkable, as fast as `can_learn`."""
     kind = type(counter)
     return can_learn(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
 
 
 def fork_of(counter: TokenCounter) -> TokenCounter:
-    """Return a fork of `counter`, or the counter itself where it learns nothing."""
+    """Return a fork of `counter`, or `counter` itself if it does not learn."""
     return counter.fork() if can_fork(counter) else counter
 
 
@@ -73,7 +73,7 @@ def read_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:
     """Return a number of a snapshot.
 
     Raises:
-        InternalError: it is missing, no number, or out of bounds.
+        InternalError: the field is missing, is not a number, or is out of bounds.
     """
     value = snapshot.get(name) if isinstance(snapshot, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
@@ -86,9 +86,12 @@ def read_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTemplate:
-    """The most that a template was seen to add: `added` tokens to prompts of `messages` messages, the fewest so far.
+    """The largest number of tokens that a template added so far.
 
-    `each` is for every message more; None until prompts of two lengths were seen.
+    Attributes:
+        messages: the smallest number of messages of any prompt so far.
+        added: tokens that the template added to a prompt of that size.
+        each: tokens that it added for each further message; None until prompts of two sizes were reported.
     """
 
     messages: int
@@ -96,11 +99,11 @@ class SeenTemplate:
     each: int | None = None
 
     def count_tokens(self, messages: int, *, guess: int) -> int:
-        """Return what is added to `messages` messages; an unseen message is taken for `guess` tokens."""
+        """Return the tokens added to `messages` messages; without `each`, a further message counts `guess` tokens."""
         return self.added + (guess if self.each is None else self.each) * max(0, messages - self.messages)
 
     def add_report(self, messages: int, added: int) -> SeenTemplate:
-        """Return what was seen with one more call: `added` tokens were added to `messages` messages."""
+        """Return the maximum after one more call, in which `added` tokens were added to `messages` messages."""
         if messages == self.messages:
             return replace(self, added=max(self.added, added))
         each = -(-(added - self.added) // (messages - self.messages))
@@ -113,12 +116,12 @@ class SeenTemplate:
 
 
 class TemplateAllowance:
-    """Tokens for the marks around messages: `prompt_tokens` once and `message_tokens` for each.
+    """Tokens for the markup around messages: `prompt_tokens` once and `message_tokens` for each message.
 
-    A configured allowance (`is_configured`) is taken for true and stays. Any other is an upper guess, generous for
-    the templates in common use, until the first usage is reported; then it is the most that was seen. A report of
-    many more tokens is doubted: it counts only if the next one confirms it.
-    Learning from several threads at once may miss one of their reports, never more.
+    A configured allowance (`is_configured`) is exact and never changes. Any other is an upper guess, generous for the
+    templates in common use, until the first usage is reported; then it is the largest number seen. A report of
+    many more tokens is doubtful: it is used only if the next one confirms it.
+    If several threads report at the same time, one of the reports may be lost, never more.
     """
 
     _parent: TemplateAllowance | None = None
@@ -131,13 +134,13 @@ class TemplateAllowance:
         self._has_doubt = False
 
     def count_tokens(self, messages: int) -> int:
-        """Return what is added to `messages` messages."""
+        """Return the tokens that the template adds to `messages` messages."""
         if self._seen is not None:
             return self._seen.count_tokens(messages, guess=self._message_tokens)
         return self._prompt_tokens + self._message_tokens * messages
 
     def learn(self, *, messages: int, text_tokens: int, reported: int) -> None:
-        """Learn from a call. Fewer tokens than its texts have mean a cut prompt and say nothing of the template."""
+        """Learn from a call. If it reports fewer tokens than its texts have, the prompt was cut: it is ignored."""
         if self.is_configured or not messages or reported < text_tokens:
             return
         added = reported - text_tokens
@@ -152,17 +155,17 @@ class TemplateAllowance:
             self._parent.learn(messages=messages, text_tokens=text_tokens, reported=reported)
 
     def fork(self) -> TemplateAllowance:
-        """Return a copy that learns by itself and passes its reports on to this one."""
+        """Return a copy that learns on its own and passes its reports on to this one."""
         forked = copy(self)
         forked._parent = self  # noqa: SLF001 - another of the same class
         return forked
 
     def snapshot(self) -> Json:
-        """Return what was learnt: `seen` is null for nothing yet."""
+        """Return what was learnt; `seen` is null before the first report."""
         return {"seen": None if self._seen is None else asdict(self._seen), "has_doubt": self._has_doubt}
 
     def restore(self, snapshot: Json) -> None:
-        """Replace what was learnt by `snapshot`. Raises InternalError: as `Forkable.restore`."""
+        """Replace what was learnt with `snapshot`. Raises InternalError: as `Forkable.restore`."""
         seen = snapshot.get("seen", _MISSING) if isinstance(snapshot, dict) else _MISSING
         if isinstance(seen, dict):
             names = ("messages", "added") if seen.get("each") is None else ("messages", "added", "each")
@@ -170,7 +173,7 @@ class TemplateAllowance:
         elif seen is None:
             self._seen = None
         else:
-            # Earlier releases knew one number for every message; executions that they began are gone on with.
+            # Earlier releases stored one number for all messages. It is read so that their executions can resume.
             each = int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))
             self._seen = SeenTemplate(messages=0, added=0, each=each)
         self._has_doubt = snapshot.get("has_doubt") is True

@@ -1,4 +1,4 @@
-"""The size of a whole call: its messages, and what is sent beside their contents, which counters do not see."""
+"""The size of a whole call: its messages, and its tools, tool calls and schema, which counters do not see."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TOKENS_PER_EXTRA = 16
 
 
 def count_request(request: ChatRequest, counter: TokenCounter) -> int:
-    """Return the input tokens of a call by `counter`, with its tools, its calls and its schema."""
+    """Return the input tokens of a call by `counter`, with its tools, its tool calls and its schema."""
     return counter.count_prompt(request.messages) + count_extras(request, counter)
 
 
 def count_extras(request: ChatRequest, counter: TokenCounter) -> int:
-    """Return the tokens of what is sent beside the contents of messages: tools, calls and a schema."""
+    """Return the tokens that a call has in addition to its message contents: tools, tool calls and a schema."""
     return sum([counter.count_text(text) + _TOKENS_PER_EXTRA for text in _list_extras(request)])
 
 
 def bound_messages(messages: Sequence[Message]) -> int:
-    """Return an upper bound of a prompt's tokens that no tokenizer exceeds: a token is at least one byte."""
+    """Return an upper bound of a prompt's tokens, valid for every tokenizer: a token is at least one byte."""
     return sum([count_bytes(message.content) + _BYTES_PER_MESSAGE for message in messages])
 
 
@@ -37,18 +37,18 @@ def bound_extras(request: ChatRequest) -> int:
 
 
 def count_bytes(text: str) -> int:
-    """Return the bytes of `text` in UTF-8, with one for each half of a character."""
-    # Whether a text is ASCII is known without a look at it.
+    """Return the bytes of `text` in UTF-8; a lone surrogate counts as one byte."""
+    # `isascii` reads a stored flag, not the characters.
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def text_of_call(call: ToolCall) -> str:
-    """Return what a model writes for a call."""
+    """Return the text that a model writes for a tool call."""
     return f"{call.name}{call.arguments_json}"
 
 
 def _list_extras(request: ChatRequest) -> list[str]:
-    """Return the texts that are sent beside the contents of messages."""
+    """Return the texts of a call that are not contents of messages."""
     texts = [text_of_call(call) for message in request.messages if message.tool_calls for call in message.tool_calls]
     if request.tools:
         texts.extend(f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools)

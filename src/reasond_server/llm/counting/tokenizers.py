@@ -1,7 +1,8 @@
-"""Counters that run a real tokenizer, of a file that is on this machine already, and the choice among all counters.
+"""Counters that run a real tokenizer from a local file, and the choice among all counters.
 
-Nothing is fetched and nothing deleted: tiktoken's own loader fetches a missing file inside the call, without a time
-limit, and deletes a file that it takes for damaged. Here only its encoder is used; files are read and checked by us.
+Nothing is downloaded and nothing is deleted. tiktoken's own loader downloads a missing file inside the call, without a
+time limit, and deletes a file that it considers damaged. So only its encoder is used; this module reads and checks the
+files.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_GUESS = 4
-# Learning encodes a prompt once more; the template's share shows just as well in short ones.
+# Learning encodes a prompt once more, and short prompts show the template's tokens just as well.
 _LEARNT_FROM_CHARACTERS = 20_000
 
 
 class EncodedCounter(ABC):
-    """Counts by encoding. A million characters take tens of milliseconds: long texts belong in a thread.
+    """Counts by encoding. A million characters take tens of milliseconds, so long texts should be counted in a thread.
 
-    Tokenizers promise little about parts of a text: a beginning may even have one token more than the whole. So
-    `head` and `tail` cut between two tokens and count what they return: never more tokens than asked for, and hardly
-    ever shorter than possible. Lone surrogates, which a model may write, count as U+FFFD.
+    A prefix of a text may have one token more than the whole text. So `head` and `tail` cut between two tokens and
+    count the result: it never has more tokens than requested, and is hardly ever shorter than necessary. Lone
+    surrogates, which a model may write, count as U+FFFD.
 
     Args:
-        template: what each message costs beyond its content; learnt if not given.
+        template: the tokens of each message in addition to its content; learnt if not given.
     """
 
     def __init__(self, *, template: TemplateAllowance | None = None) -> None:
@@ -53,15 +54,15 @@ class EncodedCounter(ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether prompts are counted exactly: their texts are, their template only where it was configured."""
+        """Whether prompts are counted exactly, which is true if the template was configured."""
         return self._template.is_configured
 
     def count_text(self, text: str) -> int:
-        """Return the tokens of `text` alone; names of special tokens in it are plain text."""
+        """Return the tokens of `text` alone; names of special tokens in it count as plain text."""
         return self._count(_to_encodable(text))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
-        """Return the tokens of all contents and the template's share."""
+        """Return the tokens of all contents plus those of the template."""
         return self._count_contents(messages) + self._template.count_tokens(len(messages))
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
@@ -71,7 +72,7 @@ class EncodedCounter(ABC):
             self._template.learn(messages=len(messages), text_tokens=texts, reported=reported)
 
     def fork(self) -> Self:
-        """Return a counter with the same tokenizer that learns the template on its own; itself where it is exact."""
+        """Return a counter with the same tokenizer that learns the template on its own; itself if it is exact."""
         if self.is_exact:
             return self
         forked = copy(self)
@@ -83,11 +84,11 @@ class EncodedCounter(ABC):
         return self._template.snapshot()
 
     def restore(self, snapshot: Json) -> None:
-        """Replace what was learnt of the template. Raises InternalError: `snapshot` is not of such a counter."""
+        """Replace what was learnt of the template. Raises InternalError: `snapshot` is of another kind of counter."""
         self._template.restore(snapshot)
 
     def head(self, text: str, tokens: int) -> str:
-        """Return a longest beginning of `text` that has at most `tokens` tokens."""
+        """Return a prefix of `text` with at most `tokens` tokens, as long as possible."""
         if tokens <= 0:
             return ""
         guess = tokens * _FIRST_GUESS
@@ -101,7 +102,7 @@ class EncodedCounter(ABC):
         return text[: len(kept)]
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return a longest end of `text` that has at most `tokens` tokens."""
+        """Return a suffix of `text` with at most `tokens` tokens, as long as possible."""
         if tokens <= 0:
             return ""
         guess = tokens * _FIRST_GUESS
@@ -131,7 +132,7 @@ class EncodedCounter(ABC):
 
 
 def _to_encodable(text: str) -> str:
-    """Return `text` without lone surrogates, which no tokenizer takes; its length stays."""
+    """Return `text` with U+FFFD for lone surrogates, which no tokenizer accepts; the length does not change."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
@@ -145,7 +146,7 @@ _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """An encoding: its name, the SHA-256 of its file, and the pattern that cuts texts before they are merged."""
+    """An encoding: its name, the SHA-256 of its file, and the pattern that splits a text before tokens are merged."""
 
     name: str
     sha256: str
@@ -158,12 +159,12 @@ class Ranks:
 
     @property
     def file_names(self) -> tuple[str, str]:
-        """Under which names the file may lie: that of tiktoken's cache, and its plain one."""
+        """The names that the file may have: its name in tiktoken's cache, and its plain name."""
         key = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         return key, f"{self.name}.tiktoken"
 
     def find_files(self, folders: Sequence[Path]) -> list[Path]:
-        """Return where in `folders` the file may lie."""
+        """Return the paths in `folders` that the file may have."""
         return [folder / name for folder in folders for name in self.file_names]
 
 
@@ -187,19 +188,19 @@ KNOWN_RANKS = (
 )
 """The encodings of OpenAI's chat models, as tiktoken 0.14 (MIT) defines them."""
 
-# Without its special tokens, which are never looked for here, it is the same encoding.
+# The two differ only in their special tokens, which are never encoded here.
 _SAME_TEXT = {"o200k_harmony": "o200k_base"}
 
 
 class TiktokenCounter(EncodedCounter):
-    """Counts with one of OpenAI's encodings: right for OpenAI's own models, wrong for others by any amount."""
+    """Counts with one of OpenAI's encodings: exact for OpenAI's own models, unreliable for others."""
 
     def __init__(self, encoding: tiktoken.Encoding, *, template: TemplateAllowance | None = None) -> None:
         super().__init__(template=template)
         self._encoding = encoding
 
     def _count(self, text: str) -> int:
-        # `encode` raises where a text names a special token.
+        # `encode` raises an error if a text has the name of a special token.
         return len(self._encoding.encode_ordinary(text))
 
     def _measure_head(self, text: str, tokens: int) -> int:
@@ -212,7 +213,7 @@ class TiktokenCounter(EncodedCounter):
 
 
 def ranks_of(model: str) -> str:
-    """Return the name of the encoding of an OpenAI model; empty where tiktoken is missing or knows none."""
+    """Return the name of the encoding of an OpenAI model; empty if tiktoken is missing or does not know the model."""
     try:
         from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - an optional package
     except ImportError:
@@ -227,9 +228,9 @@ def ranks_of(model: str) -> str:
 def find_local_encoding(
     name: str, folders: Sequence[Path], *, known: Sequence[Ranks] = KNOWN_RANKS
 ) -> tiktoken.Encoding | None:
-    """Return the encoding `name` if one of `folders` has its file, whole; None otherwise, or without tiktoken.
+    """Return the encoding `name`; None if no folder has its complete file, or if tiktoken is missing.
 
-    A file with another checksum is named in the log and left alone.
+    A file with another checksum is logged and not changed.
     """
     ranks = next((one for one in known if one.name == name), None)
     if ranks is None:
@@ -253,7 +254,7 @@ def _read_checked(path: Path, sha256: str) -> bytes | None:
 
 
 def _build_encoding(ranks: Ranks, content: bytes) -> tiktoken.Encoding | None:
-    """Return the encoding of a file: on each line a token in base64 and its rank."""
+    """Return the encoding of a file that has on each line a token in base64 and its rank."""
     try:
         import tiktoken  # noqa: PLC0415 - an optional package
     except ImportError:
@@ -270,13 +271,12 @@ def _build_encoding(ranks: Ranks, content: bytes) -> tiktoken.Encoding | None:
 class TokenizerFileCounter(EncodedCounter):
     """Counts with a tokenizer of the package `tokenizers`.
 
-    Names of special tokens in a text are counted as the plain text that they are: a server that takes them for
-    special tokens counts fewer.
+    Names of special tokens in a text count as plain text. A server that treats them as special tokens counts fewer.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, template: TemplateAllowance | None = None) -> None:
         super().__init__(template=template)
-        # Files often carry the settings of training, which cut every text to one length or fill it up.
+        # Files often contain settings of the training, which truncate or pad every text to one length.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
@@ -298,7 +298,7 @@ def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None
     """Return a counter with the tokenizer in the file `path`.
 
     Raises:
-        SettingsError: the package `tokenizers` is missing, or the file is, or it is no tokenizer.
+        SettingsError: the package `tokenizers` or the file is missing, or the file is not a tokenizer.
     """
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415 - an optional package
@@ -310,7 +310,7 @@ def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
-        # The package raises bare Exceptions, whose texts tell nothing that a person could use.
+        # The package raises bare Exceptions, whose texts do not help an operator.
         raise SettingsError(
             f"{show(str(path))} is no tokenizer file that can be read",
             remedy="Name the tokenizer.json of the model.",
@@ -327,10 +327,10 @@ def choose_counter(
     template: TemplateAllowance | None = None,
     known: Sequence[Ranks] = KNOWN_RANKS,
 ) -> TokenCounter:
-    """Return a counter for `model`; it may read a file of some megabytes, which takes a fraction of a second.
+    """Return a counter for `model`. It may read a file of some megabytes, which takes a fraction of a second.
 
-    "auto" is the tokenizer file if there is one, else tiktoken if one of `folders` has the ranks of `model`, else an
-    estimate. "bytes" is the hard upper bound. `template` is what a chat template is known to add.
+    "auto" uses the tokenizer file if there is one, else tiktoken if one of `folders` has the ranks of `model`, else an
+    estimate. "bytes" is the hard upper bound. `template` is the known cost of the chat template.
 
     Raises:
         SettingsError: the tokenizer file cannot be used.
@@ -339,7 +339,7 @@ def choose_counter(
         return ByteCounter()
     if tokenizer is not None:
         return load_tokenizer_file(tokenizer, template=template)
-    # tiktoken takes 1.3 MB, for nothing where there is no file for it.
+    # tiktoken takes 1.3 MB of memory, so it is imported only if it has a file to read.
     if any(os.access(path, os.R_OK) for ranks in known for path in ranks.find_files(folders)):
         encoding = find_local_encoding(ranks_of(model), folders, known=known)
         if encoding is not None:

@@ -1,6 +1,6 @@
 """The demo model's own tokens: pieces of words, counted exactly.
 
-Counting is linear in the text that it has to look at, and looks at no more of it than the limit asks for.
+Counting takes linear time. `head` and `tail` read only as much of the text as the limit requires.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _REST = rf"\s{{1,{_MAX_BLANKS}}}|[\s\S]"
 _FORWARD = re.compile(rf" ?(?:{_LETTERS}|{_DIGITS})|{_REST}")
 _BACKWARD = re.compile(rf"(?:{_LETTERS}|{_DIGITS}) ?|{_REST}")
 
-# A regular expression at work lets no other thread run; this many characters take it a few milliseconds.
+# A regular expression blocks all other threads while it runs; this many characters take a few milliseconds.
 _AT_ONCE_CHARACTERS = 32_768
 
 
 class WordPieceCounter:
-    """The demo model's tokenizer: a fixed, reversible cut of any text into pieces.
+    """The demo model's tokenizer: it splits any text into pieces by fixed rules.
 
     A piece is up to 8 letters or 3 digits with at most one space before them, or up to 16 characters of white
     space, or any other single character. So a token is at least one byte and at most 16 characters, and
 
-    - the pieces of a text joined are the text;
+    - the pieces of a text, joined, are the text;
     - `count_text(a + b) <= count_text(a) + count_text(b)`;
-    - neither the beginning nor the end of a text has more tokens than the whole.
+    - no prefix and no suffix of a text has more tokens than the whole text.
 
     Args:
-        message_overhead: tokens that every message of a prompt costs beyond its content.
+        message_overhead: tokens of every message of a prompt in addition to its content.
     """
 
     def __init__(self, *, message_overhead: int = 4) -> None:
@@ -47,7 +47,7 @@ class WordPieceCounter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counts are the model's own: they are the demo model's."""
+        """Always True: the counts are those of the demo model."""
         return True
 
     def split(self, text: str) -> list[str]:
@@ -59,33 +59,32 @@ class WordPieceCounter:
         return sum(map(len, _cut(_FORWARD, text)))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
-        """Return the tokens of all contents and a constant for each message."""
+        """Return the tokens of all contents plus a constant for each message."""
         return sum(self._message_overhead + self.count_text(message.content) for message in messages)
 
     def head(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` that has at most `tokens` tokens."""
+        """Return the longest prefix of `text` with at most `tokens` tokens."""
         if tokens <= 0:
             return ""
         window = text[: tokens * _MAX_PIECE_CHARACTERS]
         return "".join(_FORWARD.findall(window)[:tokens])
 
     def tail(self, text: str, tokens: int) -> str:
-        """Return the longest end of `text` that has at most `tokens` tokens.
+        """Return the longest suffix of `text` with at most `tokens` tokens.
 
-        It may begin inside a piece of the whole text: the end is counted as the text that it is.
+        It may begin inside a piece of `text`, because the suffix is split into pieces on its own.
         """
         if tokens <= 0:
             return ""
-        # Cut from the right, a text has as many pieces as cut from the left, and the longest end is at hand.
+        # Splitting from the right gives as many pieces as splitting from the left, and gives the longest suffix.
         window = text[-tokens * _MAX_PIECE_CHARACTERS :][::-1]
         return "".join(islice(chain.from_iterable(_cut(_BACKWARD, window)), tokens))[::-1]
 
 
 def _cut(pieces: re.Pattern[str], text: str) -> Iterator[list[str]]:
-    """Yield the pieces of `text`, some at a time.
+    """Yield the pieces of `text` in batches.
 
-    The last piece before the end of what is looked at may go on behind it and is looked at again; those before it
-    cannot.
+    The last piece of a batch may continue behind the end of the batch, so it is read again with the next one.
     """
     place = 0
     while place < len(text):

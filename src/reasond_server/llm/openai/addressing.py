@@ -1,4 +1,4 @@
-"""Where requests to a model server go: addresses and headers by the rules of OpenAI and of Azure, and proxies."""
+"""Addresses and headers of requests to a model server, by the rules of OpenAI and of Azure, and proxies."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
 
 _OPENAI_HOST: Final = "api.openai.com"
 _OPENAI_VARIABLES: Final = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
-# What RFC 3986 allows in a segment of a path beside letters, digits and "-._~".
+# Characters that RFC 3986 allows in a path segment in addition to letters, digits and "-._~".
 _SAFE_IN_SEGMENTS: Final = "!$&'()*+,;=:@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """Address and headers of a POST request, without those of one call: length, connection, trace.
+    """Address and headers of a POST request, without headers that differ per call: length, connection, trace.
 
-    `url` is without credentials, the names of `headers` are in lower case.
+    `url` has no credentials. The names of `headers` are in lower case.
     """
 
     url: URL
     headers: dict[str, str]
 
     def build_headers(self, *, keeps: bool) -> dict[str, str]:
-        """Return all headers of a call that is made now; `keeps` asks the server to keep the connection."""
+        """Return all headers of a call that begins now; `keeps` asks the server to keep the connection open."""
         return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
 
 class RequestHeads:
     """Builds the heads of requests to one backend, once for each path.
 
-    - OpenAI and servers like it: `{base_url}/{path}`, `Authorization: Bearer {key}`. OPENAI_ORG_ID and
-      OPENAI_PROJECT_ID of the environment go to OpenAI only.
+    - OpenAI and compatible servers: `{base_url}/{path}`, `Authorization: Bearer {key}`. OPENAI_ORG_ID and
+      OPENAI_PROJECT_ID of the environment are sent to OpenAI only.
     - Azure: `{base_url}/openai/deployments/{model}/{path}` for Chat Completions, without the deployment for other paths
-      or where `base_url` names one; `?api-version=…` and `api-key: {key}`
+      or if `base_url` already has one; `?api-version=…` and `api-key: {key}`
       (learn.microsoft.com, "Azure OpenAI in Foundry Models REST API reference").
     - A path with a leading slash is relative to the root of the server.
 
-    A query of `base_url` is kept. A name and password in it become basic authentication, which replaces the key.
+    A query in `base_url` is kept. A name and password in it become basic authentication, which replaces the key.
 
     Raises:
-        SettingsError: `base_url` is not an address, or a package is not installed.
+        SettingsError: `base_url` is not a URL, or a package is not installed.
     """
 
     def __init__(self, *, options: BackendOptions) -> None:
@@ -94,7 +94,7 @@ class RequestHeads:
         return base.with_user(None).with_path(whole, encoded=True).with_query(query or None)
 
     def _deployment_of(self, path: str) -> str:
-        """Return the part of Azure's addresses that names the deployment; empty where there is none."""
+        """Return the part of an Azure address that names the deployment; empty if there is none."""
         if path != "chat/completions" or "/deployments" in self._base.path:
             return ""
         return f"/deployments/{quote(self._options.model, safe=_SAFE_IN_SEGMENTS)}"
@@ -131,15 +131,15 @@ def _build_headers(options: BackendOptions, base: URL) -> dict[str, str]:
 def find_proxy(base_url: str) -> str | None:
     """Return the address of the proxy for `base_url` by HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; None if there is none.
 
-    NO_PROXY holds names and their ends, addresses, and networks such as 10.0.0.0/8.
+    NO_PROXY lists host names, domain suffixes, IP addresses, and networks such as 10.0.0.0/8.
 
     Raises:
-        SettingsError: the proxy speaks no HTTP, as those over SOCKS, or has no address.
+        SettingsError: the proxy is not an HTTP proxy, for example a SOCKS proxy, or has no address.
     """
     try:
         parts = urlsplit(base_url)
     except ValueError:
-        return None  # RequestHeads refuses it, in words of its own
+        return None  # RequestHeads refuses it with its own error
     proxies = getproxies()
     named = proxies.get(parts.scheme) or proxies.get("all")
     if not named or not parts.hostname or proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -157,7 +157,7 @@ def find_proxy(base_url: str) -> str | None:
 
 
 def _find_problem(proxy: str) -> str:
-    """Return why a proxy cannot be used; empty where it can."""
+    """Return why a proxy cannot be used; empty if it can."""
     try:
         parts = urlsplit(proxy)
         _ = parts.port
@@ -169,7 +169,7 @@ def _find_problem(proxy: str) -> str:
 
 
 def _is_in_networks(host: str, excepted: str) -> bool:
-    """Return whether `host` is an address within one of the networks in a list with commas: urllib knows names only."""
+    """Return whether `host` is an address in one of the comma-separated networks; urllib compares only names."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,6 +1,6 @@
-"""One streamed answer, from bytes to events: deadlines of its waits, events of its bytes, its faults, and its end.
+"""One streamed answer, from bytes to events: limits of its waits, decoding, faults, and its end.
 
-No generators: each of them around a stream costs every event that passes through it.
+Generators are avoided, because each generator around a stream adds a cost to every event.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _LINGER_FOR_USAGE_S = 2.0
 _LINGER_FOR_END_S = 0.05
-# Once the caller has enough: a server that ends its answer does so at its next token.
+# The wait for the end when the caller has enough text: a server that ends its answer does so at its next token.
 _LINGER_AFTER_ENOUGH_S = 1.0
 _DONE = b"[DONE]"
-# A token has about four characters, and servers wrap each in an event of its own of 250 bytes and more.
+# A token has about four characters, and servers send each token in an event of 250 bytes or more.
 _CHARACTERS_PER_TOKEN = 4
 _BYTES_PER_CHARACTER = 512
 _T = TypeVar("_T")
@@ -58,10 +58,10 @@ class AnswerReader:
     """Reads one answer.
 
     Attributes:
-        is_done: nothing that matters can come any more, because of the end or of a stop string (`is_stopped`).
-        is_accepted: something of the answer came, held back or not.
-        has_content: text or a call of a tool came, and not reasoning alone.
-        characters: how much text was let through, reasoning included.
+        is_done: the answer is complete: its end was received, or a stop string matched (`is_stopped`).
+        is_accepted: some content was received, even if it is held back.
+        has_content: text or a tool call was received, not only reasoning.
+        characters: characters of the text returned so far, reasoning included.
         fault: an error that the server reported, or a breach of the protocol; nothing is read after it.
     """
 
@@ -79,13 +79,13 @@ class AnswerReader:
 
     @property
     def progress(self) -> int:
-        """Characters of content that came, let through or held back."""
+        """Characters of content received so far, returned or held back."""
         return self._taken + self._decoder.held_characters
 
     def count_earned_bytes(self, max_tokens: int) -> int:
-        """Return how many bytes the content so far may take on the wire: at most 2 KiB for each token asked for.
+        """Return the most bytes that the content so far may take on the wire, at most 2 KiB per requested token.
 
-        So a long answer is not refused for its length, while bytes without content are bounded.
+        So a long answer is not refused because of its length, and bytes without content are bounded.
         """
         return _BYTES_PER_CHARACTER * min(self.progress, _CHARACTERS_PER_TOKEN * max_tokens)
 
@@ -96,13 +96,13 @@ class AnswerReader:
 
     @property
     def written(self) -> str:
-        """Everything that the model wrote, calls included, as far as it was let through."""
+        """All text, reasoning and tool calls returned so far."""
         return "".join(self._written)
 
     def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
         """Take the bytes of one read and return their events; adjacent pieces of text become one event.
 
-        Where the server reports an error or breaks the protocol, `fault` is set and what came before it is returned.
+        If the server reports an error or breaks the protocol, `fault` is set and the events before it are returned.
         """
         found: list[Text | ReasoningText | ToolCall] = []
         try:
@@ -111,7 +111,7 @@ class AnswerReader:
                     self.is_done = True
                     break
                 if event.name == b"error":
-                    raise UpstreamReportError(parse_json(event.data))  # noqa: TRY301 - kept until all before it is told
+                    raise UpstreamReportError(parse_json(event.data))  # noqa: TRY301 - stored in `fault` until all earlier events are returned
                 found.extend(self._decoder.feed(event.data))
             else:
                 self.fault = self._events.fault
@@ -119,7 +119,7 @@ class AnswerReader:
             self.fault = fault
         events = self._merge_pieces(found)
         if self.is_stopped:
-            # What comes after a stop string does not matter.
+            # A fault after a stop string does not matter.
             self.fault = None
         self.is_accepted = self.is_accepted or self.progress > 0
         if self.fault is not None:
@@ -163,7 +163,7 @@ class AnswerReader:
         return events
 
     def find_end(self) -> AnswerEnd:
-        """Return what is known of the end."""
+        """Return the known state of the end."""
         ending = self._decoder.find_end()
         if self.is_stopped:
             return AnswerEnd(reason=ModelFinish.STOP, usage=None, matched_stop=self._stop.matched)
@@ -183,9 +183,9 @@ class AnswerReader:
 
 
 class WaitLimitError(Exception):
-    """A wait took too long: `what` did not happen within `seconds`, the value of `setting`.
+    """A wait exceeded its limit of `seconds`, which `setting` names; `what` describes the failure.
 
-    `is_callers`: the limit was the caller's time, which says nothing about the backend.
+    `is_callers`: the caller's time was the limit, so the backend's health is not affected.
     """
 
     def __init__(self, what: str, *, seconds: float, setting: str, is_callers: bool = False) -> None:
@@ -200,9 +200,9 @@ class Deadline:
     """The moment when a whole call must have ended.
 
     Args:
-        timeouts: `total_s` bounds the call.
-        time_left_s: what the caller still has, in seconds, for the answer to begin; 5 % of it are kept for the way
-            back. None: no bound.
+        timeouts: `total_s` limits the call.
+        time_left_s: seconds that the caller allows until the answer begins; 5 % of them are kept to return it. None
+            for no limit.
         monotonic: a clock that never goes back, in seconds.
     """
 
@@ -215,20 +215,20 @@ class Deadline:
         self._total_s = timeouts.total_s
 
     def extend_to_total(self) -> None:
-        """Limit the call by `total_s` only: a caller with less time closes the call itself and keeps what came."""
+        """Limit the call by `total_s` only: a caller with less time closes the call and keeps the text received."""
         self.seconds = self._total_s
         self._is_callers = False
 
     def end_within(self, seconds: float) -> None:
-        """Leave no more than `seconds` from now on."""
+        """Move the deadline to at most `seconds` from now."""
         self.seconds = min(self.seconds, self._monotonic() - self._began + seconds)
 
     def compute_left_s(self) -> float:
-        """Return the seconds that are left; negative when it is over."""
+        """Return the seconds that are left; negative after the deadline."""
         return self._began + self.seconds - self._monotonic()
 
     def build_error(self) -> WaitLimitError:
-        """Return the error for a call that passed this deadline."""
+        """Return the error for a call that exceeded this deadline."""
         setting = CALLERS_TIME if self._is_callers else "timeouts.total_s"
         what = "did not end its answer"
         return WaitLimitError(what, seconds=self.seconds, setting=setting, is_callers=self._is_callers)
@@ -238,7 +238,7 @@ class WaitLimits:
     """Limits every wait of one attempt.
 
     Only waiting is measured, so a slow consumer does not use up the model's time. Only content restarts the idle time,
-    so keep-alives do not hold a dead call open.
+    so keep-alives do not keep a dead call open.
     """
 
     def __init__(self, *, timeouts: Timeouts, deadline: Deadline, monotonic: Callable[[], float]) -> None:
@@ -252,7 +252,7 @@ class WaitLimits:
         """Return the seconds that are left to wait.
 
         Raises:
-            WaitLimitError: none are left.
+            WaitLimitError: no time is left.
         """
         left = min(self._left_s, self._deadline.compute_left_s())
         if left <= 0:
@@ -284,11 +284,11 @@ class WaitLimits:
             self._deadline.extend_to_total()
 
     def end_within(self, seconds: float) -> None:
-        """Wait until `seconds` from now at most, whatever comes."""
+        """End all waits at most `seconds` from now, even if content arrives."""
         self._deadline.end_within(seconds)
 
     def linger(self, seconds: float) -> None:
-        """Wait for `seconds` more at most: all that matters has come."""
+        """Wait at most `seconds` more: the content is complete."""
         self._left_s = min(self._left_s, seconds)
 
     def _build_error(self) -> WaitLimitError:
@@ -305,11 +305,11 @@ _Trouble = UpstreamFaultError | WaitLimitError | UpstreamReportError | ModelProt
 
 
 class StreamedAnswer:
-    """An answer whose headers came. `is_over` once its `Finished`, which carries `warnings`, was returned.
+    """An answer whose headers were received. `is_over` is true after its `Finished` (with `warnings`) was returned.
 
-    Where the connection breaks or the server reports an error, all that came before is returned first, then the fault
-    is raised. Once the caller has enough of the text, the end is awaited for a second at most, and a fault is an end.
-    `on_stopped_in_reasoning` is called where the model stopped before its answer began; None where no stop strings were
+    If the connection breaks or the server reports an error, all earlier events are returned first, then the fault is
+    raised. Once the caller has enough text, the end is awaited for at most one second, and a fault counts as the end.
+    `on_stopped_in_reasoning` is called if the model stopped before its answer began; None if no stop strings were
     sent, so that they cannot be the cause.
     """
 
@@ -340,10 +340,10 @@ class StreamedAnswer:
         self.is_over = False
 
     async def read_events(self) -> Sequence[ModelEvent]:
-        """Return what the next read brings, which may be nothing.
+        """Return the events of the next read, which may be none.
 
         Raises:
-            UpstreamFaultError: the answer failed; all that had come before was returned.
+            UpstreamFaultError: the answer failed; all earlier events were returned.
         """
         reader = self._reader
         if not self._is_enough and self._request.has_enough():
@@ -359,12 +359,12 @@ class StreamedAnswer:
             if data is None:
                 data = await self._limits.wait(self._read)
         except (UpstreamFaultError, WaitLimitError) as trouble:
-            # What goes wrong after its finish was told does not matter.
+            # A fault after the server reported the finish reason does not matter.
             return self._fail(trouble, []) if self._find_reason() is None else self._finish()
         return self._take_bytes(data) if data else self._finish()
 
     def close(self) -> None:
-        """Let go of the answer; a server that still writes it sees the connection end at once."""
+        """Close the answer; if the server is still writing, its connection ends at once."""
         self._upstream.close()
 
     async def _read(self) -> bytes:
@@ -390,7 +390,7 @@ class StreamedAnswer:
         return events
 
     def _finish(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
-        """Return `events`, the text that was held back and the `Finished`."""
+        """Return `events`, the text that was held back, and the `Finished`."""
         events = [*events, *self._reader.flush()]
         try:
             events.append(self._build_finished())
@@ -400,7 +400,7 @@ class StreamedAnswer:
         return events
 
     def _fail(self, trouble: _Trouble, events: list[ModelEvent]) -> Sequence[ModelEvent]:
-        """Return `events` and the text that was held back; the next read raises the fault."""
+        """Return `events` and the text that was held back; the next read raises the fault. No events: raise it now."""
         fault, reader = self._fault_of(trouble), self._reader
         events.extend(reader.flush())
         if reader.is_accepted:
@@ -412,7 +412,7 @@ class StreamedAnswer:
         return events
 
     def _find_reason(self) -> ModelFinish | None:
-        """Return why the model stopped; a caller that has enough counts as a stop."""
+        """Return why the model stopped; STOP if the caller has enough text."""
         return self._reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
 
     def _build_finished(self) -> Finished:
@@ -435,7 +435,7 @@ class StreamedAnswer:
         )
 
     def _is_stopped_in_reasoning(self, reason: ModelFinish, usage: Usage) -> bool:
-        """Return whether stop strings may have ended the reasoning, and tell of it."""
+        """Return whether stop strings may have ended the reasoning, and call `on_stopped_in_reasoning` if so."""
         has_reasoned = bool(self._reader.characters or usage.reasoning_tokens)
         if reason is not ModelFinish.STOP or self._reader.has_content or not has_reasoned:
             return False
@@ -455,12 +455,12 @@ class StreamedAnswer:
 
 
 def fault_of_wait(options: BackendOptions, waited: WaitLimitError) -> UpstreamFaultError:
-    """Return the fault for a wait that took too long."""
+    """Return the fault for a wait that exceeded its limit."""
     return faults.fault_of_timeout(options, waited.what, waited.seconds, waited.setting, is_callers=waited.is_callers)
 
 
 def error_after_tokens(error: ModelError, *, characters: int) -> ModelError:
-    """Return the error for a fault after part of the answer came: never one that says that nothing was spent."""
+    """Return the error for a fault after part of the answer was received; never an error that means no cost."""
     if not isinstance(error, (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError)):
         return error
     return ModelFailedError(

@@ -1,4 +1,4 @@
-"""What the operator decides about one model backend, as plain values."""
+"""The operator's settings of one model backend, as plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reasond_server.llm.profiles import ModelProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds. `idle_s` is between pieces of content: keep-alives and comments do not count."""
+    """Timeouts in seconds. `idle_s` limits the time between pieces of content, ignoring keep-alives and comments."""
 
     connect_s: float = 5.0
     first_token_s: float = 60.0
@@ -20,10 +20,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When a call is made again: only before anything was accepted, and only where waiting can help.
+    """When a call is repeated: only before any of its answer was accepted, and only if waiting can help.
 
-    `budget_ratio` is the share of calls that may be retries over a window; the breaker opens when of the last
-    `breaker_window` calls `breaker_ratio` failed, and lets one through after `breaker_cooldown_s` seconds.
+    `budget_ratio` is the part of a retry that each call adds to the retry budget. The breaker opens when the share
+    `breaker_ratio` of the last `breaker_window` calls failed, and admits one call after `breaker_cooldown_s` seconds.
     """
 
     max_attempts: int = 3
@@ -37,7 +37,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """One model behind one address, Azure's where `azure_api_version` is set. The key does not show in `repr`."""
+    """One model at one address, Azure's if `azure_api_version` is set. `repr` does not show the key."""
 
     name: str
     model: str

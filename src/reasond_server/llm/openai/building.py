@@ -1,4 +1,4 @@
-"""The one place where a backend's parts are put together: transport, protocol, counter, model."""
+"""Builds a backend from its parts: transport, protocol, counter, model."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def build_model(
     random: Callable[[], float] = randomness.random,
     observer: BackendObserver = UNOBSERVED,
 ) -> OpenAIModel:
-    """Return the model that `options` describe; nothing is connected yet.
+    """Return the model that `options` describe, without opening a connection.
 
-    Prompts are counted by the server only for the kinds "auto" and "server", where the profile says that it counts.
-    Tiktoken looks for its ranks in `rank_folders` only.
+    The server counts prompts only for the kinds "auto" and "server", and only if the profile has a `count_path`.
+    Ranks for tiktoken are searched only in `rank_folders`.
 
     Raises:
-        SettingsError: tokens cannot be counted as `counter_kind` asks, a package is missing, or the address is none.
+        SettingsError: tokens cannot be counted with `counter_kind`, a package is missing, or the address is invalid.
     """
     counter = _choose_counter(counter_kind, options, tokenizer_file, rank_folders)
     if counter_kind not in {"auto", "server"}:
@@ -76,7 +76,7 @@ def build_model(
 def _choose_counter(
     kind: CounterKind, options: BackendOptions, tokenizer_file: Path | None, rank_folders: Sequence[Path]
 ) -> TokenCounter:
-    """Return the counter on our side."""
+    """Return the local counter."""
     if kind == "bytes":
         return choose_counter("bytes", options.model)
     if kind == "estimate":
@@ -105,7 +105,7 @@ def _choose_counter(
 
 
 def _explain_counting(model: str) -> str:
-    """Return what to do so that the tokens of `model` are counted on our side, with the command."""
+    """Return how to enable local token counting for `model`, with the command."""
     if name := ranks_of(model):
         return f"run `reasond tokenizer fetch {name}` once and start again"
     if importlib.util.find_spec("tiktoken") is None and family_of(model).startswith("openai"):
@@ -119,7 +119,7 @@ def _explain_counting(model: str) -> str:
 def _build_server_count(
     options: BackendOptions, transport: Transport, monotonic: Callable[[], float]
 ) -> ServerCount | None:
-    """Return the counter on the server; None where the profile knows no `count_path`."""
+    """Return the counter on the server; None if the profile has no `count_path`."""
     if not options.profile.count_path:
         return None
 

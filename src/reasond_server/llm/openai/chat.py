@@ -1,4 +1,4 @@
-"""Chat Completions, the interface that every server and gateway has: sent by profile, read leniently."""
+"""Chat Completions, which every server and gateway supports: bodies follow the profile, answers are read leniently."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class ChatCompletions:
 
     @property
     def path(self) -> str:
-        """Where calls go."""
+        """Path of calls, relative to the base URL."""
         return "chat/completions"
 
     def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
-        """Return what to send for `request`."""
+        """Return the body of `request`."""
         return build_chat_body(request, options)
 
-    def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - servers tell of it
+    def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - servers report the limit
         """Return a reader for one answer."""
         return ChatDecoder(profile=options.profile)
 
@@ -76,11 +76,11 @@ class _OpenCall:
 
 
 class ChatDecoder:
-    """Reads the chunks of one answer; of several choices only the first.
+    """Reads the chunks of one answer; only the first choice is used.
 
-    Reasoning is taken from the profile's fields and from the common ones, and from a `<think>` at the beginning of
-    the content. Usage is taken wherever it stands; the last one counts. A refusal is text, ended by
-    ModelFinish.CONTENT_FILTER.
+    Reasoning is read from the profile's fields, from the common fields, and from a `<think>` at the beginning of
+    the content. Usage is read from any place where servers send it, and the last one counts. A refusal is text, and the
+    answer ends with ModelFinish.CONTENT_FILTER.
     """
 
     def __init__(self, *, profile: ModelProfile) -> None:
@@ -96,7 +96,7 @@ class ChatDecoder:
         self._matched_stop: str | None = None
 
     def feed(self, data: bytes) -> Sequence[_Piece]:
-        """Take the data of one event and return what came with it."""
+        """Take the data of one event and return its pieces."""
         chunk = parse_object(data)
         if chunk.get("error"):
             raise UpstreamReportError(chunk)
@@ -112,7 +112,7 @@ class ChatDecoder:
         return pieces
 
     def find_end(self) -> AnswerEnd:
-        """Return what the server told of the end."""
+        """Return what the server reported about the end."""
         return AnswerEnd(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
 
     def flush(self) -> Sequence[Text | ReasoningText]:
@@ -121,14 +121,14 @@ class ChatDecoder:
 
     @property
     def held_characters(self) -> int:
-        """Characters of tool calls that came so far."""
+        """Characters of tool calls received so far."""
         return self._called_characters
 
     def _note_usage(self, reported: object) -> None:
         self._usage = usage_of(reported) or self._usage
 
     def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
-        """Add the pieces of one choice. This and `_read_delta` run for every token, so they are no generators."""
+        """Add the pieces of one choice. Not a generator, like `_read_delta`, because both run for every token."""
         usage = choice.get("usage")
         if usage is not None:
             self._note_usage(usage)
@@ -165,7 +165,7 @@ class ChatDecoder:
                 self._note_call(call, position)
 
     def _note_call(self, call: object, position: int) -> None:
-        """Note a piece of a tool call; servers that send calls whole may leave out the index."""
+        """Record a piece of a tool call; servers that send complete calls may omit the index."""
         if not isinstance(call, dict):
             return
         index = call.get("index")
@@ -184,7 +184,7 @@ class ChatDecoder:
             self._called_characters += len(arguments)
 
     def _open_call(self, at: int, call_id: object, *, is_named: bool) -> _OpenCall:
-        """Return the call that a piece belongs to: some gateways give all calls the same index and different ids."""
+        """Return the call that a piece belongs to. Some gateways send all calls with one index and different ids."""
         opened = self._calls.setdefault(at, [])
         if not opened or (is_named and call_id and opened[-1].name and call_id != opened[-1].call_id):
             opened.append(_OpenCall())
@@ -205,7 +205,7 @@ class ChatDecoder:
                 break
 
     def _take_whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
-        """Yield the calls; of a cut answer only those with complete arguments."""
+        """Yield the calls; if the answer was cut, only those with complete arguments."""
         calls, self._calls = self._calls, {}
         for at, call in enumerate(call for _, several in sorted(calls.items()) for call in several):
             arguments = "".join(call.arguments)
@@ -220,7 +220,7 @@ def _join_fields(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ..
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a content, which some gateways send in parts."""
+    """Return the text of a content, which some gateways send as a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -235,10 +235,10 @@ _LONGEST_KEPT = 16_384
 
 
 def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
-    """Return what to send. It always asks for a stream and always sets a limit of tokens.
+    """Return the body of a call. It always requests a stream and always limits the tokens.
 
-    A parameter that the profile does not support is left out and named in the warnings; a JSON Schema that the
-    server would not show to the model, or not enforce, is told to the model in a system message.
+    A parameter that the profile does not support is left out, and a warning names it. If the server does not enforce a
+    JSON Schema or does not show it to the model, a system message has the schema.
     """
     profile = options.profile
     warnings: list[str] = []
@@ -263,12 +263,12 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
 
 
 def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
-    """Return the messages of a call as they are sent."""
+    """Return the messages of a call in their wire form."""
     return [_message_to_json(message, options.profile) for message in _arrange_messages(request, options.profile)]
 
 
 def _write_message(message: Message, profile: ModelProfile) -> bytes:
-    """Return a message as JSON; short messages that are the same for all servers keep it."""
+    """Return a message as JSON; short messages whose JSON is the same for all servers cache it."""
     form = write_texts(_message_to_json(message, profile))
     if not message.reasoning and len(form) <= _LONGEST_KEPT:
         message.keep_form(form)
@@ -290,14 +290,14 @@ def _arrange_messages(request: ChatRequest, profile: ModelProfile) -> Sequence[M
 
 
 def _merge_system(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all system messages as one, at the beginning."""
+    """Return the messages with all system messages merged into one at the beginning."""
     system = [message.content for message in messages if message.role is Role.SYSTEM]
     others = [message for message in messages if message.role is not Role.SYSTEM]
     return [Message(role=Role.SYSTEM, content="\n\n".join(system)), *others] if system else others
 
 
 def _message_to_json(message: Message, profile: ModelProfile) -> dict[str, Any]:
-    # Formatted, because `value` of an enumeration takes four times as long, and histories have many messages.
+    # An f-string is four times as fast as `.value` of an enum, and histories have many messages.
     data: dict[str, Any] = {"role": f"{message.role}", "content": message.content}
     if message.tool_calls:
         data["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]

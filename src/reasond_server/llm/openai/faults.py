@@ -1,7 +1,7 @@
-"""What a model server did wrong, as errors of ours: in our own words, never in the server's.
+"""Faults of model servers as errors with our own texts, never with the server's.
 
-An `UpstreamFaultError` carries the error for the case that nothing was accepted yet; `error_after_tokens` makes of it
-what the caller sees when text had come. The names in what the server said go to the log, at debug level.
+An `UpstreamFaultError` has the error for the case that no part of the answer was accepted. `error_after_tokens` turns
+it into the caller's error if text was received before. Names in the server's report are logged at debug level.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
 class UpstreamFaultError(Exception):
-    """A call of a model server went wrong; stays inside the adapter.
+    """A call of a model server failed; this error stays inside the adapter.
 
     Attributes:
-        error: what the caller gets if nothing had been accepted.
-        retries: how often the call may be made again; 0 where it would fail again.
-        is_unhealthy: whether it counts against the health of the backend.
-        may_cost: whether the server may have begun to work and bill for it.
+        error: the caller's error if no part of the answer was accepted.
+        retries: how often the call may be repeated; 0 if it would fail again.
+        is_unhealthy: whether the fault counts against the health of the backend.
+        may_cost: whether the server may have begun the work and may bill it.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ def describe_place(options: BackendOptions) -> str:
 def fault_of_status(
     options: BackendOptions, *, status: int, body: bytes, retry_after_s: float | None = None
 ) -> UpstreamFaultError:
-    """Return the fault for an answer whose status is no success; `body` is its beginning."""
+    """Return the fault for an answer with an error status; `body` is the beginning of its body."""
     report = _report_of(body)
     log_fault(options, f"status {status}", report)
     return _build_fault(options, _classify(status, report), status=status, report=report, retry_after_s=retry_after_s)
 
 
 def fault_of_report(options: BackendOptions, report: object) -> UpstreamFaultError:
-    """Return the fault for an error that came inside a stream, or with a status of success."""
+    """Return the fault for an error that was reported inside a stream or with a success status."""
     inner = _unwrap(report)
     log_fault(options, "error in the stream", inner)
     code = inner.get("code")
@@ -129,9 +129,9 @@ def fault_of_unreachable(options: BackendOptions, why: str, *, is_retryable: boo
 def fault_of_timeout(
     options: BackendOptions, what: str, seconds: float, setting: str, *, is_callers: bool = False
 ) -> UpstreamFaultError:
-    """Return the fault for something that took longer than `seconds`, a limit that `setting` names.
+    """Return the fault for a wait of more than `seconds`, a limit that `setting` names.
 
-    Where the caller set the limit, the backend's health is not in question.
+    If the caller set the limit, the fault does not count against the backend's health.
     """
     error = ModelTimeoutError(
         f"The model backend {describe_place(options)} {what} within {seconds:g} s",
@@ -143,14 +143,14 @@ def fault_of_timeout(
 
 
 def fault_of_breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
-    """Return the fault for an answer that is not what the protocol says."""
+    """Return the fault for an answer that breaks the protocol."""
     usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
     error = ModelProtocolError(f"The model backend {describe_place(options)} {what}", remedy=remedy or usual)
     return UpstreamFaultError(error, retries=ONCE, is_unhealthy=True, may_cost=True)
 
 
 def log_fault(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
-    """Log at debug level what a server did, with the names in its report; sentences may repeat what was asked."""
+    """Log a fault at debug level, with the names in its report but not its sentences, which may repeat the prompt."""
     if _log.isEnabledFor(logging.DEBUG):
         told = report or {}
         names = [f"{field} {told[field]}" for field in _NAMED if _NAME.fullmatch(str(told.get(field) or ""))]
@@ -165,7 +165,7 @@ def _report_of(body: bytes) -> dict[str, Any]:
 
 
 def _unwrap(report: object) -> dict[str, Any]:
-    """Return the error object of a report in any of the forms in use."""
+    """Return the error object of a report in any of the common forms."""
     if isinstance(report, list) and len(report) == 1:
         report = report[0]
     for name in ("error", "detail"):
@@ -177,7 +177,7 @@ def _unwrap(report: object) -> dict[str, Any]:
 
 
 def _classify(status: int, report: dict[str, Any]) -> _Kind:
-    """Return what a report of this status means, by its code, then its status; phrases only tell too long prompts."""
+    """Return the kind of a report by its code, then by its status; phrases only detect prompts that are too long."""
     inner = report.get("innererror") or report.get("inner_error")
     codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
     code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
@@ -269,6 +269,6 @@ def _build_lasting_error(
 
 
 def _find_parameter(report: dict[str, Any]) -> str:
-    """Return the parameter that the report names, if it is one that we send."""
+    """Return the parameter that the report names, if we send such a parameter."""
     named = report.get("param")
     return named if isinstance(named, str) and named in _PARAMETERS else ""

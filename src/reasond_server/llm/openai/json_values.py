@@ -1,4 +1,4 @@
-"""JSON of servers that are not always careful: strict about form, lenient about halves of characters."""
+"""Parsing of JSON from servers: strict about syntax, lenient about lone surrogates."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _ESCAPED_SURROGATE = (b"\\ud", b"\\uD")
 
 
 def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
-    r"""Return the value that `data` is.
+    r"""Return the JSON value in `data`.
 
-    Servers that cut text between the halves of a character escape each half (`\ud83d`); such a half becomes U+FFFD.
+    Some servers split a text between the surrogates of one character and escape each of them (`\ud83d`). A lone
+    surrogate becomes U+FFFD.
 
     Raises:
-        ModelProtocolError: it is not JSON, or not UTF-8.
+        ModelProtocolError: `data` is not JSON, or not UTF-8.
     """
     try:
         return from_json(data)
@@ -39,10 +40,10 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the object that `data` is.
+    """Return the JSON object in `data`.
 
     Raises:
-        ModelProtocolError: it is not a JSON object.
+        ModelProtocolError: `data` is not a JSON object.
     """
     value = parse_json(data)
     if not isinstance(value, dict):
@@ -51,7 +52,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def write_texts(value: dict[str, Any]) -> bytes:
-    """Return an object of texts as JSON in UTF-8, with "?" for lone surrogates."""
+    """Return an object of strings as JSON in UTF-8, with "?" for lone surrogates."""
     try:
         return to_json(value)
     except ValueError:
@@ -74,7 +75,7 @@ def _parse_with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
 
 
 def _find_fault(data: bytes) -> str:
-    """Return what is wrong with `data`, which could not be parsed."""
+    """Return the reason why `data` could not be parsed."""
     try:
         json.loads(data)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -83,12 +84,12 @@ def _find_fault(data: bytes) -> str:
         return f"{_NO_JSON}, or nests values too deep"
     except ValueError:
         return "with a whole number of more than 4,300 digits"
-    # It begins with a mark of byte order, or is UTF-16.
+    # The data begins with a byte order mark, or is UTF-16.
     return _NO_JSON
 
 
 def _mend(value: Any) -> Any:  # noqa: ANN401 - as above
-    """Return `value` with U+FFFD for every lone half of a character."""
+    """Return `value` with U+FFFD for every lone surrogate."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):

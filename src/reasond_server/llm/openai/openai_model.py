@@ -1,4 +1,4 @@
-"""A language model behind an OpenAI-compatible server: deadlines, retries, health and accounts of its calls."""
+"""A language model behind an OpenAI-compatible server: deadlines, retries, health and usage of its calls."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class _ModelCall:
 
 
 class OpenAIModel:
-    """A `ChatModel` over one backend; every call streams, because only a closed stream frees the engine.
+    """A `ChatModel` over one backend. Every call streams, because only closing a stream frees the engine.
 
-    A call is made again only while nothing of its answer was accepted. An answer that ends without a reason is an
-    error, after its text was yielded. The total time of a call is that of the options or 95 % of what
-    the caller has left.
+    A call is repeated only while no part of its answer was accepted. An answer that ends without a finish reason is an
+    error, which is raised after its text was yielded. A call may take `timeouts.total_s` seconds, and its answer must
+    begin within 95 % of the caller's time.
 
     Args:
         options: the backend.
-        counter: counts where the server does not.
-        protocol: what is spoken.
-        transport: the way there; closed by `aclose`.
+        counter: counts tokens if the server does not.
+        protocol: Chat Completions or Responses.
+        transport: sends the requests; `aclose` closes it.
         monotonic: a clock that never goes back, in seconds.
-        random: a number from 0 to 1, for jitter.
+        random: returns a number from 0 to 1, for jitter.
         sleep: waits between attempts.
-        count: asks the server for the tokens of a prompt, if it has a way to tell.
-        observer: hears of repeated attempts, waits for room and mended usages.
+        count: asks the server for the tokens of a prompt, if the server can count.
+        observer: receives repeated attempts, waits for a free place, and corrected usage.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class OpenAIModel:
     ) -> None:
         self._observer = observer
         self._options = options
-        # What calls are built by: without stop strings once one of them ended hidden reasoning.
+        # The options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.
         self._body_options = options
         self._counter = counter
         self._protocol = protocol
@@ -106,7 +106,7 @@ class OpenAIModel:
 
     @property
     def has_native_tools(self) -> bool:
-        """Whether the server takes tools, by its profile."""
+        """Whether the profile supports tools."""
         return self._options.profile.tools
 
     @property
@@ -120,7 +120,7 @@ class OpenAIModel:
         return self._breaker.state
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return the prompt's tokens as the server counts them; None if it does not say."""
+        """Return the server's count of the prompt's tokens; None if it does not count."""
         return await self._count(messages) if self._count is not None else None
 
     async def aclose(self) -> None:
@@ -131,7 +131,7 @@ class OpenAIModel:
         """Call the model; closing the generator closes the connection, which frees the engine.
 
         Raises:
-            ModelError: as its subclasses say.
+            ModelError: one of its subclasses.
         """
         options = self._options
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
@@ -148,7 +148,7 @@ class OpenAIModel:
                         for event in await answer.read_events():
                             one.is_accepted = True
                             if given_up and isinstance(event, Finished):
-                                event = replace(event, warnings=(*event.warnings, *_warn_of_attempts(given_up)))  # noqa: PLW2901 - it is the same event
+                                event = replace(event, warnings=(*event.warnings, *_warn_of_attempts(given_up)))  # noqa: PLW2901 - the same event
                             yield event
             except UpstreamFaultError as fault:
                 if one.is_accepted:
@@ -170,7 +170,7 @@ class OpenAIModel:
             raise error from None
 
     async def _begin_attempt(self, call: _ModelCall) -> tuple[StreamedAnswer, BreakerPermit]:
-        """Begin an attempt as breaker and cap allow; `_end_attempt` returns what it took."""
+        """Begin an attempt with a permit of the breaker and a place of the cap; `_end_attempt` returns both."""
         permit = self._breaker.admit()
         if permit is None:
             raise self._fault_of_open_breaker()
@@ -218,7 +218,7 @@ class OpenAIModel:
         )
 
     def _leave_stops_out(self) -> None:
-        """Send no stop strings any more: the server looks for them in hidden reasoning too."""
+        """Send no more stop strings: the server also matches them in hidden reasoning."""
         self._body_options = replace(self._options, profile=replace(self._options.profile, max_stops=0))
 
     def _fault_of_open_breaker(self) -> UpstreamFaultError:
@@ -242,10 +242,10 @@ class OpenAIModel:
 
 
 class _Attempt:
-    """One attempt of a call: opens and closes the answer. No generator, because each costs time for every event.
+    """One attempt of a call: opens and closes the answer. Not a generator, which would add a cost to every event.
 
-    `is_accepted` once an event was yielded: then the call is not made again, and the backend counts as healthy, also
-    where the caller leaves before the end.
+    `is_accepted` becomes true with the first event. Then the call is not repeated, and the backend counts as healthy,
+    even if the caller closes the call before its end.
     """
 
     __slots__ = ("_answer", "_call", "_model", "_permit", "is_accepted")
@@ -256,7 +256,7 @@ class _Attempt:
         self.is_accepted = False
 
     async def __aenter__(self) -> StreamedAnswer:
-        self._answer, self._permit = await self._model._begin_attempt(self._call)  # noqa: SLF001 - a part of it
+        self._answer, self._permit = await self._model._begin_attempt(self._call)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`
         return self._answer
 
     async def __aexit__(
@@ -265,7 +265,7 @@ class _Attempt:
         self._answer.close()
         accepted = CallHealth.HEALTHY if self.is_accepted else CallHealth.UNKNOWN
         outcome = _health_of(error) if isinstance(error, UpstreamFaultError) else accepted
-        self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - a part of it
+        self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`
 
 
 def _health_of(error: BaseException) -> CallHealth:
@@ -274,7 +274,7 @@ def _health_of(error: BaseException) -> CallHealth:
 
 
 def _warn_of_attempts(attempts: int) -> Sequence[str]:
-    """Return the warning of an answer after `attempts` failed attempts that may have cost something."""
+    """Return the warning for an answer after `attempts` failed attempts that may have cost tokens."""
     if not attempts:
         return ()
     many = "1 attempt before this answer was" if attempts == 1 else f"{attempts} attempts before this answer were"

@@ -1,7 +1,7 @@
 """Single calls for `reasond backends check`: bounded in time, length and bytes, and read without any assumption.
 
-They go past the adapter on purpose: the adapter leaves out what a profile denies, and a probe must see what the
-server does with it.
+They bypass the adapter on purpose: the adapter leaves out parameters that a profile does not support, and a probe
+must see how the server handles them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ERROR_WORDS = 160
 
 @dataclass(slots=True, kw_only=True)
 class ProbeReply:
-    """What one call brought. `status` 0: nothing came in time. `is_cut`: we closed before the server ended."""
+    """The result of one call. `status` 0: no answer in time. `is_cut`: we closed the call before its end."""
 
     status: int = 0
     error: str = ""
@@ -48,18 +48,18 @@ class ProbeReply:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the server answered the call and reported no error inside the answer."""
+        """Whether the server answered with success and reported no error inside the answer."""
         return self.status == _OK and not self.error
 
     @property
     def tokens(self) -> int:
-        """Tokens that were written: as reported, else the pieces that were streamed."""
+        """Output tokens: as reported, else the number of streamed pieces."""
         reported = (self.usage or {}).get("completion_tokens")
         return reported if isinstance(reported, int) else self.pieces
 
     @property
     def outcome(self) -> str:
-        """What came, in a few words."""
+        """A short description of the result."""
         if self.status == 0:
             return self.error
         if not self.is_ok:
@@ -114,7 +114,7 @@ class ProbeClient:
     async def __aenter__(self) -> Self:
         """Open the connections."""
         self._session = aiohttp.ClientSession(
-            # A connection for each call: servers that close theirs after a stream would make the next call fail.
+            # One connection per call: if a server closes its connection after a stream, the next call would fail.
             connector=aiohttp.TCPConnector(force_close=True),
             headers=self._head.headers,
             timeout=aiohttp.ClientTimeout(total=self._limit_s, sock_connect=self._options.timeouts.connect_s),
@@ -128,7 +128,7 @@ class ProbeClient:
         await self._session.close()
 
     async def chat(self, body: Mapping[str, Any]) -> ProbeReply:
-        """Make one streamed call of Chat Completions and read at most 64 pieces of it.
+        """Make one streamed call of Chat Completions and read at most 64 pieces of its answer.
 
         Raises:
             ModelUnavailableError: the server cannot be reached.
@@ -149,11 +149,11 @@ class ProbeClient:
         return reply
 
     async def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
-        """Return the JSON under `path` of the base URL's root; None where there is none."""
+        """Return the JSON at `path`, relative to the base URL's root; None if there is none."""
         return await self._fetch("GET", path, None)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
-        """Return the JSON that `path` of the base URL's root answers to `body`; None where it does not."""
+        """Send `body` to `path`, relative to the base URL's root, and return the JSON answer; None if there is none."""
         return await self._fetch("POST", path, body)
 
     async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - any JSON
@@ -179,7 +179,7 @@ class ProbeClient:
 
 
 async def _read_reply(response: aiohttp.ClientResponse, reply: ProbeReply) -> None:
-    """Read a stream of events, a whole completion or an error into `reply`."""
+    """Read a stream of events, a whole completion, or an error into `reply`."""
     if response.status != _OK or response.content_type != "text/event-stream":
         content = await _read_whole(response)
         try:
@@ -203,7 +203,7 @@ async def _read_reply(response: aiohttp.ClientResponse, reply: ProbeReply) -> No
 
 
 async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
-    """Return a body, as far as 256 KiB go."""
+    """Return at most 256 KiB of a body."""
     content = bytearray()
     async for chunk in response.content.iter_chunked(65_536):
         content += chunk
@@ -215,7 +215,7 @@ async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _shorten_error(event: object) -> str:
-    """Return what an error object says, shortened."""
+    """Return the shortened text of an error object."""
     error = event.get("error", event) if isinstance(event, dict) else event
     message = error.get("message", error) if isinstance(error, dict) else error
     text = " ".join((message if isinstance(message, str) else json.dumps(message)).split())

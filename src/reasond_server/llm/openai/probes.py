@@ -1,6 +1,6 @@
-"""What a server really does: a few short calls, and from them what its profile should say. Never part of a request.
+"""Probes: a few short calls that show how a server behaves and what its profile should be. Never part of a request.
 
-Each probe looks for a positive sign; where none can be seen either way nothing is concluded.
+Each probe looks for positive evidence. Without evidence for or against, it draws no conclusion.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT_S = 20.0
 _MANY_STOPS = 16
 _PLAIN = "Count from one to twenty in words."
-# Servers add instructions and dates of their own; none adds ten thousand tokens to a call without tools.
+# Servers add their own instructions and dates, but never ten thousand tokens to a call without tools.
 _MOST_TEMPLATE = 10_000
 _USUAL_STOPS = 4
 _REFUSALS = range(400, 600)
@@ -59,7 +59,7 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFinding:
-    """What one probe saw. `learned` are fields of the profile with the values that the server showed."""
+    """The finding of one probe. `learned` are profile fields with the observed values."""
 
     subject: str
     holds: Literal["yes", "no", "unknown"]
@@ -69,11 +69,11 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found of a backend.
+    """The findings about a backend.
 
-    `base` is the profile to start from (other than the configured one only if that was chosen automatically, told
-    nothing, and the server says what it is); `profile` is `base` with everything learned; `warnings` tell what no
-    profile can mend.
+    `base` is the profile to start from: the configured one, or the profile of the software that the server names if the
+    configured one is `generic`. `profile` is `base` with everything learned. `warnings` are faults that no profile can
+    correct.
     """
 
     findings: Sequence[ProbeFinding]
@@ -83,17 +83,17 @@ class Report:
 
     @property
     def changes(self) -> dict[str, object]:
-        """What the operator should set beside the name of the base profile, as TOML has it."""
+        """The fields that the operator should set in addition to the name of the base profile, as TOML values."""
         return find_differences(self.profile, self.base)
 
 
 async def probe(options: BackendOptions, *, limit_s: float = DEFAULT_LIMIT_S) -> Report:
-    """Examine the backend; every call is cut after `limit_s` seconds.
+    """Examine the backend; every call is closed after `limit_s` seconds.
 
     Raises:
-        SettingsError: the backend is configured for the Responses interface, which is not probed.
-        ModelError: it cannot be reached, or answers no plain call.
-        PermissionMissingError: it does not accept the key.
+        SettingsError: the backend is configured for the Responses interface, which has no probes.
+        ModelError: the server cannot be reached, or answers no plain call.
+        PermissionMissingError: the server does not accept the key.
     """
     if options.protocol != "chat":
         raise SettingsError(
@@ -105,7 +105,7 @@ async def probe(options: BackendOptions, *, limit_s: float = DEFAULT_LIMIT_S) ->
 
 
 class _Examination:
-    """The probes, in an order in which each may use what those before it found."""
+    """The probes in order; each may use the findings of earlier ones."""
 
     def __init__(self, *, client: ProbeClient, options: BackendOptions) -> None:
         self._client = client
@@ -140,7 +140,7 @@ class _Examination:
         )
 
     async def _call(self, text: str = _PLAIN, *, limit: int = 24, **fields: Any) -> ProbeReply:  # noqa: ANN401 - any JSON
-        """Make a call with what is known to work, over which `fields` go."""
+        """Make a call with the parameters that are known to work; `fields` take precedence."""
         body = {"messages": [{"role": "user", "content": text}], self._limit: limit, **self._extra, **fields}
         reply = await self._client.chat(body)
         self._reasoning |= reply.reasoning
@@ -149,7 +149,7 @@ class _Examination:
     def _note(
         self,
         subject: str,
-        holds: bool | None,  # noqa: FBT001 - None says that it cannot be told
+        holds: bool | None,  # noqa: FBT001 - None means unknown
         evidence: str,
         **learned: object,
     ) -> None:
@@ -159,7 +159,7 @@ class _Examination:
         self._findings.append(ProbeFinding(subject=subject, holds=word, evidence=evidence, learned=learned))
 
     async def _probe_plain(self) -> ProbeReply:
-        """Find a form of call that works at all, and whether its stream reports usage."""
+        """Find a form of call that works, and whether its stream reports usage."""
         usage: dict[str, Any] = {"stream_options": {"include_usage": True}}
         first = reply = await self._call(**usage)
         if first.status in _REFUSALS and first.status not in {*_NOT_ALLOWED, _MISSING}:
@@ -175,7 +175,7 @@ class _Examination:
         if has_usage:
             self._extra = usage
         if not has_usage and reply.is_cut:
-            # What comes last is not seen of a server that keeps no limit.
+            # Usage comes last, and the call was closed before: the server ignores the limit of tokens.
             self._note("usage in the stream", None, f"include_usage: {reply.outcome}, before any usage")
             return reply
         evidence = "include_usage: usage came" if has_usage else "include_usage: no usage came"
@@ -185,7 +185,7 @@ class _Examination:
         return reply
 
     def _judge_usage(self, reply: ProbeReply) -> None:
-        """Find whether the usage of a plain call is plausible: a word has a token or more, a token a byte or more."""
+        """Find whether the usage of a plain call is plausible, by its number of words and bytes."""
         told = [(reply.usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
         least = [len(_PLAIN.split()), len(reply.text.split())]
         most = _MOST_TEMPLATE + len(_PLAIN.encode())
@@ -209,14 +209,14 @@ class _Examination:
     async def _probe_sampling(self) -> None:
         reply = await self._call(limit=1, temperature=0.5, seed=1)
         if reply.is_ok:
-            # Greedy from here on, so that two calls can be compared.
+            # Temperature 0 from now on, so that two calls can be compared.
             self._extra = {**self._extra, "temperature": 0}
         holds = _is_taken(reply)
         learned = {} if holds is None else {"sampling": holds}
         self._note("temperature and seed accepted", holds, reply.outcome, **learned)
 
     async def _probe_limits(self) -> None:
-        """Find the fields under which a limit of one token is kept."""
+        """Find the fields in which the server respects a limit of one token."""
         honoured: dict[str, bool | None] = {}
         for name in LimitField:
             reply = await self._client.chat(
@@ -238,7 +238,7 @@ class _Examination:
             self._warnings.append("The server keeps no limit of tokens; reasond stops reading and closes instead.")
 
     async def _probe_stops(self, plain: ProbeReply) -> None:
-        """Find whether stop strings are kept, how many, and whether the server tells which one matched."""
+        """Find whether stop strings work, how many, and whether the server reports which one matched."""
         usual = await self._call() if "temperature" in self._extra else plain
         words = re.findall(r"\w{3,}", usual.text)[1:]
         stop = next((word for word in words if usual.text.count(word) == 1), "")
@@ -247,7 +247,7 @@ class _Examination:
             return
         most, evidence = 0, ""
         for count in (1, _USUAL_STOPS, _MANY_STOPS):
-            # The one that counts comes last, so that a list that is cut short shows.
+            # The stop string under test is the last one, so that a truncated list is detected.
             reply = await self._call(stop=[*(f"@{number}@" for number in range(count - 1)), stop])
             is_kept = _is_stop_kept(reply, usual, stop)
             if is_kept is None and count == 1:
@@ -267,7 +267,7 @@ class _Examination:
         form = {"name": "answer", "strict": True, "schema": _SCHEMA}
         reply = await self._call("Say hello.", limit=64, response_format={"type": "json_schema", "json_schema": form})
         if reply.is_ok and _parse(reply.text) == _ANSWER:
-            # Whether the model also sees the schema cannot be seen from here: the profile's word stands.
+            # A probe cannot find out whether the model sees the schema, so the profile's level is kept.
             known = self._profile.json_schema
             level = known if known is SchemaLevel.STRICT else SchemaLevel.GUIDED
             self._note("json_schema enforced", True, " ".join(reply.text.split()), json_schema=str(level))
@@ -295,7 +295,7 @@ class _Examination:
             self._note("tools", False if free.status in _REFUSALS else None, free.outcome)
         if free.status in _REFUSALS:
             self._findings[-1] = replace(self._findings[-1], learned={"tools": False})
-        # One that writes on until it is stopped may be about to call, or not: llama.cpp only forbids it to end.
+        # A reply that was still being written shows nothing: llama.cpp forces a call only by forbidding the end.
         is_ended = forced.is_ok and forced.finish == "stop" and not forced.is_cut
         is_told = is_called or is_ended or forced.status in _REFUSALS
         learned = {"forced_tool_choice": is_called} if is_told else {}
@@ -316,7 +316,7 @@ class _Examination:
         self._note("several system messages", holds, reply.outcome, **learned)
 
     async def _probe_counting(self) -> None:
-        """Find where tokens are counted: with the template applied first (llama.cpp), or from messages (vLLM)."""
+        """Find where the server counts tokens: after applying the template (llama.cpp), or from messages (vLLM)."""
         messages = [{"role": "user", "content": "Hello."}]
         prompt = await self._client.post("/apply-template", {"messages": messages})
         if isinstance(prompt, dict) and isinstance(prompt.get("prompt"), str):
@@ -333,7 +333,7 @@ class _Examination:
         self._note("tokens counted", False, "neither /apply-template nor /tokenize answers", **learned)
 
     async def _probe_window(self) -> None:
-        """Find the context window: told by the server, or else by what it does with a text that is too long."""
+        """Find the context window: as the server reports it, else from its answer to a text that is too long."""
         listed = await self._client.get("/v1/models")
         entry = _find_entry(listed, self._options.model)
         self._owner = str(entry.get("owned_by", ""))
@@ -378,24 +378,24 @@ class _Examination:
         self._note("reasoning told apart", True, f"in {', '.join(sorted(self._reasoning))}", **learned)
 
     def _find_base(self) -> ModelProfile:
-        """Return the profile to start from: the chosen one, or what the server says that it is."""
+        """Return the profile to start from: the chosen one, or if that is `generic`, the one that the server names."""
         name = _OWNERS.get(self._owner, "")
         is_open = self._profile.name == "generic" and name
         return find_profile(self._options.model, self._options.base_url, name) if is_open else self._profile
 
 
 def _is_limit_kept(reply: ProbeReply) -> bool | None:
-    """Return whether a limit of one token was kept; None where the model may have ended by itself."""
+    """Return whether a limit of one token was respected; None if the model may have ended on its own."""
     if not reply.is_ok:
         return _is_taken(reply)
-    # A usage may lie, and no token is three words.
-    if reply.tokens > 1 or len(reply.text.split()) > 2:  # noqa: PLR2004 - as said
+    # The reported usage may be false, but no token is three words.
+    if reply.tokens > 1 or len(reply.text.split()) > 2:  # noqa: PLR2004 - see above
         return False
     return True if reply.finish == "length" else None
 
 
 def _is_stop_kept(reply: ProbeReply, usual: ProbeReply, stop: str) -> bool | None:
-    """Return whether the text ended before `stop`; None where it was another text."""
+    """Return whether the text ended before `stop`; None if the text differs from the usual one."""
     if not reply.is_ok:
         return _is_taken(reply)
     if stop in reply.text:
@@ -412,7 +412,7 @@ def _parse(text: str) -> object:
 
 
 def _find_entry(listed: object, model: str) -> dict[str, Any]:
-    """Return what a list of models says of `model`, or of the only one in it."""
+    """Return the entry of `model` in a list of models, or the only entry; empty if there is none."""
     data = listed.get("data") if isinstance(listed, dict) else None
     entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     named = [entry for entry in entries if entry.get("id") == model]
@@ -422,7 +422,7 @@ def _find_entry(listed: object, model: str) -> dict[str, Any]:
 
 
 def _is_taken(reply: ProbeReply) -> bool | None:
-    """Return whether a server took what a call asked for; None where it did not answer at all."""
+    """Return whether a server accepted the call; None if neither success nor a refusal was received."""
     if reply.is_ok:
         return True
     return False if reply.status in _REFUSALS else None

@@ -1,4 +1,4 @@
-"""The two ways of speaking to an OpenAI-compatible server, behind one shape: what is sent, and how answers are read."""
+"""The common interface of the two protocols of OpenAI-compatible servers: bodies of requests, decoders of answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """The JSON object of a call; `warnings` name the parameters that were left out or altered because of the profile.
+    """The JSON object of a call; `warnings` name the parameters that were left out or changed because of the profile.
 
-    `messages` are the messages as JSON, where they are written already; `data` has no such field then.
+    `messages` are the messages if they are serialised already; then `data` has no field `messages`.
     """
 
     data: dict[str, Any]
@@ -31,9 +31,9 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEnd:
-    """What is known of the end so far: `reason` is None until the server told why it stopped.
+    """The state of the end: `reason` is None until the server reported why it stopped.
 
-    `usage` is as the server reported it (`model_calls` 1, UsageSource.REPORTED), None if it did not.
+    `usage` is what the server reported (`model_calls` 1, UsageSource.REPORTED), or None.
     """
 
     reason: ModelFinish | None = None
@@ -44,7 +44,7 @@ class AnswerEnd:
 class UpstreamReportError(Exception):
     """The server reported an error inside its stream; `report` is its error object, in any form.
 
-    It never leaves the adapter: `faults.fault_of_report` makes an error of ours of it.
+    It never leaves the adapter: `faults.fault_of_report` converts it to one of our errors.
     """
 
     def __init__(self, report: object) -> None:
@@ -55,46 +55,47 @@ class UpstreamReportError(Exception):
 class Decoder(Protocol):
     """Reads one streamed answer, event by event.
 
-    What is held back until it is complete (tool calls, a tag that may begin) comes with the event that tells the end.
+    Incomplete content (tool calls, the possible beginning of a tag) is held back, at the latest until the event with
+    the finish reason.
     """
 
     def feed(self, data: bytes) -> Sequence[Text | ReasoningText | ToolCall]:
-        """Take the data of one server-sent event (`[DONE]` excluded) and return what came with it.
+        """Take the data of one server-sent event (`[DONE]` excluded) and return its pieces.
 
         Raises:
-            UpstreamReportError: the event is an error that the server tells.
-            ModelProtocolError: the event is not what the protocol says.
+            UpstreamReportError: the event is an error report of the server.
+            ModelProtocolError: the event breaks the protocol.
         """
         ...
 
     def flush(self) -> Sequence[Text | ReasoningText]:
-        """Return the text that was held back when the answer broke off; incomplete tool calls are dropped."""
+        """Return the text that was held back when the answer was interrupted; incomplete tool calls are dropped."""
         ...
 
     @property
     def held_characters(self) -> int:
-        """Characters of tool calls that came and are held back; never decreases, so it shows that content comes."""
+        """Characters of tool calls received, held back or not; it never decreases, so it shows progress."""
         ...
 
     def find_end(self) -> AnswerEnd:
-        """Return what the server told of the end."""
+        """Return what the server reported about the end."""
         ...
 
 
 class WireProtocol(Protocol):
-    """One of the provider interfaces. `path` is relative to the base URL."""
+    """One of the two protocols. `path` is relative to the base URL."""
 
     @property
     def path(self) -> str:
-        """Where calls go, such as `chat/completions`."""
+        """Path of calls, such as `chat/completions`."""
         ...
 
     def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
-        """Return what to send for `request`, as far as the profile of `options` allows."""
+        """Return the body of `request`, without parameters that the profile of `options` does not support."""
         ...
 
     def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:
-        """Return a reader for one answer, which was limited to `max_tokens` (0: the reader need not know)."""
+        """Return a reader for one answer, which was limited to `max_tokens` (0: unknown)."""
         ...
 
 
@@ -104,7 +105,7 @@ _MAX_BLANK = 64
 
 
 class ThinkSplitter:
-    """Splits reasoning in `<think>…</think>` at the very beginning from the answer; later tags are plain text."""
+    """Separates reasoning in `<think>…</think>` at the very beginning from the answer; later tags are plain text."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -112,7 +113,7 @@ class ThinkSplitter:
         self._is_answer_begun = True
 
     def feed(self, piece: str) -> list[Text | ReasoningText]:
-        """Take the next piece of content and return what is decided."""
+        """Take the next piece of content and return the pieces whose kind is certain."""
         if self._is_open is None:
             self._held += piece
             return self._begin()
@@ -122,7 +123,7 @@ class ThinkSplitter:
         return self._split_answer(piece)
 
     def flush(self) -> list[Text | ReasoningText]:
-        """Return what was held back: the content ended."""
+        """Return the text that was held back, because the content ended."""
         held, self._held = self._held, ""
         if not held:
             return []
@@ -152,7 +153,7 @@ class ThinkSplitter:
         return [ReasoningText(text=thought)] if thought else []
 
     def _split_answer(self, piece: str) -> list[Text | ReasoningText]:
-        """Return the piece as answer, without the blank between the closing tag and the answer."""
+        """Return the piece as answer, without white space between the closing tag and the answer."""
         if not self._is_answer_begun:
             piece = piece.lstrip()
             self._is_answer_begun = bool(piece)
@@ -160,17 +161,17 @@ class ThinkSplitter:
 
 
 def _count_undecided(text: str) -> int:
-    """Return the length of the longest end of `text` that begins the closing tag."""
+    """Return the length of the longest suffix of `text` that begins the closing tag."""
     lengths = range(min(len(_CLOSE) - 1, len(text)), 0, -1)
     return next((length for length in lengths if _CLOSE.startswith(text[-length:])), 0)
 
 
 TOOL_CHOICES = frozenset({"auto", "none", "required"})
-"""What may be said of tools; anything else is the name of one."""
+"""Values of `tool_choice`; any other value is the name of a tool."""
 
 
 def select_tools(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> tuple[Sequence[ToolSpec], str]:
-    """Return the tools to offer and how to demand one, as far as the profile allows it."""
+    """Return the tools to offer and the tool choice, reduced to what the profile supports."""
     choice = request.tool_choice
     if choice in {"auto", "none"}:
         return request.tools, choice

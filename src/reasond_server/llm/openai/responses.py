@@ -1,7 +1,7 @@
-"""The Responses protocol: for models that need it, and for servers that have it beside Chat Completions.
+"""The Responses protocol, for models that require it and for servers that support it.
 
-It has no stop strings and no seed. Stop strings are enforced where the stream is read, so nothing is lost and
-nothing is warned of; a seed is left out and named.
+It has no stop strings and no seed. The reader of the stream enforces stop strings, so they need no warning. A seed is
+left out, and a warning names it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class ResponsesProtocol:
 
     @property
     def path(self) -> str:
-        """Where calls go: responses."""
+        """Path of calls: `responses`."""
         return "responses"
 
     def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
-        """Return what to send for `request`, as far as the profile of `options` allows."""
+        """Return the body of `request`, without parameters that the profile of `options` does not support."""
         profile = options.profile
         warnings: list[str] = []
         instructions, messages = _split_instructions(request, profile)
@@ -76,9 +76,9 @@ class ResponsesProtocol:
 
 
 def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Sequence[Message]]:
-    """Split off the leading system messages, or all of them where the model takes only one.
+    """Split off the leading system messages, or all of them if the model accepts only one.
 
-    A JSON Schema that the server would not show to the model, or not enforce, is added to them.
+    If the server does not enforce a JSON Schema or does not show it to the model, the schema is added to them.
     """
     messages = request.messages
     first = next((place for place, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
@@ -93,7 +93,7 @@ def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[st
 
 
 def _items_of(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any]]:
-    """Yield the input items that stand for `message`."""
+    """Yield the input items of `message`."""
     if message.role is Role.TOOL:
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
         return
@@ -104,7 +104,7 @@ def _items_of(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any
         content = [{"type": "reasoning_text", "text": message.reasoning}]
         yield {"type": "reasoning", "summary": [], "content": content}
     if message.content:
-        # llama.cpp refuses a bare string here, which the interface allows.
+        # llama.cpp refuses a string here, although the interface allows it.
         content = [{"type": "output_text", "text": message.content}]
         yield {"type": "message", "role": "assistant", "content": content}
     for call in message.tool_calls:
@@ -129,7 +129,7 @@ def _add_tools(data: dict[str, Any], request: ChatRequest, profile: ModelProfile
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.parameters,
-            # Left out it means true, which refuses most schemas.
+            # The default is true, which refuses most schemas.
             "strict": False,
         }
         for tool in offered
@@ -155,7 +155,7 @@ _TEXT_KINDS = ("message", "reasoning")
 
 @dataclass(slots=True)
 class _OpenToolCall:
-    """A call of a tool as it comes."""
+    """A tool call whose arguments are incomplete."""
 
     call_id: object
     name: object
@@ -163,13 +163,13 @@ class _OpenToolCall:
 
 
 class ResponsesDecoder:
-    """Reads the events of one response; events that it does not know are passed over.
+    """Reads the events of one response; unknown events are ignored.
 
-    Text and reasoning are taken from the deltas; of a server that sends none, from the finished items. Where
-    the text begins with `<think>`, what is in it is reasoning.
+    Text and reasoning are read from the deltas, or from the finished items if the server sends no deltas. If the text
+    begins with `<think>…</think>`, that part is reasoning.
 
-    A response that ended at its limit is `incomplete`; llama.cpp says `completed` all the same. So a response
-    that does not repeat its limit, as the protocol has it, and used it up, counts as ended by it.
+    A response that ended at its limit is `incomplete`, but llama.cpp reports `completed`. By the protocol, a response
+    repeats its limit. So if a response does not repeat it and used all of its tokens, the limit counts as the reason.
 
     Args:
         max_tokens: the limit that was sent; 0 for none.
@@ -203,11 +203,11 @@ class ResponsesDecoder:
         }
 
     def feed(self, data: bytes) -> Sequence[_Piece]:
-        """Take the data of one event and return what came with it.
+        """Take the data of one event and return its pieces.
 
         Raises:
-            UpstreamReportError: the event is an error that the server tells.
-            ModelProtocolError: the event is not what the protocol says.
+            UpstreamReportError: the event is an error report of the server.
+            ModelProtocolError: the event breaks the protocol.
         """
         event = parse_object(data)
         kind = event.get("type")
@@ -217,7 +217,7 @@ class ResponsesDecoder:
         return () if reader is None else reader(event)
 
     def find_end(self) -> AnswerEnd:
-        """Return what the server told of the end."""
+        """Return what the server reported about the end."""
         return self._ending
 
     def flush(self) -> Sequence[Text | ReasoningText]:
@@ -233,7 +233,7 @@ class ResponsesDecoder:
         return self._read_text(event)
 
     def _read_reasoning(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Return reasoning, or its summary, whichever the server sends first."""
+        """Return a piece of the reasoning or of its summary, whichever the server sent first."""
         self._streamed.add("reasoning")
         self._reasoning_from = self._reasoning_from or event["type"]
         delta = event.get("delta")
@@ -242,7 +242,7 @@ class ResponsesDecoder:
         return (ReasoningText(text=delta),)
 
     def _split(self, text: object) -> Sequence[_Piece]:
-        """Return content and the reasoning that stands in it, apart."""
+        """Return the content and the reasoning inside it as separate pieces."""
         return self._splitter.feed(text) if isinstance(text, str) and text else ()
 
     def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
@@ -262,7 +262,7 @@ class ResponsesDecoder:
         return ()
 
     def _end_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Return a call that is complete; the rest of any other comes with its finished item."""
+        """Return a call if it has an id and a name; the finished item has the rest of any other call."""
         call = self._calls.get(_key_of(event, event.get("item_id")))
         if call is None or not (call.call_id and call.name):
             return ()
@@ -291,9 +291,9 @@ class ResponsesDecoder:
         return [piece for text in texts for piece in self._split(text)]
 
     def _finish_call(self, call: _OpenToolCall, arguments: object) -> Sequence[_Piece]:
-        """Return the call, once; its arguments are those of its end, else those that were streamed.
+        """Return the call, once. Its arguments are those of the final event, else the streamed ones.
 
-        One whose arguments are no object waits for the end, which tells whether the limit cut it.
+        A call whose arguments are not a JSON object waits for the end, which shows whether the limit cut it.
         """
         if not (isinstance(call.call_id, str) and isinstance(call.name, str) and call.call_id and call.name):
             raise ModelProtocolError(
@@ -310,7 +310,7 @@ class ResponsesDecoder:
         return ()
 
     def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Note why the response ended and its usage; return what no earlier event brought."""
+        """Record the finish reason and the usage; return the pieces that no earlier event had."""
         response = _read_member(event, "response")
         told = self._told | self._streamed
         items = [item for item in _to_list(response.get("output")) if isinstance(item, dict)]
@@ -353,12 +353,12 @@ def _read_member(event: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _key_of(event: dict[str, Any], item_id: object) -> str:
-    """Return what names an item: its id, or its place where a server gives it none."""
+    """Return the key of an item: its id, or its index if the server sends no id."""
     return f"#{event.get('output_index')}" if item_id is None else str(item_id)
 
 
 def _text_kind_of(item: dict[str, Any]) -> str:
-    """Return which kind of text an item holds; empty if none."""
+    """Return the kind of text in an item; empty if it has no text."""
     kind = item.get("type")
     return kind if isinstance(kind, str) and kind in _TEXT_KINDS else ""
 

@@ -1,4 +1,4 @@
-"""Whether a call of a backend may be made now, and made again: retries, circuit breaker, cap on calls at a time."""
+"""Whether a call of a backend may begin or be repeated: retries, circuit breaker, cap on concurrent calls."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MAX_EXPONENT = 30
 
 
 def compute_backoff_s(policy: RetryPolicy, attempt: int, *, random: Callable[[], float]) -> float:
-    """Return the wait after attempt number `attempt` (from 1): doubling, at most `max_wait_s`, half of it by chance."""
+    """Return the seconds to wait after attempt `attempt` (from 1): it doubles up to `max_wait_s`, with jitter."""
     whole = min(policy.first_wait_s * 2.0 ** min(attempt - 1, _MAX_EXPONENT), policy.max_wait_s)
     return whole * (_MIN_JITTER + (1 - _MIN_JITTER) * random())
 
 
 class RetryBudget:
-    """Bounds retries to a share of the calls, so that a failing server is not hit harder than a healthy one.
+    """Limits retries to a share of the calls, so that a failing server does not get more calls than a healthy one.
 
-    Every call saves `ratio` of a retry, up to 10. There are 3 at the beginning, and up to 3 return at one in 10 s, so
-    that a backend with few calls can retry too.
+    Every call adds `ratio` of a retry, up to 10 retries. The budget begins with 3 retries and is refilled up to 3, one
+    retry per 10 s, so that a backend with few calls can retry too.
     """
 
     def __init__(self, *, ratio: float, monotonic: Callable[[], float]) -> None:
@@ -42,12 +42,12 @@ class RetryBudget:
         self._seen_at = monotonic()
 
     def note_call(self) -> None:
-        """Save for a call that begins."""
+        """Add the share of a call that begins."""
         self._refill()
         self._saved = min(_MOST_SAVED, self._saved + self._ratio)
 
     def take(self) -> bool:
-        """Take one retry if there is one."""
+        """Take one retry and return True; return False if none is left."""
         self._refill()
         if self._saved < 1.0:
             return False
@@ -62,7 +62,7 @@ class RetryBudget:
 
 
 class Retries:
-    """Decides about retries of one backend's calls."""
+    """Decides whether calls of one backend are repeated."""
 
     def __init__(self, *, policy: RetryPolicy, monotonic: Callable[[], float], random: Callable[[], float]) -> None:
         self._policy = policy
@@ -70,17 +70,17 @@ class Retries:
         self._budget = RetryBudget(ratio=policy.budget_ratio, monotonic=monotonic)
 
     def note_call(self) -> None:
-        """Note that a call begins."""
+        """Record that a call begins."""
         self._budget.note_call()
 
     def choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, time_left_s: float) -> float:
         """Return the seconds to wait before the next attempt after attempt number `attempt` (from 1) failed.
 
-        A wait that the server asks for is kept, plus a random share of `first_wait_s`.
+        A wait that the server requests is respected, plus a random share of `first_wait_s`.
 
         Raises:
-            ModelError: there is no next attempt; `retry_after_s` says how long to wait if the wait is all that
-                stands against it.
+            ModelError: there is no next attempt. `retry_after_s` is set if the only obstacle is that the wait is longer
+                than `time_left_s`.
         """
         asked = fault.error.retry_after_s
         if attempt > min(fault.retries, self._policy.max_attempts - 1):
@@ -99,7 +99,7 @@ class Retries:
 
 
 class BreakerState(StrEnum):
-    """Closed lets calls through, open refuses them, half-open lets one probe through."""
+    """Closed admits calls, open refuses them, half-open admits one probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -107,7 +107,7 @@ class BreakerState(StrEnum):
 
 
 class CallHealth(StrEnum):
-    """What a call says about its backend's health; `UNKNOWN` if it was broken off or refused for other reasons."""
+    """The health that a call shows of its backend; `UNKNOWN` if it was abandoned or failed for other reasons."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -116,7 +116,7 @@ class CallHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPermit:
-    """Permit for one call; returned with `Breaker.report`, once."""
+    """Permit for one call; it must be returned once, with `Breaker.report`."""
 
     era: int
     is_probe: bool
@@ -139,7 +139,7 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """State for a call that would begin now."""
+        """The state for a call that begins now."""
         if self._opened_at is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self._compute_cooldown_left_s() > 0 else BreakerState.HALF_OPEN
@@ -153,12 +153,12 @@ class Breaker:
         return BreakerPermit(era=self._era, is_probe=self._is_probing)
 
     def compute_wait_s(self) -> float:
-        """Return how long a refused call should wait, in seconds."""
+        """Return the seconds that a refused call should wait."""
         left = self._compute_cooldown_left_s()
         return left if left > 0 else self._policy.breaker_cooldown_s
 
     def report(self, permit: BreakerPermit, outcome: CallHealth) -> None:
-        """Take back `permit` with what its call showed."""
+        """Take back `permit` with the outcome of its call."""
         if permit.era != self._era:
             return
         if permit.is_probe:
@@ -186,7 +186,7 @@ class Breaker:
 
 
 class NoRoomError(Exception):
-    """No call ended in time."""
+    """No place became free in time."""
 
 
 class ConcurrencyCap:
@@ -198,10 +198,10 @@ class ConcurrencyCap:
         self._room = asyncio.Semaphore(limit)
 
     async def take(self, *, wait_s: float) -> None:
-        """Take a place, after waiting for it no longer than `wait_s` seconds.
+        """Take a place, waiting for at most `wait_s` seconds.
 
         Raises:
-            NoRoomError: there was none in time.
+            NoRoomError: no place became free in time.
         """
         if self._room.locked():
             await self._wait_for_room(wait_s)
@@ -209,7 +209,7 @@ class ConcurrencyCap:
             await self._room.acquire()
 
     def give_back(self) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._room.release()
 
     async def _wait_for_room(self, wait_s: float) -> None:

@@ -1,9 +1,9 @@
-"""Exact counts of prompts, by the server that will answer them.
+"""Exact token counts of prompts, from the server that will answer them.
 
-| `count_path` of the profile | what is asked | source |
+| `count_path` of the profile | requests | source |
 | --- | --- | --- |
-| `/apply-template` | the template is applied, then `/tokenize` cuts the outcome | llama.cpp's server |
-| any other | it takes the messages and tells `count` or `input_tokens` | vLLM's `/tokenize` |
+| `/apply-template` | it applies the template, then `/tokenize` splits the result | llama.cpp's server |
+| any other | it takes the messages and returns `count` or `input_tokens` | vLLM's `/tokenize` |
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _PATIENCE_S = 5.0
 
 
 class CountTransport(Protocol):
-    """The part of a `Transport` that is needed here."""
+    """The part of `Transport` that `ServerCount` uses."""
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Send `body` to `path` under the server's root and return the JSON that comes back."""
+        """Send `body` to `path`, relative to the server's root, and return the JSON answer."""
         ...
 
 
 class ServerCount:
-    """Asks a server how many tokens a prompt has, and remembers the last 256 answers.
+    """Asks a server how many tokens a prompt has, and caches the last 256 answers.
 
-    A server that cannot tell is not asked for a minute, in which every count is None; one line is logged until it
-    counts again. A count never makes a call fail.
+    After a failure the server is not asked for a minute, in which every new count is None. Only the first failure is
+    logged until the server counts again. A failed count never makes a call fail.
 
     Args:
-        transport: the way to the server.
-        model: the model's name, as the server knows it.
-        count_path: where it counts.
-        wire: the messages as a call would send them.
+        transport: sends the requests.
+        model: the server's name of the model.
+        count_path: path of the token counter.
+        wire: returns messages in the form in which a call sends them.
         monotonic: a clock that never goes back, in seconds.
     """
 
@@ -71,7 +71,7 @@ class ServerCount:
         self._rests_until: float | None = None
 
     async def __call__(self, messages: Sequence[Message]) -> int | None:
-        """Return the input tokens of a call with `messages`; None where the server does not tell."""
+        """Return the input tokens of a call with `messages`; None if the server does not count them."""
         sent = self._wire(messages)
         key = hashlib.sha256(json.dumps(sent).encode()).digest()
         if key in self._remembered:
@@ -83,7 +83,7 @@ class ServerCount:
             async with asyncio.timeout(2 * _PATIENCE_S):
                 tokens = await self._ask(sent)
         except (UpstreamFaultError, ModelError, TimeoutError) as error:
-            # vLLM counts no prompt beyond its window; the next one may well be shorter.
+            # vLLM does not count a prompt beyond its window, but the next prompt may be shorter.
             if not (isinstance(error, UpstreamFaultError) and isinstance(error.error, ContextExhaustedError)):
                 self._pause(error)
             return None
@@ -103,7 +103,7 @@ class ServerCount:
         prompt = applied.get("prompt") if isinstance(applied, dict) else None
         if not isinstance(prompt, str):
             raise _build_error()
-        # As the server does with a prompt of its own making: with its first token, and with marks as single tokens.
+        # As the server tokenizes a templated prompt: with a first token, and with control tokens as single tokens.
         cut = {"content": prompt, "add_special": True, "parse_special": True}
         told = await self._transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
         tokens = told.get("tokens") if isinstance(told, dict) else None

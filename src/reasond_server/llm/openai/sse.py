@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, whichever way the bytes are cut (WHATWG HTML, section 9.2.6)."""
+"""Server-sent events from bytes, however the bytes are split (WHATWG HTML, section 9.2.6)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _END_OF_EVENT = b"\n\n"
 
 
 class ServerEvent(NamedTuple):
-    """One event: the lines of its data, joined; `name` is empty unless the server gave one."""
+    """One event: the joined lines of its data; `name` is empty if the server sent none."""
 
     data: bytes
     name: bytes = b""
 
 
 class SseReader:
-    """Reads events from pieces of any size; an event that never ended is not an event.
+    """Reads events from pieces of any size; an incomplete event at the end is ignored.
 
     Lines end with CR, LF or CRLF. Comments, fields other than `data` and `event`, and events without data are
-    passed over.
+    ignored.
 
     Args:
-        max_line_bytes: longest line that is taken.
+        max_line_bytes: longest accepted line, in bytes.
 
     Attributes:
-        fault: a longer line came; the events before it were returned.
+        fault: the error of a longer line, else None; the events before that line were returned.
     """
 
     def __init__(self, *, max_line_bytes: int) -> None:
@@ -49,7 +49,7 @@ class SseReader:
         """Take the next bytes and return the events that they complete.
 
         Raises:
-            ModelProtocolError: `fault`, of the bytes that were taken before.
+            ModelProtocolError: the `fault` of an earlier piece.
         """
         if self.fault is not None:
             raise self.fault
@@ -61,7 +61,7 @@ class SseReader:
         if self._begun:
             piece = b"".join((*self._begun, piece))
             self._begun, self._begun_bytes = [], 0
-        # What nearly all servers send: lines of data, each followed by a blank one.
+        # The fast path for nearly all servers: single data lines, each followed by a blank line.
         blocks = piece.split(_END_OF_EVENT)
         rest = blocks.pop()
         for block in blocks:
@@ -119,7 +119,7 @@ class SseReader:
         return end
 
     def _take_field(self, line: bytes) -> None:
-        """Take a whole line that is not empty."""
+        """Take a complete line that is not empty."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":

@@ -1,6 +1,6 @@
-"""The way to a model server: requests sent by aiohttp over connections that are kept, and what comes back.
+"""Requests to a model server, sent by aiohttp over persistent connections, and their answers.
 
-aiohttp is imported only when a backend is made: it takes long.
+aiohttp is imported only when a backend is built, because the import takes long.
 """
 
 from __future__ import annotations
@@ -39,53 +39,54 @@ _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "
 
 
 class Upstream(Protocol):
-    """An answer of which headers and a status of success came."""
+    """An answer whose headers were received, with a success status."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of the answer, found by their names in lower case."""
+        """Headers of the answer; the keys are names in lower case."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether the body came to its end, and all of it was returned."""
+        """Whether the body has ended and all of it was returned."""
         ...
 
     def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
-        """Return what came of the body, at most 16 KiB; nothing at its end; None while nothing came.
+        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
 
-        `granted` tells how many bytes beyond `max_response_bytes` the answer has earned so far; by default none.
+        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
 
         Raises:
-            UpstreamFaultError: the connection broke, or more bytes came than are taken.
+            UpstreamFaultError: the connection broke, or the body exceeds its limit.
         """
         ...
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Wait for what `read_ready` returns, and return it. Raises what it does."""
+        """Wait for bytes and return them like `read_ready`. Raises the same error."""
         ...
 
     def close(self) -> None:
-        """Let go of the answer; a server that still writes it sees the connection end at once."""
+        """Close the answer; if the server is still writing, its connection ends at once."""
         ...
 
 
 class Transport(Protocol):
-    """Requests to one backend. Paths are relative to its base URL, or with a leading slash to its root."""
+    """Requests to one backend. Paths are relative to its base URL; with a leading slash, to the root of the server."""
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
-        """Send `body`, with `messages` that are JSON already, and return the answer once its headers came.
+        """Send `body` and return the answer when its headers arrive. `messages` are serialised already.
 
         Raises:
-            UpstreamFaultError: there is no answer, or one without success.
+            UpstreamFaultError: there is no answer, or its status is an error.
         """
         ...
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Send `body` and return the JSON that comes back.
+        """Send `body` and return the JSON answer.
 
         Raises:
-            UpstreamFaultError: as `open`, or what came is not JSON, or not in time.
+            UpstreamFaultError: as `open`, or the answer did not arrive within `timeout_s` seconds.
+            ModelProtocolError: the answer is not JSON.
         """
         ...
 
@@ -95,13 +96,13 @@ class Transport(Protocol):
 
 
 class OpenAITransport:
-    """A `Transport` over aiohttp. There are no retries and no redirects.
+    """A `Transport` over aiohttp. It does not follow redirects, and repeats a request only after a dropped connection.
 
-    Compressed answers are not asked for; if one comes, its decompressed size is bounded.
+    It does not request compression; if an answer is compressed, its decompressed size is bounded.
 
     Args:
         options: the backend.
-        now: seconds since 1970, for servers that name a date to come back at.
+        now: returns seconds since 1970, for a Retry-After header with a date.
 
     Raises:
         SettingsError: a package is not installed, or the address is refused.
@@ -116,7 +117,7 @@ class OpenAITransport:
         self._keeps_connections = True
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
-        """Send `body`, with `messages` that are JSON already, and return the answer once its headers came."""
+        """Send `body` and return the answer when its headers arrive. `messages` are serialised already."""
         answer = await self._send(path, body, messages)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
@@ -127,7 +128,7 @@ class OpenAITransport:
         return answer
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Send `body` and return the JSON that comes back."""
+        """Send `body` and return the JSON answer."""
         content = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
@@ -146,11 +147,11 @@ class OpenAITransport:
         await self._pool.aclose()
 
     async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _HttpAnswer:
-        """Send a request and return its answer, whose body is still to come.
+        """Send a request and return its answer, whose body is not read yet.
 
-        llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
-        request is sent once more, and no connection is kept from then on. For other servers a new connection would
-        cost a third of each call.
+        llama.cpp promises to keep a connection open but closes it after a stream, so the next call on it fails. Then
+        the request is sent once more, and from then on no connection is kept. For other servers, a new connection would
+        take a third of the time of each call.
         """
         request = self._heads.find(path)
         content = encode_body(self._options, body, messages=messages)
@@ -159,7 +160,7 @@ class OpenAITransport:
             try:
                 response = await self._pool.send(request, content, keeps=keeps)
                 break
-            except Exception as error:  # noqa: BLE001 - whatever the layers below raise, the caller gets an error of ours
+            except Exception as error:  # noqa: BLE001 - every error of the layers below is converted
                 if not (keeps and self._has_answered and is_dropped(error)):
                     raise fault_of_open(self._options, error) from None
                 self._keeps_connections = False
@@ -170,7 +171,7 @@ class OpenAITransport:
         return answer
 
     async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
-        """Read a bounded beginning of an answer without success and return its fault."""
+        """Read a bounded part of an answer with an error status and return its fault."""
         try:
             body = await answer.read_beginning()
         finally:
@@ -179,7 +180,7 @@ class OpenAITransport:
         return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
 
     async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
-        """Return the fault for an answer with success that is not a stream of events."""
+        """Return the fault for an answer with a success status that is not a stream of events."""
         body = await answer.read_beginning()
         try:
             report = parse_json(body) if kind == "JSON" else None
@@ -231,7 +232,7 @@ class _HttpAnswer:
         return piece
 
     async def read_beginning(self) -> bytes:
-        """Return the first bytes of the body, as many as come within two seconds."""
+        """Return the beginning of the body: a bounded number of bytes that arrive within two seconds."""
         body = bytearray()
         try:
             async with asyncio.timeout(_REFUSAL_PATIENCE_S):
@@ -242,12 +243,12 @@ class _HttpAnswer:
         return bytes(body[:_MAX_REFUSAL_BYTES])
 
     def close(self) -> None:
-        # Ends the connection, unless the body was read to its end: then the pool has it back by now.
+        # This closes the connection, unless the body was read to its end and the pool has taken it back.
         self._response.close()
 
 
 def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
-    """Return the fault for a connection that broke while the answer was read."""
+    """Return the fault for a connection that broke during the answer."""
     error = ModelUnavailableError(
         f"The model backend {faults.describe_place(options)} broke the connection in the middle of its answer",
         remedy="Check the model server and the proxies before it.",
@@ -265,29 +266,29 @@ _KEPT_S = 5.0
 
 
 class ConnectionPool:
-    """Connections are kept for 5 s after an answer that was read to its end.
+    """Connections to one backend, kept open for 5 s after an answer that was read to its end.
 
-    There are no retries, redirects, cookies, credentials of netrc files, nor deadlines but that of the connection.
-    Proxies are those of the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is made.
+    There are no retries, redirects, cookies or netrc credentials, and the only timeout is that of connecting.
+    The proxy is read from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is built.
 
     Raises:
-        SettingsError: aiohttp is not installed, or the proxy speaks no HTTP.
+        SettingsError: aiohttp is not installed, or the proxy is not an HTTP proxy.
     """
 
     def __init__(self, *, options: BackendOptions) -> None:
         try:
-            import aiohttp  # noqa: F401, PLC0415 - only when used; here to tell early that it is missing
+            import aiohttp  # noqa: F401, PLC0415 - only when used; here to report early that it is missing
             from httpx2 import create_ssl_context  # noqa: PLC0415 - only when used
         except ImportError:
             raise build_missing_package_error() from None
         self._options = options
         self._session: aiohttp.ClientSession | None = None
         self._proxy = find_proxy(options.base_url)
-        # The package's own choice of authorities, SSL_CERT_FILE and SSL_CERT_DIR included; reading them takes a while.
+        # The package's default authorities, SSL_CERT_FILE and SSL_CERT_DIR included. Plain HTTP skips the slow loading.
         self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
 
     async def send(self, request: RequestHead, content: bytes, *, keeps: bool) -> aiohttp.ClientResponse:
-        """Send a request and return its answer, whose body is still to come. Raises what aiohttp raises."""
+        """Send a request and return its answer, whose body is not read yet. Raises the errors of aiohttp."""
         session = self._session
         if session is None:
             session = self._session = _open_session(self._options, tls=self._tls)
@@ -306,7 +307,7 @@ class ConnectionPool:
 
 
 def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultError:
-    """Return the fault for what `ConnectionPool.send` raised."""
+    """Return the fault for an error of `ConnectionPool.send`."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     faults.log_fault(options, f"not opened: {type(error).__name__}")
@@ -330,7 +331,7 @@ def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultErr
 
 
 def is_dropped(error: Exception) -> bool:
-    """Whether a connection that stood ended before an answer began."""
+    """Return whether an open connection ended before an answer began."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     is_ended = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))
@@ -338,7 +339,7 @@ def is_dropped(error: Exception) -> bool:
 
 
 def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
-    """Return a session; it belongs to the event loop that runs now."""
+    """Return a session, which belongs to the running event loop."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     connector = aiohttp.TCPConnector(
@@ -357,17 +358,18 @@ def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aio
 
 
 def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
-    """Return what opens sockets that the system drops when the server acknowledged nothing for `user_timeout_s`.
+    """Return a function that opens sockets with TCP_USER_TIMEOUT.
 
-    A call ends at its deadlines in any case. But a socket is closed only when all its data was sent, so a server that
-    never reads a long request would hold the socket, and megabytes with it, for as long as it likes.
+    The system closes such a socket if the server acknowledges no data for `user_timeout_s` seconds. The deadlines of a
+    call do not suffice: a socket is closed only after all its data was sent, so a server that never reads a long
+    request would keep the socket, and megabytes of data, forever.
     """
 
     def open_socket(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            with suppress(OSError):  # where the system knows it but not for this kind of socket
+            with suppress(OSError):  # some systems have the option, but not for this kind of socket
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(user_timeout_s * 1000)))
         return made
 
@@ -375,24 +377,24 @@ def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
 
 
 def encode_body(options: BackendOptions, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> bytes:
-    """Return `body` as JSON in UTF-8, with "?" for lone surrogates. `messages` are JSON already.
+    """Return `body` as JSON in UTF-8, with "?" for lone surrogates. `messages` are serialised already.
 
     Raises:
-        UpstreamFaultError: it has no form in JSON, such as a number that is none in a schema of the caller.
+        UpstreamFaultError: `body` cannot be written as JSON, for example because the caller's schema has a NaN.
     """
     content = b""
     with suppress(ValueError):
         content = to_json(body)
     if not content or b"NaN" in content or b"Infinity" in content:
         content = _encode_with_care(options, body)
-    # There is always something else in a body with messages.
+    # `body` is never empty here, so the comma is always valid.
     return b'{"messages":[%s],%s' % (b",".join(messages), content[1:]) if messages else content
 
 
 def _encode_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
-    """Do the same, three times as slowly, for lone surrogates, deep nesting, and NaN or infinity.
+    """Do the same for lone surrogates, deep nesting, and NaN or infinity. It takes three times as long.
 
-    pydantic's writer refuses these, or writes what is not JSON.
+    pydantic's serialiser refuses these, or writes invalid JSON.
     """
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -406,10 +408,10 @@ def _encode_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
 
 
 def read_retry_after_s(headers: Mapping[str, str], *, now: Callable[[], float]) -> float | None:
-    """Return the seconds that a server asks to wait (RFC 9110, section 10.2.3); None if it does not say.
+    """Return the seconds that a server asks to wait (RFC 9110, section 10.2.3); None if it asks for none.
 
-    `retry-after-ms` is finer and goes first. A date is compared with `now`, in seconds since 1970. What is neither
-    a number nor a date, and what lies in the past, says nothing.
+    `retry-after-ms` has precedence, because it is more precise. A date is compared with `now`, in seconds since 1970.
+    Values that are neither a number nor a date, and times in the past, are ignored.
     """
     fine = _parse_number(headers.get("retry-after-ms", ""))
     value = headers.get("retry-after", "").strip()

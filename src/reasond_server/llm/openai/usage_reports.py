@@ -1,4 +1,4 @@
-"""What a call cost: as the server reports it, mended where it leaves something out, or as we count it."""
+"""The usage of a call: as the server reports it, with missing or impossible numbers replaced by our own counts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BYTES_PER_TOKEN = 4
 _SMALLEST_PROMPT = 64
 _SHORT_BYTES = 256
 _MOST_READ = 10**12
-# By so many tokens more than the bytes sent, or than the answer may have, a report is doubtful: templates add less.
+# A report is doubtful if it exceeds the bytes of the prompt, or the limit of the answer, by more than this. Templates
+# add less.
 _DOUBTFUL_TOKENS = 1024
-# More than that no server adds unseen, neither to a prompt nor to an answer.
+# No server adds more hidden tokens than this, neither to a prompt nor to an answer.
 _MOST_HIDDEN_TOKENS = 100_000
 _HIDDEN_PROMPT = (
     f"The model server reports over {_DOUBTFUL_TOKENS} tokens more than the prompt can have: it adds a prompt of its "
@@ -38,11 +39,10 @@ _IMPOSSIBLE = "The model server reports {reported} tokens of {what}, which canno
 def settle_usage(
     reported: Usage | None, *, request: ChatRequest, written: str, counter: TokenCounter
 ) -> tuple[Usage, Sequence[str]]:
-    """Return the usage of a call, and warnings of reports that are doubtful or cannot be true.
+    """Return the usage of a call, and warnings about doubtful or impossible reports.
 
-    Where a report lacks prompt tokens, has far less output than came, or far more of either than there can be, our own
-    count takes its place (UsageSource.PARTIAL). Where nothing is left of it, or without one, all is our own count
-    (UsageSource.ESTIMATED).
+    Our own count replaces prompt tokens that are missing or impossibly many, and output tokens that are impossibly few
+    or many (UsageSource.PARTIAL). If both are replaced, or there is no report, the source is UsageSource.ESTIMATED.
     """
     if reported is None:
         counted = count_request(request, counter)
@@ -75,7 +75,7 @@ def settle_usage(
 
 
 def _check_prompt(reported: int, request: ChatRequest) -> tuple[int, str]:
-    """Return the reported tokens of the prompt, 0 where they are missing or cannot be true, and a warning if any."""
+    """Return the reported tokens of the prompt, 0 if they are missing or impossible, and a warning, empty for none."""
     excess = reported - bound_messages(request.messages)
     if excess > _DOUBTFUL_TOKENS:
         excess -= bound_extras(request)
@@ -87,7 +87,7 @@ def _check_prompt(reported: int, request: ChatRequest) -> tuple[int, str]:
 
 
 def _check_output(reported: int, request: ChatRequest, written: str, counter: TokenCounter) -> tuple[int | None, str]:
-    """Return the reported tokens of the output, None where they cannot be true, and a warning if any."""
+    """Return the reported tokens of the output, None if they are impossible, and a warning, empty for none."""
     size = count_bytes(written)
     if written and reported < max(1, _find_floor(written, size, counter)):
         return None, ""
@@ -100,9 +100,9 @@ def _check_output(reported: int, request: ChatRequest, written: str, counter: To
 
 
 def _find_floor(written: str, size: int, counter: TokenCounter) -> int:
-    """Return the fewest tokens that can be true for `written`: more than half of an exact count, else a lower estimate.
+    """Return the fewest possible tokens of `written`: more than half of an exact count, else a lower estimate.
 
-    Of a short text any number can be true.
+    For a short text it is 0, because any number is possible.
     """
     if size < _SHORT_BYTES:
         return 0
@@ -112,9 +112,8 @@ def _find_floor(written: str, size: int, counter: TokenCounter) -> int:
 def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
     """Return a warning if the server seems to have read only part of the prompt, else an empty text.
 
-    The limit is 70 % of our count where that is exact. Where we estimate, it is 50 % of the estimate or of a quarter of
-    the prompt's bytes, whichever is less, since an estimate may be an upper bound. Prompts under 64 tokens are not
-    judged.
+    The limit is 70 % of an exact count. If we only estimate, it is 50 % of the smaller one of the estimate and a
+    quarter of the prompt's bytes, because an estimate may be an upper bound. Prompts under 64 tokens are not checked.
     """
     if reported is None or not reported.input_tokens:
         return ""
@@ -124,7 +123,7 @@ def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], c
     else:
         expected = sum([count_bytes(message.content) for message in messages]) // _BYTES_PER_TOKEN
         if reported.input_tokens < expected * least:
-            # The estimate can only lower what is expected, and making it takes longer than all else here.
+            # The estimate can only reduce `expected`, and it takes longer than the rest of this function.
             expected = min(expected, counter.count_prompt(messages))
     if expected < _SMALLEST_PROMPT or reported.input_tokens >= expected * least:
         return ""
@@ -136,7 +135,7 @@ def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], c
 
 
 def usage_of(reported: object) -> Usage | None:
-    """Return a reported usage in any of the forms in use; None if it is no usage."""
+    """Return a reported usage, which may have any of the common forms; None if it is not a usage."""
     if not isinstance(reported, dict):
         return None
     output = _count(reported, "completion_tokens", "output_tokens")
@@ -156,7 +155,7 @@ def usage_of(reported: object) -> Usage | None:
 
 
 def _count(reported: object, *names: str) -> int:
-    """Return the first of the named fields that is a count, else 0."""
+    """Return the first of the named fields that is a positive integer, else 0."""
     if isinstance(reported, dict):
         for name in names:
             value = reported.get(name)

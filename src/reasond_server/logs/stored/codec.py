@@ -144,7 +144,7 @@ def _event_class(tag: str) -> type:
 
 
 def _inner_tag(event: Event) -> str:
-    """Return the tag of the step or metrics in `event`; empty where it has none."""
+    """Return the tag of the step or metrics in `event`; empty if it has none."""
     value: object = event
     kind: type = type(event)
     *path, family = _path(kind) or (None,)

@@ -316,7 +316,7 @@ def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
 
 
 def _claims(connection: Connection, values: dict[str, Any]) -> bool:
-    """Return whether the new execution has its request id now; its row may still be missing until the commit."""
+    """Return whether the new execution has its request id now; the execution's row may be missing until the commit."""
     connection.execute("PRAGMA defer_foreign_keys = ON")
     return connection.execute(sql.CLAIM, values).fetchone() is not None
 

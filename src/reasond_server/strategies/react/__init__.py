@@ -1,4 +1,4 @@
-"""ReAct: thought, action, observation, until the model can answer; tools run only where the task allows it."""
+"""ReAct: cycles of thought, action and observation until the model can answer. Tools run only if the task allows it."""
 
 from reasond_server.strategies.react.config import ReactConfig
 from reasond_server.strategies.react.strategy import React

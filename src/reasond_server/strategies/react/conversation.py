@@ -1,9 +1,9 @@
 """The conversation of a ReAct run as messages that fit the model's window.
 
-Old observations give way first: when those that are shown exceed their share of the window, the oldest are replaced
-by a line with a handle, several at once, so that the beginning of the prompt stays the same for many calls and
-providers' caches serve it. Where that is not enough the oldest thoughts are left out, then the newest observations.
-A call and its result always stay together.
+Old observations are removed first: if the shown observations exceed their share of the window, the oldest are masked,
+that is replaced by a line with a handle. Several are masked at once, so that the beginning of the prompt stays the same
+for many calls and providers' caches can reuse it. If that is not enough, the oldest thoughts are left out, then the
+newest observations are masked. A call and its result always stay together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_TEXT = "[no text]"
 
 @dataclass(slots=True, kw_only=True)
 class _ShownResult:
-    """A result and how it is shown; `handle` is what reads it again."""
+    """A result and whether it is masked; with `handle` the model can read it again."""
 
     call: ToolCall
     result: ToolResult
@@ -47,16 +47,16 @@ class _ShownResult:
 
     @property
     def line(self) -> str:
-        """What stands in the place of the result when it is masked."""
+        """The line that replaces the result when it is masked."""
         return write_placeholder(self.result, handle=self.handle, tokens=self.tokens)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Cycle:
-    """What the model wrote, the calls in it under the ids of the wire, what came of them, and what was said then.
+    """The text of the model, its tool calls with their wire ids, their results, and our message after them.
 
-    `made` are its messages as they were made last, None once something of it changed: all cycles are sent again with
-    every call, and what is the same message stays written as the provider is sent it.
+    `made` caches the messages of the cycle; None after a change. All cycles are sent again with every call, and an
+    unchanged message keeps its JSON.
     """
 
     text: str
@@ -69,9 +69,9 @@ class _Cycle:
 
 
 class WireIds:
-    """Ids of calls as the provider is sent them: its own, or one of ours where that is empty or was used before.
+    """Ids of tool calls on the wire: the provider's own id, or a generated one if that is empty or a duplicate.
 
-    Ours have nine letters and digits, which is the only form that Mistral's servers take.
+    Generated ids have nine letters and digits, which is the only form that Mistral's servers accept.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class WireIds:
         self._minted = 0
 
     def take(self, provider_id: str) -> str:
-        """Return an id that no other call of the run has."""
+        """Return an id that is unique in the run."""
         wire_id = provider_id
         while not wire_id or wire_id in self._used:
             self._minted += 1
@@ -90,9 +90,9 @@ class WireIds:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """The conversation of one run with `opening` (system and question) at its beginning.
+    """The conversation of one run, which begins with `opening` (system and question).
 
-    `is_native` tells which form calls have; `masked` counts the observations that were replaced so far.
+    `is_native` is whether tool calls have the provider's form. `masked` counts the observations masked so far.
     """
 
     opening: Sequence[Message]
@@ -105,7 +105,7 @@ class Conversation:
     _spec_tokens: int | None = None
 
     def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
-        """Add what the model wrote, and its tool calls, each with its id on the wire."""
+        """Add the text of the model and its tool calls, each with its wire id."""
         self._cycles.append(
             _Cycle(text=neutralize(text.strip()), reasoning=reasoning, wire_ids=[wire for _, wire in calls], seen=[])
         )
@@ -118,7 +118,7 @@ class Conversation:
         last.made = None
 
     def say(self, text: str) -> None:
-        """Add a message of ours after the last cycle."""
+        """Add our message `text` after the last cycle."""
         if self._cycles:
             last = self._cycles[-1]
             last.said = f"{last.said}\n{text}".strip()
@@ -128,14 +128,14 @@ class Conversation:
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
     def mask_surplus(self) -> None:
-        """Mask the oldest observations if too many are shown; nothing else is left out without a known window."""
+        """Mask the oldest observations if they exceed their limit; for a run whose model's window is unknown."""
         self._mask_old(_MAX_SHOWN_TOKENS)
 
     async def fit(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
-        """Leave out what must be, and return the tokens of the prompt, tools included, and how many may be written.
+        """Shorten the conversation to fit, and return the tokens of the prompt, tools included, and of the output.
 
-        `writing_tokens` are wanted; where nothing more can be left out it may be fewer, and fewer than
-        `least_tokens` means that the conversation does not fit.
+        The output should have `writing_tokens`. It gets fewer if nothing more can be left out. If the returned number
+        is less than `least_tokens`, the conversation does not fit.
         """
         room = window - writing_tokens - self._count_specs()
         self._mask_old(min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM))
@@ -153,11 +153,11 @@ class Conversation:
         return prompt, min(writing_tokens, left) if left >= least_tokens else left
 
     async def count_tokens(self) -> int:
-        """Return the tokens of the prompt as it is, tools included."""
+        """Return the tokens of the current prompt, tools included."""
         return await self._count_messages() + self._count_specs()
 
     def build_messages(self) -> Sequence[Message]:
-        """Return the conversation as it is sent."""
+        """Return the messages to send."""
         messages = list(self.opening)
         for cycle in self._cycles:
             if cycle.made is None:
@@ -167,7 +167,7 @@ class Conversation:
 
     @property
     def has_native_calls(self) -> bool:
-        """Whether calls of tools stand in the messages in the provider's own form."""
+        """Whether the messages have tool calls in the provider's form."""
         return self.is_native and any(cycle.seen for cycle in self._cycles)
 
     def _messages_of(self, cycle: _Cycle) -> Iterator[Message]:
@@ -179,7 +179,7 @@ class Conversation:
                 for one, wire_id in zip(cycle.seen, cycle.wire_ids, strict=True)
             )
             yield Message(role=Role.ASSISTANT, content=text, tool_calls=calls, reasoning=cycle.reasoning)
-            # A word of ours goes with the last result: some providers take no user's message after a tool's.
+            # Our message is added to the last result: some providers refuse a user message after a tool message.
             shown[-1] = f"{shown[-1]}\n{cycle.said}".rstrip()
             for content, wire_id in zip(shown, cycle.wire_ids, strict=True):
                 yield Message(role=Role.TOOL, content=content, tool_call_id=wire_id)
@@ -194,7 +194,7 @@ class Conversation:
         return fence_observation(one.result, nonce=self.nonce, shown=one.line if one.is_masked else None)
 
     def _mask_old(self, share: int) -> None:
-        """Mask the oldest observations, down to half their share, once they exceed it; never the newest cycle's."""
+        """If the observations exceed `share` tokens, mask the oldest down to half of it, never the newest cycle's."""
         old = [(cycle, one) for cycle in self._cycles[:-1] for one in cycle.seen if not one.is_masked]
         newest = sum(one.tokens for cycle in self._cycles[-1:] for one in cycle.seen)
         total = newest + sum(one.tokens for _, one in old)
@@ -219,14 +219,14 @@ class Conversation:
             self._mask(cycle, one)
 
     def _mask(self, cycle: _Cycle, one: _ShownResult) -> None:
-        """Mask a result of `cycle`, unless it is as short as what would stand in its place."""
+        """Mask a result of `cycle`, unless it is not longer than the line that would replace it."""
         if not one.is_masked and len(one.line) < len(one.result.result_json):
             self.masked += 1
             one.is_masked = True
             cycle.made = None
 
     def _leave_out_thoughts(self) -> None:
-        """Leave out the older half of the thoughts that still stand; the second time all but the newest."""
+        """Leave out the older half of the remaining thoughts; the second time, all except the newest."""
         standing = [cycle for cycle in self._cycles[:-1] if not cycle.is_left_out]
         is_second = any(cycle.is_left_out for cycle in self._cycles)
         for cycle in standing if is_second else standing[: (len(standing) + 1) // 2]:
@@ -235,7 +235,7 @@ class Conversation:
             cycle.made = None
 
     def _count_specs(self) -> int:
-        """Return the tokens of the tools, counted once: they are the same in every call."""
+        """Return the tokens of the tools, counted only once, because they are the same in every call."""
         if self._spec_tokens is None:
             self._spec_tokens = 0
             if self.offer.specs and self.is_native:
@@ -244,7 +244,7 @@ class Conversation:
         return self._spec_tokens
 
     async def _count_messages(self) -> int:
-        """Return the tokens of the messages, with those of the calls, which counters of messages do not see."""
+        """Return the tokens of the messages and of their tool calls, which counters of messages do not include."""
         messages = self.build_messages()
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter

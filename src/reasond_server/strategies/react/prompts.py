@@ -1,11 +1,12 @@
-"""The words of ReAct: what the model is told of its tools, how a call in text is read, what is said between cycles.
+"""The texts of ReAct: instructions about tools, the parsing of calls in text, and messages between cycles.
 
-Models that take tools natively are told nothing of their form. The others call a tool by ending their reply with
+For models with native tools, the prompt does not describe the form of calls. Other models call a tool by ending their
+reply with
 
     <action>{"tool": "calculator", "arguments": {"expression": "12.5 / 100 * 640"}}</action>
 
-The parser closes the reply there: what a model writes after it, an observation of its own invention above all, is
-never read. What a tool returned comes back in a fence that carries the run's mark.
+The parser closes the reply there, so text after it, such as an invented observation, is never read. The result of a
+tool is returned in a fence with the run's nonce.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ REPEATED: Final = "The same call was made before, as {call_id}; making it again 
 
 
 class UnreadableActionError(ValueError):
-    """The content of an action is no call; the text says why, for the model."""
+    """The content of an action is not a call; the error text explains why to the model."""
 
 
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
-    """Return the system message's rules; `specs` are as `bound_specs` gives them."""
+    """Return the rules of the system message; `specs` are from `bound_specs`."""
     if not specs:
         return _TASK + _CONTINUE + _ANSWER
     if is_native:
@@ -76,24 +77,24 @@ def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
 
 
 def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-    """Return `specs` as they are shown: descriptions on one line, neutralised and not too long.
+    """Return `specs` for the prompt: descriptions on one line, neutralised and of bounded length.
 
-    They are in the order of their names, so that the prompt's beginning is always the same.
+    They are sorted by name, so that the beginning of the prompt is always the same.
     """
     return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
 
 
 def write_action(call: ToolCall) -> str:
-    """Return how `call` stands in the model's own reply, in one form whatever the model wrote."""
+    """Return `call` as text for the history, in one form for all calls."""
     arguments = call.arguments_json.strip() or "{}"
     return f'<action>{{"tool": {neutralize(json.dumps(call.name))}, "arguments": {neutralize(arguments)}}}</action>'
 
 
 def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
-    """Return how `call` stands in the history of a provider that took it natively, under the id of the wire.
+    """Return `call` for the history of a provider with native tools, with its wire id.
 
-    Servers refuse a history with names that no function can have, or with arguments that are no JSON object: such
-    names are respelled, and such arguments left out. The result says what was wrong with them.
+    Servers refuse a history with invalid function names, or with arguments that are not a JSON object. Such names are
+    respelled, and such arguments are left out. The result of the call has the error.
     """
     name = _NO_NAME.sub("_", call.name)[:_MAX_NATIVE_NAME] or "_"
     try:
@@ -104,10 +105,10 @@ def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
 
 
 def read_action(content: str, *, call_id: str) -> ToolCall:
-    """Return the call in the content of an action; a code fence around it is forgiven.
+    """Return the call in the content of an action; a code fence around it is ignored.
 
     Raises:
-        UnreadableActionError: it is no JSON object with the name of a tool and an object of arguments.
+        UnreadableActionError: the content is not a JSON object with the name of a tool and an object of arguments.
     """
     text = re.sub(r"^```[a-z]*", "", content.strip()).removesuffix("```").strip()
     try:
@@ -126,7 +127,7 @@ def read_action(content: str, *, call_id: str) -> ToolCall:
 
 
 def action_key_of(call: ToolCall) -> str:
-    """Return what two calls that ask for the same have in common: the name, and the arguments in one form."""
+    """Return a key that equal calls share: the name, and the arguments in a canonical form."""
     try:
         value = from_json(call.arguments_json.strip() or "{}")
         arguments = json.dumps(value, sort_keys=True)
@@ -136,32 +137,32 @@ def action_key_of(call: ToolCall) -> str:
 
 
 def fence_observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
-    """Return the fence that shows `result`, or `shown` in its place."""
+    """Return a fence with `result`, or with `shown` instead."""
     attributes = f' call="{result.call_id}"'
     return fence("observation", result.result_json if shown is None else shown, nonce=nonce, attributes=attributes)
 
 
 def write_placeholder(result: ToolResult, *, handle: str, tokens: int) -> str:
-    """Return the one line that stands for a result that is left out."""
+    """Return the line that replaces a masked result."""
     if result.is_error:
         return "[left out: the call failed]"
     return f"[left out, {tokens} tokens: read_tool_result with handle {handle} shows it]"
 
 
 def cut_invention(text: str) -> str | None:
-    """Return what stands before an observation that the model made up; None if it made up none."""
+    """Return the text before an observation that the model invented; None if there is none."""
     found = _INVENTED.search(text)
     return None if found is None else text[: found.start()].rstrip()
 
 
 def make_encodable(text: str) -> str:
-    """Return `text` with "?" for what has no UTF-8 form."""
+    """Return `text` with "?" for characters without UTF-8 form."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _bound_spec(spec: ToolSpec) -> ToolSpec:
     description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
-    # In JSON a tag can stand in strings only, where its neutral form is as good.
+    # In JSON a tag can only be inside a string, where the neutralised form is valid too.
     parameters = json.loads(neutralize(make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
     return replace(spec, description=make_encodable(neutralize(description)), parameters=parameters)
 

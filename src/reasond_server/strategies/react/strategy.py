@@ -1,4 +1,4 @@
-"""The strategy: what it is, and the run from cycle to cycle."""
+"""The ReAct strategy, and the cycles of its runs."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 _MAX_CORRECTIONS: Final = 2
 _MAX_EMPTY_REPLIES: Final = 2
-# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
+# A token rarely has more bytes than this. Metering reserves bytes if the counter only estimates.
 _BYTES_PER_TOKEN: Final = 4
 
 
 class React(ReasoningStrategy[ReactConfig]):
-    """Cycles of one model call each; the calls of tools in its reply are made one after the other before the next.
+    """Cycles of one model call each. The tool calls of a reply are made one after the other before the next cycle.
 
-    A model that takes tools natively calls them so, any number in one reply. Others write `<action>` in their text
-    (`react.prompts`): one call, at which the reply is closed. Observations come from the tools alone: what a
-    model writes as one is cut off, and it is asked again. Replies that break the protocol are answered with a
-    correction, twice in a run. The same call with the same arguments is made twice; the third time it is refused and
-    the run must answer. The last cycle, and the first that finds no tool call or budget left, offers no calls and is
-    told to answer.
+    A model with native tools may make any number of tool calls in one reply. Other models write `<action>` in their
+    text (`react.prompts`): one call, which ends the reply. Only tools make observations: if a model writes an
+    observation itself, the text is cut off and the model is asked again. A reply that breaks the protocol is answered
+    with a correction, at most twice in a run. The same call with the same arguments may be made twice; the third one is
+    refused, and the run must answer. The last cycle, and the first one without tool calls or budget left, offers no
+    tools and must answer.
 
-    Cost: at most `max_iterations` model calls and `max_tool_calls` tool calls. The prompt of call i holds the question,
-    the thoughts before it (G <= max_tokens_per_step each) and observations under a share of the window
-    (`react.conversation`): P_i <= q + (i - 1) * G + min(8192, W/3), and never more than the window W less what
-    may be written, so that the input of a run is at most max_iterations * W. Memory: the conversation, and results of
-    tools up to [tools] max_kept_bytes. Latency: that of the calls and of the tools, one after the other.
+    Cost: at most `max_iterations` model calls and `max_tool_calls` tool calls. The prompt of call i has the question,
+    the thoughts before it (G <= max_tokens_per_step each) and observations up to a share of the window
+    (`react.conversation`): P_i <= q + (i - 1) * G + min(8192, W/3), and never more than the window W minus the room for
+    output. So the input of a run is at most max_iterations * W. Memory: the conversation, and results of tools up to
+    [tools] max_kept_bytes. Latency: the calls of the model and the tools are sequential.
 
-    Failure modes: a model that cannot keep to the protocol uses its cycles up and is made to answer (the warnings say
-    so); what a tool says is believed, so that a hostile or wrong tool gives wrong answers; with `allow_tool_use` off
-    it is a chain of thought in several calls. A prompt that leaves the window fewer than 100 tokens, whatever is left
-    out, fails with CONTEXT_EXHAUSTED and keeps its steps.
+    Failure modes: a model that does not follow the protocol uses up its cycles and must then answer (with warnings).
+    The results of tools are trusted, so a malicious or wrong tool causes wrong answers. With `allow_tool_use` off, the
+    run is a chain of thought in several calls. If a prompt leaves fewer than 100 tokens of the window after all
+    shortening, the run fails with CONTEXT_EXHAUSTED and keeps its steps.
 
     Source: seed 001 (parameters, metrics, trace); Yao et al. 2022, arXiv 2210.03629; masking: arXiv 2508.21433.
     """
@@ -71,7 +71,7 @@ class React(ReasoningStrategy[ReactConfig]):
         self._offers = Offers()
 
     async def run(self, task: Task, context: RunContext[ReactConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Go through the cycles; see the base class.
+        """Run the cycles; see the base class.
 
         Raises:
             ContextExhaustedError: the conversation does not fit the model's window.
@@ -108,14 +108,14 @@ class React(ReasoningStrategy[ReactConfig]):
 
 
 def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
-    """Return the text of one event that the caller may see: everything but tool calls."""
+    """Return the text of one event that the caller may see: all text except tool calls."""
     texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
     return ("".join(texts),) if texts else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class ReactRun:
-    """The state of one run between two cycles; `best` is the last answer, whole or not."""
+    """The state of one run between two cycles; `best` is the last tagged answer, complete or not."""
 
     task: Task
     context: RunContext[ReactConfig]
@@ -133,7 +133,7 @@ class ReactRun:
     _told: ReactMetrics | None = None
 
     async def prepare_call(self) -> ReplyListener:
-        """Prepare the call of the next cycle; it asks for the answer if one is due.
+        """Prepare the call of the next cycle; it demands an answer if one is due.
 
         Raises:
             ContextExhaustedError: the conversation does not fit.
@@ -161,7 +161,7 @@ class ReactRun:
         )
 
     async def take_reply(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
-        """Act on a reply; return its step, and the outcome if it is the last."""
+        """Handle a reply; return its step, and the outcome if it is the last reply."""
         self.used_tokens += reply.spent.total_tokens
         parsed = reply.parsed
         if self.due is not None and not self.specs:
@@ -186,7 +186,7 @@ class ReactRun:
         return self._take_words(reply)
 
     def _find_ending(self, reply: ModelReply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome] | None:
-        """Return the end of the run if `reply` is one."""
+        """Return the last step and the outcome if `reply` ends the run, else None."""
         is_due = self.due is not None
         if reply.finish is ModelFinish.CONTENT_FILTER:
             return self._build_end(reply, answer, FinishReason.CONTENT_FILTERED)
@@ -199,7 +199,7 @@ class ReactRun:
         return None
 
     def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
-        """Return the outcome; the warnings say why the run had to answer."""
+        """Return the outcome, with a warning that explains why the run had to answer."""
         told = (self.due.warning,) if self.due is not None and self.due.warning else ()
         return Outcome(
             answer=restore(answer),
@@ -209,7 +209,7 @@ class ReactRun:
         )
 
     def _take_words(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
-        """Act on a reply without a tool call and without a whole answer."""
+        """Handle a reply without a tool call and without a complete answer."""
         parsed = reply.parsed
         if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
             return self._go_on(reply, words.CUT_OFF.format(tokens=self.context.config.max_tokens_per_step)), None
@@ -253,14 +253,14 @@ class ReactRun:
         return step, self.build_outcome(answer, reason, *warnings)
 
     def _go_on(self, reply: ModelReply, said: str) -> Step:
-        """Keep what was written, say `said`, and go on."""
+        """Add the reply and our message `said` to the conversation, and return the step."""
         parsed = reply.parsed
         self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking)
         self.conversation.say(said)
         return self._build_step(_thought_of(reply))
 
     def _correct(self, reply: ModelReply, said: str, *, thought: str | None = None) -> Step:
-        """Ask again after a reply that broke the protocol; after too many such replies, ask for the answer."""
+        """Ask again after a reply that broke the protocol; after too many such replies, demand an answer."""
         text = reply.parsed.text if thought is None else thought
         self.conversation.add(text=text, reasoning=reply.parsed.thinking)
         if self.corrections < _MAX_CORRECTIONS:
@@ -279,7 +279,7 @@ class ReactRun:
         return await self._act(reply, [(self.tool_use.mint(call), "")])
 
     async def _act(self, reply: ModelReply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
-        """Make the tool calls of a reply in order and keep their results; `text` replaces the reply's own."""
+        """Make the tool calls of a reply in order and store their results; `text` replaces the text of the reply."""
         if not self.specs:
             return self._refuse_calls(reply, [call for call, _ in calls])
         wired = [(call, self.wire_ids.take(provider_id)) for call, provider_id in calls]
@@ -321,7 +321,7 @@ class ReactRun:
         return self.specs
 
     async def _fit(self) -> tuple[int | None, int]:
-        """Return the tokens of the prompt (None without a known window) and the most tokens to write."""
+        """Return the tokens of the prompt (None if the window is unknown) and the most tokens of output."""
         window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
         if window is None:
             self.conversation.mask_surplus()
@@ -372,7 +372,7 @@ class ReactRun:
             corrections=self.corrections,
             masked_observations=self.conversation.masked,
         )
-        # The end mostly has those of the last step: the same object is not checked again.
+        # The outcome usually has the metrics of the last step, and the same object is not validated again.
         if self._told is None or metrics != self._told:
             self._told = metrics
         return self._told
@@ -382,7 +382,7 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
     """Return a run before its first call; all runs of the server share `offers`.
 
     Raises:
-        ContextExhaustedError: the tools alone are too much for the window.
+        ContextExhaustedError: the tools alone exceed their share of the window.
     """
     config, nonce = context.config, context.new_nonce()
     may_call = config.allow_tool_use and config.max_tool_calls > 0 and task.budget.max_tool_calls != 0
@@ -406,7 +406,7 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
 
 
 def _thought_of(reply: ModelReply) -> str:
-    """Return what the model thought, hidden reasoning first, without its action."""
+    """Return the thought of a reply, hidden reasoning first, without the action."""
     parsed = reply.parsed
     text = parsed.text + (parsed.content if parsed.kind is TagKind.CONTINUE else "")
     return "\n\n".join(part for part in (parsed.thinking.strip(), text.strip()) if part)

@@ -1,11 +1,11 @@
-"""Tools in a run of ReAct: how they are told within their share of the window, and the calls of one run.
+"""Tools in a run of ReAct: their descriptions within a share of the window, and the calls of one run.
 
-Servers of tools write their schemas without knowing the window. A schema that is too large loses its words first
-(descriptions, examples, titles), then everything but the names and types of its own properties, then those. A shortened
-one is still a JSON Schema that allows whatever the whole one does, and the tool's description says so; what a call does
-not satisfy, the tool itself says.
+Tool servers write their schemas without knowing the window. A schema that is too large first loses its texts
+(descriptions, examples, titles), then everything except the names and types of its own properties, then those too. A
+shortened schema still allows everything that the original allows, and the tool's description says that it is
+shortened. If a call does not satisfy the original schema, the tool reports it.
 
-Calls are made under ids of our own, within their limits, the same one twice at most.
+Calls have generated ids, their number is limited, and the same call is made at most twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_TOOL_TOKENS: Final = 1024
 """Most tokens that one tool may take."""
 MOST_OFFER_TOKENS: Final = 8192
-"""Most tokens that all tools together may take where the window is large or unknown."""
+"""Most tokens that all tools together may take if the window is large or unknown."""
 
 _SHARE_OF_WINDOW: Final = 4
 _WORDS: Final = frozenset({"description", "title", "examples", "default", "$comment", "deprecated", "readOnly"})
@@ -50,7 +50,7 @@ _NONE_LEFT: Final = "no calls are left; answer from what you know"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Tools as a model is told of them; `each` and `whole` are the texts by which their tokens are counted.
+    """Tools as the model sees them; their tokens are counted from the texts `each` and `whole`.
 
     `sizes` are the bytes of `each`.
     """
@@ -62,9 +62,9 @@ class Offer:
 
 
 class Offers:
-    """Makes the offers of all runs and caches the last one, because the tools seldom change between runs.
+    """Makes the offers of all runs and caches the last one, because tools rarely change between runs.
 
-    Reading and writing the same schemas again would be most of the work before a run's first call.
+    Without the cache, parsing and serialising schemas would be most of the work before a run's first call.
     """
 
     def __init__(self) -> None:
@@ -80,8 +80,8 @@ class Offers:
 
 
 def fit_offer(offer: Offer, *, counter: TokenCounter, window: int | None) -> Offer:
-    """Return `offer` itself if it fits as `fit_specs` demands, else one of shortened tools. Raises as that does."""
-    # A token is at least one byte, so what fits by its bytes needs no counting.
+    """Return `offer` if it fits the limits of `fit_specs`, else an offer of shortened tools. Raises as that does."""
+    # A token is at least one byte, so a text whose bytes fit need not be counted.
     sized = zip(offer.each, offer.sizes, strict=True)
     most = [size if size <= MOST_TOOL_TOKENS else counter.count_text(text) for text, size in sized]
     if _has_room(most, window) or _has_room([counter.count_text(text) for text in offer.each], window):
@@ -91,7 +91,7 @@ def fit_offer(offer: Offer, *, counter: TokenCounter, window: int | None) -> Off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ShownTool:
-    """A tool as it is told: `level` 0 is whole, 3 bare."""
+    """A tool as the model sees it; `level` 0 is complete, 3 has no schema."""
 
     whole: ToolSpec
     level: int
@@ -100,12 +100,13 @@ class _ShownTool:
 
 
 def fit_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: int | None) -> Sequence[ToolSpec]:
-    """Return `specs` in their order, none over MOST_TOOL_TOKENS and together at most MOST_OFFER_TOKENS and window / 4.
+    """Return `specs` in their order, shortened if necessary.
 
-    Time is linear in the texts, and at most quadratic in the number of tools.
+    Each has at most MOST_TOOL_TOKENS, and all together at most MOST_OFFER_TOKENS and a quarter of `window`. Time is
+    linear in the texts, and at most quadratic in the number of tools.
 
     Raises:
-        ContextExhaustedError: even without any schema they take more.
+        ContextExhaustedError: the tools exceed the limits even without schemas.
     """
     most = _share_of(window)
     shown = [_shorten_to_limit(spec, counter) for spec in specs]
@@ -157,7 +158,7 @@ def _shorten(schema: Mapping[str, Any], level: int) -> dict[str, Any]:
     if level == 1:
         return dict(_drop_words(schema))
     if level == _BARE:
-        # Some providers refuse an object without properties.
+        # Some providers refuse an object without the keyword `properties`.
         return {"type": "object", "properties": {}}
     properties = schema.get("properties")
     names = properties if isinstance(properties, dict) else {}
@@ -171,7 +172,7 @@ def _keep_type(schema: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
 
 
 def _drop_words(schema: Any, *, is_map: bool = False) -> Any:  # noqa: ANN401 - any JSON
-    """Return `schema` without what only people read; `is_map` tells that its keys are names and no keywords."""
+    """Return `schema` without texts for readers; with `is_map`, its keys are names of properties, not keywords."""
     if isinstance(schema, list):
         return [_drop_words(each) for each in schema]
     if not isinstance(schema, dict):
@@ -199,7 +200,7 @@ def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedErr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDemand:
-    """Why the next model call must answer, and the finish reason if it marks no answer."""
+    """Why the next model call must answer, and the finish reason if it has no tagged answer."""
 
     finish_reason: FinishReason
     warning: str = ""
@@ -207,7 +208,7 @@ class AnswerDemand:
 
 @dataclass(slots=True, kw_only=True)
 class ToolUse:
-    """The tool calls of one run, at most `most`; `is_budgets` tells that this bound is the task's budget."""
+    """The tool calls of one run, at most `most`; `is_budgets` is whether the task's budget sets this limit."""
 
     tools: Toolbox
     most: int
@@ -220,7 +221,7 @@ class ToolUse:
 
     @property
     def stop(self) -> AnswerDemand | None:
-        """Why no further call may be made; None while calls may be made."""
+        """The reason why no further tool call is allowed; None while calls are allowed."""
         if self._stop is not None or self.made < self.most:
             return self._stop
         limit = "budget.max_tool_calls" if self.is_budgets else "max_tool_calls"
@@ -230,7 +231,7 @@ class ToolUse:
         )
 
     def mint(self, call: ToolCall) -> ToolCall:
-        """Return `call` under an id of our own, with text that can be encoded."""
+        """Return `call` with a generated id, and with text that can be encoded in UTF-8."""
         self._minted += 1
         return ToolCall(
             call_id=f"c{self._minted}",
@@ -239,7 +240,7 @@ class ToolUse:
         )
 
     async def make(self, call: ToolCall) -> tuple[ToolResult, str]:
-        """Make one call if it may still be made; return its result and a note on it for the model."""
+        """Make one call if it is still allowed; return its result and a note about it for the model."""
         before = self._before.setdefault(words.action_key_of(call), [])
         note = words.REPEATED.format(call_id=before[0]) if before else ""
         if refused := self._find_refusal(call, len(before)):
@@ -269,7 +270,7 @@ class ToolUse:
 
 
 def handle_of(call: ToolCall) -> str:
-    """Return the handle that reads the result of `call`; a call that read a result has that result's handle."""
+    """Return the handle for reading the result of `call` again; a call that reads a result has that result's handle."""
     if call.name != READ_TOOL_RESULT:
         return call.call_id
     try:

@@ -1,4 +1,4 @@
-"""Tree of thought: several ways of going on from each thought, judged and searched for the best."""
+"""Tree of thought: several next thoughts for each thought, judged, and a search for the best path."""
 
 from reasond_server.strategies.tree_of_thought.config import TreeOfThoughtConfig
 from reasond_server.strategies.tree_of_thought.strategy import TreeOfThought

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from reasond_server.strategies.strategy import StrategyConfig
 
-# One call proposes, one judges, and one is kept for the answer.
+# One call proposes, one judges, and one is reserved for the answer.
 LEAST_CALLS: Final = 3
 LEAST_THOUGHT_TOKENS: Final = 64
 _MOST_THOUGHT_TOKENS: Final = 4096
@@ -37,7 +37,7 @@ class TreeOfThoughtConfig(StrategyConfig):
     beam_width: Annotated[
         int, Field(ge=1, le=10, description="Nodes kept of each level (beam), or expanded at once (best_first).")
     ] = 2
-    # Not strict, because JSON has no enums and strict Pydantic takes no strings for them.
+    # Not strict, because JSON has no enums, and strict Pydantic refuses strings for them.
     search: Annotated[TreeSearchOrder, Field(strict=False, description="Order of the search.")] = TreeSearchOrder.BEAM
     evaluator: Annotated[ThoughtJudge, Field(strict=False, description="How thoughts are judged.")] = ThoughtJudge.VALUE
     max_tokens_per_thought: Annotated[

@@ -1,10 +1,10 @@
 """Prompts of a search over thoughts: propose, judge, compare, and write the answer.
 
-All prompts of one run begin alike: the system message, the question and the material. So a provider that caches
-prompts reads these once. The way so far follows in `<notes>`, candidates in `<passage>`, and the instruction of the
-call, which is ours, stands last, behind every fence.
+All prompts of one run have the same beginning: the system message, the question and the material. So a provider that
+caches prompts reads these once. The path of thoughts follows in `<notes>` and the candidates in `<passage>`. The
+instruction of the call is trusted, and is last, behind all fences.
 
-`ThoughtShape` says what these calls need of the window, and what is left for the way so far.
+`ThoughtShape` computes the tokens that these calls need in the window, and the room for the path.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ANSWER = (
 )
 _CLIPPED = "…"
 
-# Tags of a fence and its nonce, counted generously.
+# A generous bound for the tags of a fence with its nonce.
 FENCE_TOKENS: Final = 96
 _MARGIN_TOKENS: Final = 64
 
@@ -65,9 +65,8 @@ class TreePrompts:
         question: the question; untrusted, like the material.
         material: text that the question is about; empty for none.
         nonce: the run's mark for fences.
-        counter: counts and clips the notes.
-        notes_tokens: most tokens that the way so far may take; of a longer one the beginning is left out. None sets
-            no bound.
+        counter: counts and cuts the notes.
+        notes_tokens: most tokens of the path; the beginning of a longer path is left out. None for no limit.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class TreePrompts:
         return self._build_messages(path, _COMPARE.format(count=len(candidates), form=form), candidates)
 
     def answer(self, path: Sequence[str]) -> Sequence[Message]:
-        """Return the prompt that makes an answer of `path`."""
+        """Return the prompt that asks for an answer from `path`."""
         return self._build_messages(path, _ANSWER)
 
     def _build_messages(self, path: Sequence[str], rule: str, candidates: Sequence[str] = ()) -> Sequence[Message]:
@@ -108,7 +107,7 @@ class TreePrompts:
         return (self._system, Message(role=Role.USER, content="\n".join([*sections, rule])))
 
     def _write_notes(self, path: Sequence[str]) -> str:
-        """Return the way so far, its end if it is too long."""
+        """Return the path as notes; only its end if it is too long."""
         notes = neutralize("\n".join(f"Step {number}: {text}" for number, text in enumerate(path, start=1)))
         if self.notes_tokens is None or self._counter.count_text(notes) <= self.notes_tokens:
             return notes
@@ -118,7 +117,7 @@ class TreePrompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtShape:
-    """What the calls of a search look like: thoughts in a proposal, their tokens, whether all are judged at once."""
+    """The sizes of a search's calls: thoughts per proposal, tokens per thought, and whether one call judges all."""
 
     branching: int
     thought_tokens: int
@@ -126,28 +125,28 @@ class ThoughtShape:
 
     @property
     def shown(self) -> int:
-        """Candidates in one judging prompt."""
+        """Number of candidates in one judging prompt."""
         return self.branching if self.is_comparing else 1
 
     @property
     def needed_tokens(self) -> int:
-        """What a call needs beside its bare prompt: its last thought shown whole, the candidates, what is written."""
+        """Tokens that a call needs in addition to its bare prompt: its last thought, the candidates, its output."""
         judging = self.shown * (self.thought_tokens + FENCE_TOKENS) + self.thought_tokens
         writing = max(self.branching * self.thought_tokens, judging)
         return writing + self.thought_tokens + FENCE_TOKENS + _MARGIN_TOKENS
 
     def build_bare_prompt(self, prompts: TreePrompts) -> Sequence[Message]:
-        """Return the largest prompt of the run as it is without thoughts."""
+        """Return the largest prompt of the run without thoughts."""
         proposing = prompts.propose((), count=self.branching, is_last=True)
         judging = prompts.judge((), [""] * self.shown)
         return max(proposing, judging, key=lambda messages: len(messages[-1].content))
 
     def measure_notes(self, bare_tokens: int, *, window: int) -> int:
-        """Return the tokens that the way so far may take in a window, `bare_tokens` being those of the bare prompt.
+        """Return the most tokens of the path in a window of `window` tokens, with a bare prompt of `bare_tokens`.
 
         Raises:
-            InvalidConfigError: a smaller max_tokens_per_thought would fit; says which.
-            ContextExhaustedError: none would.
+            InvalidConfigError: a smaller max_tokens_per_thought would fit; the error has the largest such value.
+            ContextExhaustedError: no max_tokens_per_thought fits.
         """
         room = window - bare_tokens - self.needed_tokens
         if room >= 0:

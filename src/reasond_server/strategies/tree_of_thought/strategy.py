@@ -1,4 +1,4 @@
-"""Tree of thought: what it is, what it refuses, and one run of it from node to node."""
+"""The tree-of-thought strategy: its description, its checks, and its runs."""
 
 from __future__ import annotations
 
@@ -62,25 +62,26 @@ _STEP_MARK_TOKENS: Final = 16
 
 
 class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
-    """Search over partial solutions: propose k = branching thoughts, judge them, go on from the best.
+    """Search over partial solutions: propose k = branching thoughts, judge them, continue from the best.
 
-    One call proposes all thoughts of an expansion; VALUE then judges each in a call of its own, VOTE all in one. BEAM
-    keeps the b = beam_width best of each of d = max_depth levels; BEST_FIRST expands the b most promising nodes of the
-    whole tree at once (UCT), until 8 expansions bring no better answer. A thought that marks an answer is a leaf. The
-    search ends at a leaf that scores 0.9 or more. The leaf whose way is judged best answers, a way being worth what its
-    weakest thought is worth; without one a call, kept back from the
-    beginning, writes the answer from the best thought.
+    One call proposes all thoughts of an expansion. VALUE then judges each thought in a separate call, VOTE all in one
+    call. BEAM keeps the b = beam_width best thoughts of each of d = max_depth levels. BEST_FIRST expands the b most
+    promising nodes of the whole tree at once (UCT), until 8 expansions find no better answer. A thought with a tagged
+    answer is a leaf. The search ends at a leaf with a score of 0.9 or more. The answer is that of the leaf with the
+    best path, where the score of a path is the score of its weakest thought. Without a leaf, one reserved call writes
+    the answer from the best thought.
 
-    Cost: at most min(max_model_calls, (1 + (d - 1) * b) * (1 + k) + 1) calls with BEAM and VALUE; with VOTE 2 in the
-    place of 1 + k; with BEST_FIRST max_model_calls. Each reads the prompt (question, material, thoughts so far) and
-    writes at most max_tokens_per_thought, a proposal k times that. Memory: the tree, at most k thoughts for each
-    expansion. Latency: two calls for each level or round, whose calls run in parallel, 8 at a time.
+    Cost: at most min(max_model_calls, (1 + (d - 1) * b) * (1 + k) + 1) calls with BEAM and VALUE; with VOTE, 2 replaces
+    1 + k; with BEST_FIRST, max_model_calls. Each call reads the prompt (question, material, thoughts so far) and writes
+    at most max_tokens_per_thought; a proposal writes at most k times that. Memory: the tree, at most k thoughts per
+    expansion. Latency: two calls per level or round; the calls of a level or round run in parallel, 8 at a time.
 
-    Failure modes: a judge that cannot tell good thoughts from bad makes the search worth no more than one sample, at
-    many times its price (arXiv 2402.10890 finds that 90 % accuracy is needed). A judgement that cannot be read counts
-    as 0.5, with a warning. Calls that fail cost their node only; three in a row end the run with the last one's error.
+    Failure modes: if the judge cannot distinguish good thoughts from bad ones, the search is no better than one sample
+    and costs many times as much (arXiv 2402.10890 finds that 90 % accuracy is needed). A judgement that cannot be read
+    counts as 0.5, with a warning. A failed call affects only its node; three failures in a row end the run with the
+    last error.
 
-    Source: Yao et al. 2023, arXiv 2305.10601; `search.policies` names those of UCT.
+    Source: Yao et al. 2023, arXiv 2305.10601; `search.policies` has the sources of UCT.
     """
 
     name: ClassVar[str] = "tree_of_thought"
@@ -97,7 +98,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: TreeOfThoughtConfig, model: ChatModel) -> None:
-        """Refuse what cannot work; linear in the task's texts.
+        """Refuse tasks that cannot work. Takes time linear in the task's texts.
 
         Raises:
             InvalidConfigError: max_model_calls is too small to answer, or max_tokens_per_thought too large for the
@@ -112,7 +113,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
                     "one judges, and one is kept for the answer",
                 )
             )
-        # By an estimate alone nothing is refused here: the server's own count decides in `run`.
+        # An estimate is no reason for a refusal: the server's count decides in `run`.
         if model.context_window is not None and model.counter.is_exact:
             prompts = prompts_of(task, new_nonce(), model.counter)
             shape = shape_of(config)
@@ -121,12 +122,12 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
             )
 
     async def run(self, task: Task, context: RunContext[TreeOfThoughtConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Search, then answer; see the base class. Only the text of a last, writing call is streamed (Wrote).
+        """Search, then answer; see the base class. Only the text of the reserved answering call is streamed (Wrote).
 
         Raises:
             ContextExhaustedError, InvalidConfigError: as `check`, by the server's count.
             TokenBudgetExhaustedError: the budget does not cover the first call.
-            ModelError: calls failed as the class says.
+            ModelError: three calls in a row failed.
         """
         run = await prepare_run(task, context)
         try:
@@ -150,7 +151,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRun:
-    """One run at work."""
+    """The state of one run."""
 
     config: TreeOfThoughtConfig
     task: Task
@@ -160,7 +161,7 @@ class TreeRun:
 
     @property
     def is_out_of_budget(self) -> bool:
-        """Whether the task's budget ended the search, rather than the configuration's own bound on calls."""
+        """Whether the task's budget ended the search, not the configuration's limit of calls."""
         if self.search.ending is not SearchEnding.BUDGET:
             return False
         most = self.task.budget.max_model_calls
@@ -169,10 +170,11 @@ class TreeRun:
         return not (is_own_bound and are_calls_gone)
 
     def find_best_leaf(self) -> Node[TreeThought] | None:
-        """Return the answered leaf whose way is judged best; of equals, one whose answer most of these give.
+        """Return the answered leaf with the best path; in a tie, one with the most frequent answer among the best.
 
-        A way is worth what its weakest thought is worth, then what its leaf is. By the leaf alone a longer search would
-        do worse: the more leaves there are below thoughts that were judged bad, the surer one of them is overrated.
+        Paths are compared by the score of their weakest thought, then by the score of their leaf. With the leaf's score
+        alone, a longer search would be worse: the more leaves there are below thoughts with low scores, the more likely
+        one of them is overrated.
         """
         leaves = self.search.solutions
         worth = {leaf.node_id: (min(node.score for node in leaf.path), leaf.score) for leaf in leaves}
@@ -213,7 +215,7 @@ class TreeRun:
         )
 
     async def write_answer(self) -> AsyncGenerator[StrategyEvent, None]:
-        """Let the model answer from the best thought, in the call that was kept for it."""
+        """Let the model answer from the best thought, in the reserved call."""
         best = self.search.best_open
         messages = self.calls.prompts.answer(path_of(best) if best else ())
         call = hear(
@@ -250,7 +252,7 @@ class TreeRun:
         yield self.build_outcome(restore(answer), reason, *([] if answer else [_describe_silence(reply)]))
 
     def _judge_last(self, reply: ModelReply) -> tuple[str, FinishReason]:
-        """Return the answer of the last call and what that makes of the run."""
+        """Return the answer of the last call and the finish reason."""
         content, text = reply.parsed.content.strip(), reply.parsed.text.strip()
         if reply.finish is ModelFinish.CONTENT_FILTER:
             return content, FinishReason.CONTENT_FILTERED
@@ -261,7 +263,7 @@ class TreeRun:
         return content or text, reason
 
     def build_outcome(self, answer: str, reason: FinishReason, *more: str) -> Outcome:
-        """Return the end of the run; `more` are warnings beside those of the search."""
+        """Return the outcome of the run; `more` are warnings in addition to those of the search."""
         tally = self.search.tally
         warnings = [*more]
         if tally.unjudged:
@@ -275,7 +277,7 @@ class TreeRun:
 
 
 def _describe_silence(reply: ModelReply) -> str:
-    """Return why the call that had to answer gave none."""
+    """Return why the answering call gave no answer."""
     if reply.finish is ModelFinish.CONTENT_FILTER:
         return "The provider withheld the answer."
     if reply.is_only_hidden_reasoning:
@@ -288,7 +290,7 @@ def _describe_silence(reply: ModelReply) -> str:
 
 
 async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> TreeRun:
-    """Fit the prompts into the model's window and set the search up."""
+    """Fit the prompts into the model's window and set up the search."""
     config, model, counter = context.config, context.model, fork_of(context.model.counter)
     nonce = context.new_nonce()
     prompts = await run_by_size(len(task.query) + len(task.material), partial(prompts_of, task, nonce, counter))
@@ -342,12 +344,12 @@ def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection
 
 
 def prompts_of(task: Task, nonce: str, counter: TokenCounter) -> TreePrompts:
-    """Return the prompts of a run; linear in the task's texts."""
+    """Return the prompts of a run. Takes time linear in the task's texts."""
     return TreePrompts(question=task.query, material=task.material, nonce=nonce, counter=counter)
 
 
 def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
-    """Return what the calls of a run look like."""
+    """Return the sizes of the calls of a run."""
     return ThoughtShape(
         branching=config.branching,
         thought_tokens=config.max_tokens_per_thought,
@@ -356,13 +358,13 @@ def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
 
 
 async def _count_prompt(messages: Sequence[Message], model: ChatModel, counter: TokenCounter) -> int:
-    """Return the tokens of `messages`: the server's count if it gives one, else our own."""
+    """Return the tokens of `messages`: the server's count if it reports one, else our own."""
     told = None if counter.is_exact else await model.count_exactly(messages)
     return await count_prompt(messages, counter) if told is None else told
 
 
 def _bound_answer(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:
-    """Return the worst case of the call that answers from the best thought."""
+    """Return the largest cost of the call that answers from the best thought."""
     notes = config.max_depth * (config.max_tokens_per_thought + _STEP_MARK_TOKENS) + FENCE_TOKENS
     if calls.prompts.notes_tokens is not None:
         notes = min(notes, calls.prompts.notes_tokens + FENCE_TOKENS)

@@ -1,8 +1,8 @@
-"""Thoughts as nodes: a model proposes them and judges them, one by one or against their siblings.
+"""Thoughts as nodes: a model proposes them and judges them, separately or against their siblings.
 
-Replies are read leniently, because small models stray from forms. Proposals come several to a reply, each after a mark
-`Thought 1:`. Judgements come as a number from 0 to 10 or a word, points as `1: 7, 2: 3`; what cannot be read is None,
-never a guess.
+Replies are parsed leniently, because small models do not always follow the format. A reply has several proposals, each
+after a mark `Thought 1:`. A judgement is a number from 0 to 10 or a word; points are `1: 7, 2: 3`. Unreadable scores
+are None, never a guess.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _WORDS: Final = {
 }
 _NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
 _MOST_POINTS: Final = 10
-# What a plain vote says of those it was not for: not that they are worthless.
+# The score of candidates that a plain vote did not choose; they are not worthless.
 _LOSER_SCORE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeThought:
-    """What a node holds; `answer` is the final answer of a solution."""
+    """The content of a node; `answer` is the final answer of a solution."""
 
     text: str
     answer: str = ""
@@ -71,10 +71,10 @@ class TreeThought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtCalls:
-    """How a model is called in a search over thoughts.
+    """Makes the model calls of a search over thoughts.
 
-    `thought_tokens` is the most that one thought, one judgement or the answer may have. `counter` must not learn while
-    the search runs. `are_tokens_bounded` tells whether costs are wanted in tokens, which takes counting.
+    `thought_tokens` is the most tokens of one thought, one judgement or the answer. `counter` must not learn while the
+    search runs. `are_tokens_bounded` is whether costs are needed in tokens, which requires counting.
     """
 
     model: ChatModel
@@ -105,7 +105,7 @@ class ThoughtCalls:
         return reply
 
     def cost_of(self, messages: Sequence[Message], *, more_tokens: int) -> Cost:
-        """Return one call with `messages` and that many further tokens at most."""
+        """Return the largest cost of one call with `messages` and at most `more_tokens` further tokens."""
         if not self.are_tokens_bounded:
             return Cost(model_calls=1)
         return Cost(model_calls=1, tokens=bound_prompt(messages, self.counter) + more_tokens)
@@ -114,8 +114,8 @@ class ThoughtCalls:
 class ThoughtProposer:
     """Asks for all thoughts of an expansion in one call.
 
-    So the prompt is paid for once, and the model sees the thoughts that it has written when it writes the next:
-    samples taken apart repeat each other (ToT calls the two ways "propose" and "sample").
+    So the prompt is billed once, and the model sees its earlier thoughts when it writes the next one. Separate samples
+    repeat each other. (ToT calls the two methods "propose" and "sample".)
     """
 
     def __init__(self, *, calls: ThoughtCalls, max_depth: int) -> None:
@@ -123,11 +123,11 @@ class ThoughtProposer:
         self._max_depth = max_depth
 
     def bound_cost(self, node: Node[TreeThought], *, count: int) -> Cost:
-        """Return one call."""
+        """Return the largest cost of the call."""
         return self._calls.cost_of(self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens)
 
     async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
-        """Return the thoughts of one reply; see the port. One that repeats its own way so far has that one's key."""
+        """Return the thoughts of one reply; see the port. A thought that repeats one of its path has that one's key."""
         calls, path = self._calls, path_of(node)
         reply = await calls.make(self._build_prompt(node, count), max_tokens=count * calls.thought_tokens, kinds=())
         text = reply.parsed.text
@@ -146,14 +146,14 @@ class ThoughtProposer:
 
 
 class ThoughtEvaluator:
-    """Scores thoughts: each in a call of its own, or all siblings in one call (`is_comparing`)."""
+    """Scores thoughts: each in a separate call, or all siblings in one call (`is_comparing`)."""
 
     def __init__(self, *, calls: ThoughtCalls, is_comparing: bool) -> None:
         self._calls = calls
         self._is_comparing = is_comparing
 
     def bound_cost(self, parent: Node[TreeThought], *, count: int) -> Cost:
-        """Return one call, or `count` where thoughts are judged alone."""
+        """Return the largest cost of one call, or of `count` calls if thoughts are judged separately."""
         shown = count if self._is_comparing else 1
         per_thought = self._calls.thought_tokens + FENCE_TOKENS
         messages = self._calls.prompts.judge(path_of(parent), [""] * shown)
@@ -162,11 +162,11 @@ class ThoughtEvaluator:
         return Cost(model_calls=times * one.model_calls, tokens=times * one.tokens)
 
     def divide(self, candidates: Sequence[Candidate[TreeThought]]) -> Sequence[Sequence[Candidate[TreeThought]]]:
-        """Return all together, or each alone."""
+        """Return one batch of all candidates, or a batch for each."""
         return [candidates] if self._is_comparing else [[candidate] for candidate in candidates]
 
     async def judge(self, parent: Node[TreeThought], batch: Sequence[Candidate[TreeThought]]) -> Judgement:
-        """Return the verdicts of one reply, without a score where it gives none; an answered thought is a solution."""
+        """Return the verdicts of one reply; a missing score is None, and a thought with an answer is a solution."""
         calls = self._calls
         messages = calls.prompts.judge(path_of(parent), [self._show(candidate.payload) for candidate in batch])
         reply = await calls.make(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
@@ -179,7 +179,7 @@ class ThoughtEvaluator:
         return Judgement(verdicts=verdicts, spent=_cost_of(reply))
 
     def _show(self, thought: TreeThought) -> str:
-        """Return a thought as a judge sees it: thought and answer together have at most the tokens of one thought."""
+        """Return a thought for the judge: thought and answer together have at most the tokens of one thought."""
         count, most = self._calls.counter, self._calls.thought_tokens
         answer = count.head(thought.answer, most)
         text = count.head(thought.text, most - count.count_text(answer)) if answer else thought.text
@@ -187,12 +187,12 @@ class ThoughtEvaluator:
 
 
 def path_of(node: Node[TreeThought]) -> Sequence[str]:
-    """Return the texts of the thoughts from the first to this one."""
+    """Return the texts of all thoughts from the first to this one."""
     return [each.payload.text for each in node.path]
 
 
 def _key_of(path: Sequence[str], thought: TreeThought) -> str:
-    """Return the key: the way and the thought; that of the step which a thought without an answer only repeats."""
+    """Return the key of a thought after `path`; if it has no answer and repeats a step, the key of that step."""
     if not thought.answer:
         said = content_key_of(thought.text)
         for place, text in enumerate(path):
@@ -207,18 +207,18 @@ def _cost_of(reply: ModelReply) -> Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedThought:
-    """One thought of a reply; `answer` is what it marked as the final answer, empty where it goes on."""
+    """One thought of a reply; `answer` is its tagged final answer, empty if there is none."""
 
     text: str
     answer: str = ""
 
 
 def split_thoughts(text: str, *, is_whole: bool) -> Sequence[ProposedThought]:
-    """Return the thoughts of a reply, in order; none where it is blank.
+    """Return the thoughts of a reply, in order; a blank reply has none.
 
-    They begin at `Thought n:`, or else at `1.`, `2.` … counted from 1; without either the reply is one thought.
-    What stands before the first mark is left out. Of a reply that was cut (`is_whole` false) the last thought is
-    left out, unless it marked its answer or is the only one.
+    They begin at `Thought n:`, or else at `1.`, `2.` … counted from 1; without such marks the reply is one thought.
+    Text before the first mark is left out. If the reply was cut (`is_whole` false), the last thought is left out,
+    unless it has a tagged answer or is the only one.
     """
     parts = [part for part in _split_parts(text) if part.strip()]
     thoughts: list[ProposedThought] = []
@@ -234,7 +234,7 @@ def split_thoughts(text: str, *, is_whole: bool) -> Sequence[ProposedThought]:
 def read_score(text: str) -> float | None:
     """Return a judgement as 0.0-1.0: `8`, `8/10`, `80%`, `0.8` (with a point, at most 1) or a word such as `likely`.
 
-    Only the last line that is not blank counts. None where that says nothing, or several things.
+    Only the last line that is not blank counts. None if that line has no score, or several.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else ""
@@ -248,9 +248,9 @@ def read_score(text: str) -> float | None:
 
 
 def read_points(text: str, *, count: int) -> Sequence[float | None]:
-    """Return the scores of `count` candidates, numbered from 1, from `1: 7, 2: 3`: points of 10.
+    """Return the scores of `count` candidates, numbered from 1, from a text such as `1: 7, 2: 3` with points of 10.
 
-    One number alone is a vote for that candidate. A candidate without points, or with two different ones, gets None.
+    A single number is a vote for that candidate. A candidate without points, or with two different ones, gets None.
     """
     found: dict[int, set[float]] = {}
     for number, points in _PAIR.findall(text):
@@ -265,7 +265,7 @@ def read_points(text: str, *, count: int) -> Sequence[float | None]:
 
 
 def _split_parts(text: str) -> Sequence[str]:
-    """Return the text of each thought with its mark removed."""
+    """Return the text of each thought without its mark."""
     marks = list(_MARK.finditer(text))
     if not marks:
         numbered = list(_NUMBER_MARK.finditer(text))
@@ -304,5 +304,5 @@ def _score_words(line: str) -> float | None:
 
 
 def _find_only(values: set[float]) -> float | None:
-    """Return the only one of `values`; None where there is none, or more than one."""
+    """Return the only one of `values`; None if there are none or several."""
     return next(iter(values)) if len(values) == 1 else None
