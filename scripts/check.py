@@ -1,9 +1,8 @@
-"""Run the checks of the house, stage by stage, and end with the sum of all tests.
+"""Run the checks of the project, stage by stage, and print the total of all tests at the end.
 
-`make test` runs all stages; `make check` is `--fast`, which leaves out what is slow: real programs, snippets,
-wheels and coverage. Stages stand in lanes: those of one lane run in order, the lanes side by side, because most stages
-use one processor. A failing stage does not stop the ones after it. `--only WORD` runs the stages whose name holds the
-word.
+`make test` runs all stages; `make check` is `--fast`, which skips the slow ones: real programs, snippets, wheels and
+coverage. The stages of a lane run in order, and the lanes run in parallel, because most stages use one processor. A
+failed stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Make .venv, or bring it up to date; needs nothing but Python 3.11 or newer.
+"""Make .venv, or bring it up to date; needs only Python 3.11 or newer.
 
-Without `--dev` it holds the two distributions, which is what `make demo` waits for; with it, the tools of
-the `dev` dependency group too. A stamp keyed by what decides the content makes a second call free.
+Without `--dev` it contains the two distributions, which `make demo` needs; with it, also the tools of the `dev`
+dependency group. A stamp with a key of the inputs makes a second call free.
 
-Nearly all of the time is pip's, and most of that the reading of index pages, so a current pip comes first: the
-one that Python brings takes twice the processor time for the same packages. The build backend is installed beside
-it instead of twice into environments of its own, and modules are compiled when they are first imported.
+pip takes nearly all of the time, mostly to read index pages, so a current pip is installed first: the one that Python
+brings needs twice the processor time for the same packages. The build backend is installed beside it instead of twice
+into isolated environments, and modules are compiled when they are first imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Generate the Python stubs and the descriptor set from proto/, with one pinned old generator; and the service config.
+"""Generate the Python stubs and the descriptor set from proto/, with one pinned old generator.
 
-Stubs refuse runtimes older than their generator, so an old generator makes them import everywhere
-(docs/decisions/0002-old-stub-generator.md). The generator lives in an environment of its own, made on
-first use under .cache/. `--check` writes nothing and fails where the committed files differ.
+Stubs refuse runtimes that are older than their generator, so an old generator makes them importable everywhere
+(docs/decisions/0002-old-stub-generator.md). The generator has its own environment, made on first use under .cache/.
+`--check` writes nothing and fails if the committed files differ.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_wanted(target: Path) -> dict[Path, bytes]:
         STUBS / path.relative_to(target / "stubs"): path.read_bytes() for path in (target / "stubs").rglob("*.py*")
     }
     files[DESCRIPTORS] = (target / "reasond.binpb").read_bytes()
-    # By itself: the package imports the stubs, which may be what is missing.
+    # Imported alone: the package imports the stubs, which may be missing.
     connection = runpy.run_path(str(STUBS / "reasond" / "connection.py"))
     files[SERVICE_CONFIG] = f"{json.dumps(connection['service_config'](), indent=2)}\n".encode()
     return files

@@ -1,7 +1,7 @@
 """Fill the tables of docs/guides/model-backends.md from the profiles in the code, evidence included.
 
 The guide's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
-`generic` (all fields and what they are where nothing else is known) or `profiles` (every fact beyond that).
+`generic` (all fields and their default values) or `profiles` (every fact that differs from the defaults).
 """
 
 from __future__ import annotations

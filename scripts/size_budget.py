@@ -1,4 +1,4 @@
-"""Measure the sizes that keep the code readable, and fail where they are over budget.
+"""Measure the sizes that keep the code readable, and fail if they are over budget.
 
 A module counts all its lines. A function counts its lines of code from `def` to its end: no docstring, no
 blank line, no line that is only a comment. The comment share is comment-only lines over code lines.

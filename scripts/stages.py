@@ -144,7 +144,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
         pytest_stage("wheels", "tests/packaging", with_coverage=False),
     ]
     # Coverage adds three quarters of the processor time, and the fast tests alone reach its limits. The slow ones wait
-    # half of their time: for processes that start, end or stand still.
+    # half of their time: for processes that start, end or are stopped.
     tested = [
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         *coverage_stages(),

@@ -1,7 +1,7 @@
 """Fill the tables of docs/strategies/overview.md from the strategies in the code, so that neither can drift.
 
 The page's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
-`costs` (how the model calls of each strategy grow, as it says itself) or `parameters` (with defaults and ranges).
+`costs` (each strategy's own statement of its model calls) or `parameters` (with defaults and ranges).
 """
 
 from __future__ import annotations

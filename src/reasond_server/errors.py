@@ -365,7 +365,7 @@ class ExecutionNotFoundError(LookupFailedError):
 
 
 class CursorExpiredError(LookupFailedError):
-    """The log of the execution is no longer kept."""
+    """The log of the execution is no longer stored."""
 
     declaration = Reason(
         "CURSOR_EXPIRED", "OUT_OF_RANGE", remedy="Start the task again; the events after the cursor are no longer kept."
@@ -477,7 +477,7 @@ class InternalError(ReasondError):
 
 
 class SettingsError(ReasondError):
-    """The operator's configuration is wrong; raised at start-up and by `reasond config`."""
+    """The operator's configuration is invalid; raised at start-up and by `reasond config`."""
 
     reason = "INVALID_CONFIG"
 

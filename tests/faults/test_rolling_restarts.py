@@ -89,7 +89,7 @@ ENVIRON = {
 
 @asynccontextmanager
 async def one_server(folder: Path, address: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
-    """Serve at `address` in a process of its own, drain it at the end; yield what waits until it logs a text."""
+    """Serve at `address` in a separate process, drain it at the end; yield a function that waits for a log text."""
     log = folder / f"{address.rpartition(':')[2]}.log"
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(

@@ -48,7 +48,7 @@ _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the command line asks: a query with its options, or a run to follow."""
+    """The request of the command line: a query with its options, or a run to follow."""
 
     query: str | None
     strategy: str | None

@@ -65,7 +65,7 @@ class RunDisplay:
         self._console.print()
 
     def figures(self, result: Reasoning) -> None:
-        """Print what the run cost and what the caller should know."""
+        """Print the cost and the warnings of the run."""
         for line in summary(result):
             self._print(line, style="dim", is_cropped=False)
         for warning in result.warnings:

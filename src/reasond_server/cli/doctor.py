@@ -196,7 +196,7 @@ def _tools(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings) -> Finding:
-    """Return where executions are stored, and whether a server could use that store; it may be in use by one."""
+    """Return the location of the store, and whether a server could use it; a running server may have it open."""
     try:
         text = examine_stores(url=settings.store.url, data_dir=settings.store.data_dir)
     except SettingsError as error:

@@ -59,7 +59,7 @@ class AuthKeySettings(Section):
 
 
 class RoleSettings(Section):
-    """What a role grants to tokens that have it."""
+    """The permissions that a role grants to its tokens."""
 
     permissions: tuple[Word, ...] = Field(
         default=(), strict=False, max_length=64, description="Permissions that the role grants."
@@ -105,7 +105,7 @@ def _jwks_url(value: str) -> str:
 
 
 class AuthSettings(Section):
-    """Which tokens are accepted, and what they may do."""
+    """The accepted tokens and their permissions."""
 
     issuer: str = Field(
         default="reasond", min_length=1, max_length=256, description="The claim iss that tokens must carry."
@@ -205,7 +205,7 @@ class AuthKey:
 def read_auth_keys(
     keys: Sequence[AuthKeySettings], *, environ: Mapping[str, str], folder: Path
 ) -> tuple[tuple[AuthKey, ...], tuple[Violation, ...]]:
-    """Return `keys` with their secrets, and what is wrong with them.
+    """Return `keys` with their secrets, and their problems.
 
     Relative names of `secret_file` are resolved against `folder`.
     """

@@ -19,7 +19,7 @@ _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
 def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the provider of the language model: the configured one, else what the environment suggests."""
+    """Return the provider of the language model: the configured one, else the one that the environment suggests."""
     if settings.llm.provider:
         return settings.llm.provider
     return "openai" if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL") else "demo"

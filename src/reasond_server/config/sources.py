@@ -41,7 +41,7 @@ _OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """The configuration and where each dotted key came from.
+    """The configuration and the origin of each dotted key.
 
     The values of `origins` are "default", "file <name>" or "environment NAME"; `auth_keys` are `settings.auth.keys`
     with their secrets; `file` is the path that was read, None if there was no file.

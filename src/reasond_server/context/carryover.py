@@ -6,7 +6,7 @@ It has at most m = carryover_size tokens, labels included, in up to four parts:
 | head   | the beginning of the first window's reasoning, pinned, <= 256 tokens | m/8    | -       | -    |
 | fields | strategy, progress, next steps, unresolved; the latest of each       | m/4    | m/2     | -    |
 | facts  | key findings and typed lines, one a line                             | 3m/8   | m/2     | -    |
-| tail   | the end of what the window wrote                                     | rest   | -       | m    |
+| tail   | the end of the window's output                                       | rest   | -       | m    |
 
 In hybrid mode, facts are appended and never removed. A fact with the same spelling as an existing one is not added. A
 fact that does not fit is carried only once, in the tail of the window that wrote it. The facts are before the other

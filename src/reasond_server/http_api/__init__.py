@@ -1,1 +1,1 @@
-"""The HTTP side: JSON-RPC, the agent card, health; the only room that knows ASGI."""
+"""The HTTP side: JSON-RPC, the agent card, health; the only package that uses ASGI."""

@@ -1,4 +1,4 @@
-"""How many HTTP connections there are at once."""
+"""Limits the number of HTTP connections at once."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class Closable(Protocol):
     """A connection."""
 
     def close_if_idle(self) -> bool:
-        """Close the connection at once if nothing is lost by that; return whether it is closed."""
+        """Close the connection at once if it is idle and has no data to send; return whether it is closed."""
         ...
 
 
 class ConnectionCap:
-    """At most `most` connections at once. One more takes the place of the one that is idle longest, if there is one.
+    """Allows at most `most` connections at once. One more replaces the connection that is idle longest, if any is idle.
 
-    So a caller who opens connections and does nothing keeps nobody out: health checks get in.
+    So a caller with many idle connections cannot block others, such as health checks.
     """
 
     def __init__(self, *, most: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._monotonic = monotonic
         self._held: set[Closable] = set()
-        # In the order in which they became idle.
+        # In the order of the start of idleness.
         self._idle: dict[Closable, None] = {}
         self._said_s: float | None = None
 
     def enter(self, connection: Closable) -> bool:
-        """Return whether there is a place for `connection`, which is idle until it begins a request."""
+        """Return whether `connection` is accepted; it counts as idle until it begins a request."""
         if len(self._held) >= self._most:
             self._say()
             if not self._close_idle():
@@ -46,11 +46,11 @@ class ConnectionCap:
         return True
 
     def begin(self, connection: Closable) -> None:
-        """Note that a request is worked on."""
+        """Note that a request is in progress."""
         self._idle.pop(connection, None)
 
     def rest(self, connection: Closable) -> None:
-        """Note that nothing is worked on any more."""
+        """Note that no request is in progress any more."""
         if connection in self._held:
             self._idle[connection] = None
 
@@ -67,7 +67,7 @@ class ConnectionCap:
         return False
 
     def _say(self) -> None:
-        """Log that the connections are used up, once in a while."""
+        """Log at intervals that no connection is free."""
         now_s = self._monotonic()
         if self._said_s is None or now_s - self._said_s >= _LINE_EVERY_S:
             self._said_s = now_s

@@ -1,4 +1,4 @@
-"""HTTP connections: those that send slowly or do not read are closed, and work ends when its client leaves."""
+"""HTTP connections: closes those that send slowly or do not read, and cancels work when its client leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("reasond.http")
-# A client that is still sending reads no answer before it has sent all.
+# A client that is still sending reads the answer only after it has sent everything.
 _UNREAD_S = 2.0
 _UNREAD_BYTES = 64 * 1024 * 1024
 _TOO_LARGE = b"431 Request Header Fields Too Large"
@@ -33,7 +33,7 @@ _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Bounds: how many connections; of each the seconds for headers, between requests, unread; bytes of headers."""
+    """Limits: number of connections; per connection, seconds for headers, idleness and writes, and bytes of headers."""
 
     max_connections: int = 1000
     header_timeout_s: float = 10.0
@@ -43,18 +43,18 @@ class ConnectionLimits:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 within the bounds that it lacks.
+    """uvicorn's HTTP/1.1 protocol with limits that it lacks.
 
-    Seconds and bytes of a request's headers also bound what a client sends between requests; once headers
-    are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
-    there is more to send is cut off, and `on_slow` told. What is answered before the whole body came can still be
-    read: the rest of the body is taken and dropped before the connection is closed, for 2 s and up to 64 MiB.
-    A request that names no host, or two, and CONNECT are refused; the wish for another protocol is ignored.
+    The limits on seconds and bytes of headers also apply to data between requests; after the headers, the
+    application limits the body. A client that reads nothing for `write_timeout_s` seconds while data waits to be sent
+    is disconnected, and `on_slow` is called. If the answer is sent before the whole body has arrived, the rest of the
+    body is read and dropped for 2 s and up to 64 MiB, so that the client can read the answer. Requests without a host
+    or with two hosts, and CONNECT, are rejected; a request to upgrade the protocol is served without the upgrade.
 
-    uvicorn documents a protocol class as an option and no attribute of its own. Five of them are used all the same,
-    because nothing public tells as much: `cycle` and `pipeline` (which request is worked on, and which wait), `flow`
-    (whether reading goes on), `headers` (trailers would fill it) and `parser` (which stops at an upgrade).
-    `tests/unit/http_api/test_connections.py` fails where a release changes what they mean.
+    uvicorn documents the protocol class as an option, but none of its attributes. Five of them are used nevertheless,
+    because there is no public alternative: `cycle` and `pipeline` (the current and the waiting requests), `flow`
+    (pauses and resumes reading), `headers` (trailers would fill it) and `parser` (which stops at an upgrade).
+    `tests/unit/http_api/test_connections.py` fails if a release changes their meaning.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._served: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Start the clock: a client that connects has something to say."""
+        """Start the timer: a client that connects must send a request."""
         super().connection_made(transport)
         close = partial(self._close_when_read, transport)
-        self.transport = JoiningTransport(transport, loop=self.loop, on_close=close)  # type: ignore[assignment]  # it passes on what it does not do
+        self.transport = JoiningTransport(transport, loop=self.loop, on_close=close)  # type: ignore[assignment]  # it delegates all other methods
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
         if self._cap.enter(self):
@@ -100,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(b"503 Service Unavailable")
 
     def data_received(self, data: bytes) -> None:
-        """Take in data; the clock runs while no request is being worked on."""
+        """Receive data; the timer runs while no request is in progress."""
         if self._refusal:
             return
         self._piece_bytes = len(data)
@@ -114,24 +114,24 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Begin to count the headers of a request."""
+        """Start counting the header bytes of a request."""
         if not self._is_reading_headers:
             self._is_reading_headers = True
-            # How much of the piece belongs to the requests before is not told: headers that begin in it count from
-            # the next piece on, and whole ones by what is in them.
+            # It is unknown how many bytes of this piece belong to earlier requests: headers that begin in it are
+            # counted from the next piece on, and complete headers by their names and values.
             self._header_bytes = -self._piece_bytes if self._has_ended_request else 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
         self.scope[DEPARTURE_KEY] = self._departure  # type: ignore[typeddict-unknown-key]  # as above
 
     def on_headers_complete(self) -> None:
-        """Stop the clock and begin to work; trailers, which nothing here reads, are dropped from now on."""
+        """Stop the timer and start the request; trailers, which are not used, are dropped from now on."""
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != CONNECT:
             return
         self._stop_timer()
         self._is_reading_headers = False
-        # The piece that they end in is not counted yet, and may be more than headers.
+        # The last piece is not counted yet, because it may also contain a body.
         most = self._limits.max_header_bytes
         if max(0, self._header_bytes) + self._piece_bytes > most and _measure_fields(self.headers) > most:
             self._refuse(_TOO_LARGE)
@@ -146,14 +146,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_reading_body = True
             if self._is_draining():
                 self.cycle.keep_alive = False
-            # No public hook says which request is served: uvicorn queues those that came while one was.
+            # There is no public hook for the current request: uvicorn queues requests that arrive during another.
             if not self.pipeline:
                 self._served = self.cycle
         # No public option drops trailers: uvicorn would keep them all.
         self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of a body, unless its headers were refused."""
+        """Receive a piece of a body, unless its headers were rejected."""
         if not self._refusal:
             super().on_body(body)
         if self._unread is not None:
@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def on_message_complete(self) -> None:
-        """End a request, unless its headers were refused, or it is read once more."""
+        """End a request, unless its headers were rejected or it is parsed again."""
         if self._refusal or self._is_reading_headers:
             return
         self._has_ended_request = True
@@ -171,12 +171,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self.transport.close()
         elif len(self.pipeline) <= 1:
-            # A large body has stopped the reading, and so has a request that waits; who leaves is seen by reading.
+            # A large body or a waiting request has paused reading; only reading shows that the client has left.
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
-        """Note that nothing is being worked on, unless the client has sent its next request already."""
-        # Not public either: the queue tells whether the next request begins now.
+        """Note that no request is in progress, unless the client has already sent its next request."""
+        # Not public either: the queue shows whether the next request begins now.
         self._is_working = bool(self.pipeline)
         if self.pipeline:
             self._served = self.pipeline[-1][0]
@@ -187,21 +187,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._close(self._refusal)
 
     def pause_writing(self) -> None:
-        """Give the client time to read."""
+        """Start the timer for the client to read."""
         super().pause_writing()
         self._stall = self.loop.call_later(self._limits.write_timeout_s, self._cut_off)
 
     def resume_writing(self) -> None:
-        """Note that the client has read."""
+        """Stop the timer: the client has read."""
         self._stop_stall()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and what is worked on for the client."""
+        """Stop the timers, and cancel the client's requests."""
         self._cap.leave(self)
         self._departure.happen()
         if self._served is not None:
-            # uvicorn tells only the request that came last.
+            # uvicorn notifies only the last request.
             self._served.disconnected = True
         self._stop_timer()
         self._stop_stall()
@@ -209,7 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def close_if_idle(self) -> bool:
-        """Close the connection at once unless there is still something to send; return whether it is closed."""
+        """Close the connection at once unless data waits to be sent; return whether it is closed."""
         if self.transport.get_write_buffer_size():
             return False
         self.transport.abort()
@@ -235,8 +235,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unread = None
 
     def _close_when_read(self, transport: asyncio.Transport) -> None:
-        """Close `transport`, later where the client is still sending what was answered: else that is lost to it."""
-        # The application is told of its own disconnect alone; only the cycle knows whether the answer is out.
+        """Close `transport`; close it later if the client is still sending, because else it would lose the answer."""
+        # The application is notified only of a disconnect; only the cycle knows whether the answer was sent.
         is_sending = self._is_reading_body and self.cycle.response_complete
         if not is_sending or transport.is_closing():
             self._stop_reading()
@@ -248,12 +248,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _cut_off(self) -> None:
         self._on_slow()
-        # Nothing can be told to who does not read; the last event's id is what it can go on from.
+        # A client that does not read gets no error; it can resume from the id of its last event.
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
         self.transport.abort()
 
     def _refuse(self, status: bytes) -> None:
-        """Read no more, and say why once the requests before are answered."""
+        """Stop reading, and send the error after the answers to earlier requests."""
         self._refusal = status
         if not self._is_working:
             self._close(status)
@@ -263,12 +263,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_REFUSAL % status)
             self.transport.close()
-            # Over TLS it would wait half a minute for a goodbye that a silent client never says.
+            # Over TLS, close would wait half a minute for the close_notify that a silent client never sends.
             self.loop.call_later(_UNREAD_S, self.transport.abort)
 
 
 def _measure_fields(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return the bytes of the names and values alone."""
+    """Return the bytes of the names and values, without separators."""
     return sum(len(name) + len(value) for name, value in headers)
 
 
@@ -277,7 +277,7 @@ DEPARTURE_KEY: Final = "reasond.departure"
 
 
 class Departure:
-    """Whether the client of a connection has left. Its requests are worked on one after the other, each in a task."""
+    """Whether the client of a connection has left. Its requests run one after the other, each in a task."""
 
     __slots__ = ("_task", "has_happened")
 
@@ -286,30 +286,30 @@ class Departure:
         self._task: asyncio.Task[Any] | None = None
 
     def happen(self) -> None:
-        """Note that the client has left, and cancel what is worked on for it."""
+        """Note that the client has left, and cancel its task."""
         self.has_happened = True
         if self._task is not None:
             self._task.cancel()
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancel `task` once the client leaves; now, if it has left."""
+        """Cancel `task` when the client leaves, or now if it has left."""
         self._task = task
         if self.has_happened:
             task.cancel()
 
     def forget(self) -> None:
-        """Cancel nothing any more."""
+        """Stop watching the task."""
         self._task = None
 
 
 def departure_of(scope: Scope) -> Departure:
-    """Return that of the client behind `scope`; one that never happens where the server does not tell."""
+    """Return the departure of the client of `scope`; one that never happens if the server provides none."""
     departure: Departure | None = scope.get(DEPARTURE_KEY)
     return Departure() if departure is None else departure
 
 
 async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departure) -> T:
-    """Return what `work` returns; when the client leaves first, cancel `work` and wait until it has ended.
+    """Return the result of `work`; if the client leaves first, cancel `work` and wait until it has ended.
 
     `work` runs in the task of the caller.
 
@@ -324,7 +324,7 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departur
     try:
         result = await work
     except asyncio.CancelledError:
-        # Who cancels the task from outside is obeyed, whether the client has left as well or not.
+        # A cancellation from outside takes precedence, even if the client has also left.
         if departure.has_happened and not task.uncancel():
             raise ClientGoneError from None
         raise
@@ -334,7 +334,7 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departur
         raise
     else:
         if departure.has_happened:
-            # The work went on to its end though it was cancelled.
+            # The work ended normally although it was cancelled.
             task.uncancel()
             raise ClientGoneError
         return result
@@ -346,10 +346,10 @@ _HEAD: Final = b"HTTP/1.1 "
 
 
 class JoiningTransport:
-    """A transport that keeps the head of an answer until what is written next, or until the loop comes round.
+    """A transport that buffers the head of an answer until the next write or the next turn of the event loop.
 
-    uvicorn writes the head as soon as an answer begins, and nearly every body follows before anything else happens. All
-    but writing is the business of `transport`, and `on_close` closes it.
+    uvicorn writes the head as soon as an answer begins, and nearly every body follows in the same turn of the loop.
+    Everything but writing is delegated to `transport`; `on_close` closes it.
     """
 
     def __init__(
@@ -361,7 +361,7 @@ class JoiningTransport:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """Write `data` after what is kept; keep it if it is the head of an answer."""
+        """Write `data` after the buffered head; buffer it if it is the head of an answer."""
         if self._head:
             kept, self._head = self._head, b""
             self._transport.writelines((kept, data))
@@ -372,16 +372,16 @@ class JoiningTransport:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Write what is kept, and close."""
+        """Write the buffered head, and close."""
         self._flush()
         self._on_close()
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that are not sent yet."""
+        """Return the number of bytes that are not sent yet."""
         return len(self._head) + self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
-        """Return whether nothing more is written."""
+        """Return whether the transport is closing."""
         return self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has

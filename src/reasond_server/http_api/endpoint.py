@@ -1,4 +1,4 @@
-"""The one address of JSON-RPC: media types in, bodies bounded, answers or server-sent events out.
+"""The JSON-RPC endpoint: checks media types, bounds bodies, sends answers or server-sent events.
 
 A stream has the same events as ReasonIterations and is resumed by Last-Event-ID. Each event is
 `id: <execution_id>:<sequence>` (logged events only), `event:` its kind and one line of JSON as `data:`. The last one
@@ -38,15 +38,15 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 _TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
 _JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
 _UNAVAILABLE: Final = (_NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
-# So much is read of anybody, so that an answer about a bad token has the id of its call.
+# Read even without a valid token, so that an answer about an invalid token has the id of its call.
 _READ_OF_ANYBODY_BYTES: Final = 64 * 1024
 
 
 class JsonRpcEndpoint:
-    """Answers POST: 200 with a JSON-RPC answer, 204 where there is none, or a stream where one is wanted.
+    """Answers POST: 200 with a JSON-RPC answer, 204 if there is none, or a stream if the client accepts one.
 
-    A client that leaves cancels what it asked for. A large body is not read, and answered 401, where the token in the
-    header is not valid.
+    When a client leaves, its calls are cancelled. If the token in the header is invalid, a large body is not read and
+    the answer is 401.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class JsonRpcEndpoint:
         exchange = exchange_of(scope)
         headers = exchange.headers
         if not headers.say_json():
-            # A page of another site can send nothing else unasked.
+            # A page of another site can send JSON only after a CORS preflight, which is never granted.
             raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
         calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
         require_plain(headers)
@@ -78,7 +78,7 @@ class JsonRpcEndpoint:
             try:
                 await self._gate.look_at_header(exchange)
             except AccessError as error:
-                # Whether the token is valid is not known then: the client is to come back with it.
+                # The validity of the token is unknown then: the client should retry with it.
                 is_outage = isinstance(error, IssuerUnavailableError)
                 status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
                 await send_answer(send, status, unread(error, calls), headers=about)
@@ -96,20 +96,20 @@ class JsonRpcEndpoint:
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[_NO_STORE])
 
     def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
-        """Return the call of `body` if its events are wanted and it has some; all else is answered as usual."""
+        """Return the call of `body` if the client accepts a stream and the method can stream; else None."""
         if not wants_stream(exchange.headers.getlist(b"accept")):
             return None
         try:
             request = read_request(parse(body))
         except (ParseError, InvalidJsonRpcError):
-            # `dispatch` meets the same body and answers it as any other that is wrong.
+            # `dispatch` parses the same body again and answers with the error.
             return None
         method = self._methods.get(request.method)
         return request if method is not None and method.streaming is not None and not request.is_notification else None
 
 
 async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:
-    """Send the events of a call as they come."""
+    """Send the events of a call as they occur."""
     await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, _NO_STORE]})
     last_event_id = exchange.headers.first(b"last-event-id")
     async with aclosing(frames(calls.open(request.method), request.params, last_event_id)) as events:
@@ -122,11 +122,11 @@ HEADERS: Final[Sequence[tuple[bytes, bytes]]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
 )
-"""Headers of a stream; the second keeps nginx from holding events back."""
+"""Headers of a stream; the second prevents nginx from buffering events."""
 
 
 def wants_stream(accept: Sequence[str]) -> bool:
-    """Return whether the values of the header Accept ask for server-sent events by name."""
+    """Return whether the values of the header Accept name the type of server-sent events."""
     if not accept:
         return False
     for choice in ",".join(accept).split(","):
@@ -137,7 +137,7 @@ def wants_stream(accept: Sequence[str]) -> bool:
 
 
 async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[bytes, None]:
-    """Yield the events of `call`, framed; with `last_event_id` those after it. Closing it leaves the execution."""
+    """Yield the framed events of `call`; with `last_event_id`, those after it. Closing it ends the subscription."""
     try:
         async with aclosing(call.events(params, last_event_id)) as events:
             async for event in events:
@@ -147,7 +147,7 @@ async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> As
 
 
 def frame(event: StreamEvent) -> bytes:
-    """Return one event as it goes over the wire."""
+    """Return one event as server-sent event."""
     place = f"{event.execution_id}:{event.sequence}" if is_logged(event) else ""
     return _frame(event_name(event), event_json(event), place=place)
 

@@ -1,4 +1,4 @@
-"""One HTTP request as the application sees it: its headers, what is noted about it, and how it is answered."""
+"""One HTTP request of the application: its headers, its log record, and its answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 JSON_TYPE: Final = b"application/json"
 TRANSPORT: Final = "http"
-"""What metrics call the pages that are no JSON-RPC."""
+"""The name in metrics of the pages that are not JSON-RPC."""
 
 _SCOPE_KEY: Final = "reasond.exchange"
 PEER_URIS_KEY: Final = "reasond.peer_uris"
@@ -22,10 +22,10 @@ PEER_URIS_KEY: Final = "reasond.peer_uris"
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """What is known of a request; the access log is written from it, so it holds no content.
+    """The facts about a request for the access log; it has no content.
 
-    `peer_uris` are those that the client's verified certificate names; `route` is the path where something is served;
-    `methods` are JSON-RPC methods, `code`, `reason` and `is_fault` those of the last error among its calls.
+    `peer_uris` are the URIs of the client's verified certificate; `route` is the path if it exists; `methods` are
+    JSON-RPC methods; `code`, `reason` and `is_fault` are those of the last error of its calls.
     """
 
     call_id: str
@@ -41,7 +41,7 @@ class Exchange:
 
 
 class RefusalError(Exception):
-    """The request ends here with `status` and one sentence, before anything was run."""
+    """The request is rejected with `status` and one sentence, before anything was run."""
 
     def __init__(self, status: int, message: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -51,16 +51,16 @@ class RefusalError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection; nobody is left to answer."""
+    """The client closed the connection, so no answer can be sent."""
 
 
 def attach(scope: Scope, exchange: Exchange) -> None:
-    """Make `exchange` the one of the request that `scope` describes."""
+    """Attach `exchange` to the request of `scope`."""
     scope[_SCOPE_KEY] = exchange
 
 
 def exchange_of(scope: Scope) -> Exchange:
-    """Return the exchange of the request that `scope` describes."""
+    """Return the exchange of the request of `scope`."""
     exchange: Exchange = scope[_SCOPE_KEY]
     return exchange
 
@@ -68,26 +68,26 @@ def exchange_of(scope: Scope) -> Exchange:
 async def send_answer(
     send: Send, status: int, body: bytes = b"", *, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Send a whole answer; a body is JSON."""
+    """Send a complete answer; a body is JSON."""
     about_body = [(b"content-type", JSON_TYPE), (b"content-length", b"%d" % len(body))] if body else []
     await send({"type": "http.response.start", "status": status, "headers": [*about_body, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_refusal(send: Send, refusal: RefusalError, call_id: str) -> None:
-    """Send what was refused, as JSON: `{"error": ..., "request_id": ...}`."""
+    """Send the error of a rejected request as JSON: `{"error": ..., "request_id": ...}`."""
     content: dict[str, Any] = {"error": refusal.message, "request_id": call_id}
     headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
     await send_answer(send, refusal.status, to_json(content), headers=headers)
 
 
 _JSON: Final = "application/json"
-# More digits are over every limit already, and reading thousands of them would take time.
+# A longer number exceeds every limit, and parsing thousands of digits would take time.
 _MOST_DIGITS: Final = 20
 
 
 class RequestHeaders:
-    """Values by name, in the order in which they came; `raw` are headers as ASGI has them, names in lower case."""
+    """Header values by name, in the order of the request; `raw` are ASGI headers, with names in lower case."""
 
     __slots__ = ("_raw",)
 
@@ -95,31 +95,31 @@ class RequestHeaders:
         self._raw = raw
 
     def getlist(self, name: bytes) -> list[str]:
-        """Return all values of a header; none where there is none."""
-        # Latin-1, as HTTP has it: every byte is a character.
+        """Return all values of a header; empty if it is absent."""
+        # HTTP headers are Latin-1: every byte is a character.
         return [value.decode("latin-1") for key, value in self._raw if key == name]
 
     def first(self, name: bytes) -> str | None:
-        """Return the first value of a header; None where there is none."""
+        """Return the first value of a header; None if it is absent."""
         values = self.getlist(name)
         return values[0] if values else None
 
     def declared_bytes(self) -> int | None:
-        """Return how long the body is by Content-Length; None where that says nothing, or is no number."""
+        """Return Content-Length in bytes; None if it is absent or not a number."""
         length = self.first(b"content-length")
         return int(length[:_MOST_DIGITS]) if length and length.isdecimal() else None
 
     def say_json(self) -> bool:
-        """Return whether there is one Content-Type, and it is that of JSON."""
+        """Return whether there is exactly one Content-Type, and it is JSON."""
         types = self.getlist(b"content-type")
         return len(types) == 1 and types[0].partition(";")[0].strip().lower() == _JSON
 
 
 Scope: TypeAlias = MutableMapping[str, Any]
-"""What is known of a request, or of a connection."""
+"""The ASGI scope of a request or of a connection."""
 
 Message: TypeAlias = MutableMapping[str, Any]
-"""One event, under `type` what kind of one."""
+"""One ASGI event; `type` is its kind."""
 
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 """Waits for the next event from the client."""

@@ -1,4 +1,4 @@
-"""The ASGI application: what is served at which address, the agent card, health and readiness among it."""
+"""The ASGI application: its routes, with the agent card, health and readiness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
 PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH)
-"""All that may be served."""
+"""All paths that may be served."""
 
 _HELD_BODIES: Final = 16
 _TOKEN_BODY_BYTES: Final = 8 * 1024
@@ -41,7 +41,7 @@ _TOKEN_BODY_BYTES: Final = 8 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What is accepted. Bodies in progress together hold at most 16 times `max_body_bytes`."""
+    """Limits of requests. All bodies in progress together hold at most 16 times `max_body_bytes`."""
 
     max_body_bytes: int = 8 * 1024 * 1024
     max_batch: int = MAX_BATCH
@@ -52,9 +52,9 @@ class HttpLimits:
 class HttpApp(Reception):
     """The application.
 
-    `methods` are those of all services, `card` returns what is public about the server. `authenticate` turns a token
-    into a principal and `require` refuses one that lacks the permission for an operation. Health is neither limited
-    nor authenticated. `metrics` are served where they are given.
+    `methods` are those of all services; `card` returns the public card of the server. `authenticate` converts a token
+    into a principal, and `require` rejects one that lacks the permission for an operation. Health is neither limited
+    nor authenticated. `metrics` are served if they are given.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AgentCardPage:
         self._card = card
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the card, or say that the client has it."""
+        """Send the card, or 304 if the client has it."""
         del receive
         view = self._card()
         etag = f'"{view.etag}"'
@@ -130,22 +130,22 @@ class AgentCardPage:
 
 
 class HealthPage:
-    """Says 200 as long as the event loop lives."""
+    """Answers 200 while the event loop runs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send that all is well."""
+        """Send 200."""
         del scope, receive
         await send_answer(send, 200, b'{"status":"ok"}', headers=[_NO_STORE])
 
 
 class ReadinessPage:
-    """Says 200 while `is_ready` does, else 503, so that load balancers send nothing new."""
+    """Answers 200 while `is_ready()` is true, else 503, so that load balancers send no new requests."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send whether new work is welcome."""
+        """Send whether new work is accepted."""
         del scope, receive
         if self._is_ready():
             await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])

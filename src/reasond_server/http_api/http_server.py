@@ -1,4 +1,4 @@
-"""The HTTP listener: uvicorn with httptools in the loop of its caller, and its TLS from files that may change."""
+"""The HTTP listener: uvicorn with httptools in the caller's event loop, and TLS from files that may change."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ROUND_S: Final = 1.0
 
 
 class HttpServer:
-    """Serves `app` on `host` and `port` (0 picks a free one), with TLS where `tls` is given.
+    """Serves `app` on `host` and `port` (0 picks a free one), with TLS if `tls` is given.
 
-    `setting` names the key that says where, for errors; `on_slow` hears of clients that are cut off because they do
-    not read. With `reuse_port` other processes may listen there too.
+    `setting` names the key of the address for errors; `on_slow` is called when a client is disconnected because it
+    does not read. With `reuse_port` other processes may listen on the port too.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port; once started the one that is listened on."""
+        """The port; after the start, the actual port."""
         return self._port
 
     async def start(self) -> None:
-        """Begin to listen; connections are accepted when this returns.
+        """Start listening; connections are accepted when this returns.
 
         Raises:
-            SettingsError: the address cannot be listened on, or the TLS files cannot be used.
+            SettingsError: the address cannot be bound, or the TLS files cannot be used.
         """
         context = FollowingContext(self._tls).context() if self._tls else None
         listener = await self._bind()
@@ -76,21 +76,21 @@ class HttpServer:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         is_bound = asyncio.create_task(self._server.is_bound.wait())
         await asyncio.wait({self._serving, is_bound}, return_when=asyncio.FIRST_COMPLETED)
-        if not is_bound.done():  # pragma: no cover - the socket is bound already, so nothing is left to fail
+        if not is_bound.done():  # pragma: no cover - the socket is already bound, so nothing else can fail
             is_bound.cancel()
             await self._serving
 
     def begin_drain(self) -> None:
-        """Close each connection after its next answer, which says so; connections are still accepted."""
+        """Close each connection after its next answer, with `Connection: close`; connections are still accepted."""
         self._is_draining = True
 
     def close_listener(self) -> None:
-        """Listen no more and close connections that are idle; requests in progress go on until `stop`."""
+        """Stop listening and close idle connections; requests in progress continue until `stop`."""
         if self._server is not None:
             self._server.begin_end()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let requests in progress end for `grace_s` seconds, then cancel them.
+        """Stop listening, wait at most `grace_s` seconds for requests in progress, then cancel them.
 
         May be called again with a shorter grace while it waits.
         """
@@ -142,8 +142,8 @@ class HttpServer:
 def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
     """Return a bound socket.
 
-    It says that it speaks TCP, because asyncio sets TCP_NODELAY only then: without, headers and body, written
-    apart, cost 40 ms together.
+    Its protocol is set to TCP, because asyncio sets TCP_NODELAY only then; without it, separate writes of headers
+    and body take 40 ms.
     """
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -151,7 +151,7 @@ def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> soc
         if reuse_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            # "[::]" would take IPv4 along on some systems and not on others.
+            # "[::]" would include IPv4 on some systems only.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
     except OSError:
@@ -161,7 +161,7 @@ def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> soc
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server as a guest: signals are its host's, and its host ends it."""
+    """uvicorn's server inside our process, which handles signals and stops it."""
 
     def __init__(self, config: uvicorn.Config, *, handshake_timeout_s: float) -> None:
         super().__init__(config)
@@ -170,10 +170,10 @@ class _Server(uvicorn.Server):
         self._is_ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so.
+        """Start listening, and report it.
 
-        This does what uvicorn does with sockets, but for the time limit of TLS: asyncio's own is a minute, and uvicorn
-        has no word for another. The clocks of `BoundedProtocol` begin after the handshake.
+        This does the same as uvicorn with sockets, except for the time limit of TLS handshakes: asyncio's default is a
+        minute, and uvicorn has no option for it. The timers of `BoundedProtocol` start after the handshake.
         """
         config = self.config
         new_protocol: Any = config.http_protocol_class
@@ -186,22 +186,22 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def main_loop(self) -> None:
-        """Wait for the end and keep the Date header current; uvicorn would look ten times a second."""
+        """Wait for the end and update the Date header; uvicorn itself would wake ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_ending.wait(), _ROUND_S)
 
     def begin_end(self) -> None:
-        """Stop listening as soon as the loop comes round."""
+        """Stop listening in the next turn of the event loop."""
         self.should_exit = True
         self._is_ending.set()
 
     async def end_now(self) -> None:
-        """Cancel what is in progress, wait until it has ended, and cut its connections."""
+        """Cancel the requests in progress, wait until they have ended, and close their connections."""
         self.force_exit = True
         tasks = list(self.server_state.tasks)
         for task in tasks:
@@ -215,7 +215,7 @@ _log = logging.getLogger("reasond.http")
 
 
 class FollowingContext:
-    """A TLS context that follows its files: looked at before every handshake; broken new files keep the old ones."""
+    """A TLS context that checks its files before every handshake; if new files are invalid, it keeps the old ones."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -239,13 +239,13 @@ class FollowingContext:
                 "together, the key without a password.",
             ) from error
         self._current = listening
-        # OpenSSL asks it in every handshake, also without a server name: the one place to change certificates
-        # under an open listener.
+        # OpenSSL calls it in every handshake, even without a server name: the only way to change certificates
+        # of an open listener.
         listening.sni_callback = self._choose
         return listening
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _listening: ssl.SSLContext) -> None:
-        """Give a connection that is being set up the newest certificate."""
+        """Set the newest certificate on a connection during its handshake."""
         self._reload()
         if self._current is not None:
             connection.context = self._current

@@ -1,4 +1,4 @@
-"""How much of a request is taken in: bounds on a body, on all bodies together, on time."""
+"""Reads request bodies, with limits on each body, on all bodies together, and on time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """Takes in request bodies and counts what is held.
+    """Reads request bodies and counts the bytes in memory.
 
-    `max_body_bytes` bounds one body, `max_held_bytes` all bodies whose calls are in progress,
+    `max_body_bytes` limits one body, `max_held_bytes` all bodies of calls in progress,
     `max_requests` their number, `body_timeout_s` the seconds until a body is complete.
     """
 
@@ -28,12 +28,12 @@ class Intake:
         self._requests = 0
 
     async def take_in(self, declared: int | None, receive: Receive) -> bytearray:
-        """Return the body of a request, which counts as held from now on, until it is let go.
+        """Return the body of a request; it counts as held until `let_go`.
 
-        What is over the limit as it is `declared` need not be read at all.
+        A body whose `declared` length exceeds the limit is not read.
 
         Raises:
-            RefusalError: 413 too large, 408 too slow, 503 more than the server holds at once.
+            RefusalError: 413 too large, 408 too slow, 503 too many bodies at once.
             ClientGoneError: the client left before its body was complete.
         """
         if declared is not None and declared > self._max_body_bytes:
@@ -54,12 +54,12 @@ class Intake:
         return body
 
     def let_go(self, body: bytearray) -> None:
-        """Count a request no longer, and what of its body was taken in."""
+        """Stop counting a request and the bytes of its body."""
         self._requests -= 1
         self._held_bytes -= len(body)
 
     async def _take(self, body: bytearray, receive: Receive) -> bool:
-        """Take the next piece of `body`; return whether more is to come."""
+        """Receive the next piece of `body`; return whether more follows."""
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
@@ -85,7 +85,7 @@ class Intake:
 
 
 def require_plain(headers: RequestHeaders) -> None:
-    """Refuse a body that is packed: a small one could hold more than any limit.
+    """Reject a compressed body: even a small one could expand beyond any limit.
 
     Raises:
         RefusalError: 415.

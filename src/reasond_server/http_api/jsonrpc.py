@@ -1,11 +1,11 @@
-"""JSON-RPC 2.0 as a pure function from bytes to bytes; knows neither HTTP nor any method.
+"""JSON-RPC 2.0 as a pure function from bytes to bytes; independent of HTTP and of methods.
 
-Source: the JSON-RPC 2.0 specification (2013-01-04). Where it leaves room: ids are strings, whole numbers or
-null; an id that is none of these is refused and not echoed; members of a request object that the
+Source: the JSON-RPC 2.0 specification (2013-01-04). Our choices where it is open: ids are strings, integers or
+null; any other id is rejected and not echoed; members of a request object that the
 specification does not name are ignored; a batch runs concurrently and is answered in its own order.
 
-Values are counted before anything is built from them: built first, eight MiB of empty arrays keep the event loop busy
-for a second, and nested ones for three.
+Values are counted before the body is parsed: parsing 8 MiB of empty arrays would block the event loop for a second,
+and of nested arrays for three.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAX_DEPTH: Final = 32
 """Deepest nesting of arrays and objects in a body, the outermost counted."""
 
 MAX_VALUES: Final = 100_000
-"""Most values, at all levels together, in a body: building and walking them keeps the loop busy for 30 ms at most."""
+"""Most values in a body, at all levels together: parsing and checking them blocks the loop for at most 30 ms."""
 
 MAX_BATCH: Final = 20
-"""Most entries of a batch unless the operator says otherwise."""
+"""Default maximum of entries in a batch."""
 
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-"""Largest answer of one call, so that a batch cannot ask for more than the server holds."""
+"""Largest answer of one call, so that a batch cannot exceed the server's memory."""
 
 RpcParams = dict[str, Any] | list[Any]
 RpcId = str | int | None
@@ -45,7 +45,7 @@ RpcId = str | int | None
 
 @value
 class RpcRequest:
-    """A well-formed request object; `params` are empty where it has none."""
+    """A well-formed request object; `params` are empty if it has none."""
 
     method: str
     params: RpcParams
@@ -54,14 +54,14 @@ class RpcRequest:
 
 
 class Handler(Protocol):
-    """What stands behind the protocol: the methods, and how errors are shown."""
+    """The application behind the protocol: runs methods and formats errors."""
 
     def call(self, method: str, params: RpcParams) -> Awaitable[Mapping[str, Any]]:
         """Call `method`; return the one member of its answer, `{"result": ...}` or `{"error": {...}}`."""
         ...
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        """Return the error object that shows `error`."""
+        """Return the error object for `error`."""
         ...
 
 
@@ -80,7 +80,7 @@ async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int 
     if not payload or len(payload) > max_batch:
         refusal = InvalidJsonRpcError(f"Invalid Request: a batch has 1 to {max_batch} entries, not {len(payload)}")
         return _encode_answer({"error": handler.refuse(refusal)}, None, handler)
-    # No entry can cancel its neighbours: an answer is made of every failure but the cancellation of all.
+    # No entry can cancel others: every failure becomes an answer, except the cancellation of the whole batch.
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_answer(entry, handler)) for entry in payload]
     answers = [answer for task in tasks if (answer := task.result()) is not None]
@@ -90,12 +90,12 @@ async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int 
 def parse(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
     """Return the JSON value that `body` holds.
 
-    Of two members with the same name the last one counts, for every reader of the body alike, because
-    it is parsed only here. Numbers that are not finite, lone surrogates, a byte order mark and whole
-    numbers of more than 4,300 digits are refused.
+    Of two members with the same name, the last one counts; all code agrees on this, because the body is
+    parsed only here. Numbers that are not finite, lone surrogates, a byte order mark and integers of more
+    than 4,300 digits are rejected.
 
     Raises:
-        ParseError: `body` is not JSON, not UTF-8, nested deeper than MAX_DEPTH or of more than MAX_VALUES values.
+        ParseError: `body` is not JSON, not UTF-8, nested deeper than MAX_DEPTH, or has more than MAX_VALUES values.
     """
     if holds_more_values(body, MAX_VALUES):
         raise ParseError(f"Parse error: the body holds more than {MAX_VALUES} values")
@@ -130,7 +130,7 @@ def read_request(entry: object) -> RpcRequest:
 
 
 def unread(error: ReasondError, handler: Handler) -> bytes:
-    """Return the answer to a body that is not looked at because of `error`; nobody knows the id of its call."""
+    """Return the answer to a body that was not read because of `error`; the id of its call is unknown."""
     return to_json({"jsonrpc": "2.0", "error": handler.refuse(error), "id": None})
 
 
@@ -145,7 +145,7 @@ async def _answer(entry: object, handler: Handler) -> bytes | None:
 
 
 def _encode_answer(member: Mapping[str, Any], rpc_id: RpcId, handler: Handler) -> bytes:
-    """Return an answer as JSON; one that is too large, or that JSON cannot hold, is an error of its own call."""
+    """Return an answer as JSON; if it is too large or not valid JSON, its call gets an error."""
     failure: ReasondError
     try:
         answer = to_json({"jsonrpc": "2.0", **member, "id": rpc_id}, inf_nan_mode="null")
@@ -166,14 +166,14 @@ def _is_id(value: object) -> bool:
 
 
 def _echo_id(entry: object) -> RpcId:
-    """Return the id that the refusal of a malformed `entry` repeats."""
+    """Return the id for the error answer to a malformed `entry`."""
     rpc_id = entry.get("id") if isinstance(entry, dict) else None
     return rpc_id if _is_id(rpc_id) else None
 
 
 def _refuse_deep(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Refuse what is nested too deep, and infinite numbers such as 1e400."""
-    # Level by level instead of recursively: what is too deep must not exhaust the stack first.
+    """Reject values that are nested too deep, and infinite numbers such as 1e400."""
+    # Level by level instead of recursively: a deeply nested value must not exhaust the stack.
     level = [value]
     for depth in range(MAX_DEPTH + 1):
         inner: list[object] = []
@@ -196,8 +196,8 @@ def _refuse_deep(value: Any) -> None:  # noqa: ANN401 - any JSON value
         level = inner
 
 
-# Up to the next mark of a further value: a comma, or the beginning of what is not empty. Strings are passed over,
-# whole or broken off. Possessive, and with the end as a mark: no byte of a hostile text is looked at twice.
+# Matches up to the next sign of another value: a comma, or the start of a non-empty array or object. Strings are
+# skipped, even unterminated ones. Possessive, and the end also matches: no byte of a hostile text is read twice.
 _TO_MARK: Final = re.compile(
     rb'(?:[^",\[{]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{](?=\s*+[\]}]))*+(?:([,\[{])|\Z)', re.DOTALL
 )
@@ -206,9 +206,9 @@ _TO_MARK: Final = re.compile(
 def holds_more_values(body: bytes | bytearray, most: int) -> bool:
     """Return whether the JSON text `body` holds more than `most` members and items, at all levels together.
 
-    Members of one name count each. What is not JSON may be counted as anything; time is linear in `body`.
+    Members with the same name each count. The result for invalid JSON is arbitrary; the time is linear in `body`.
     """
-    # Three passes in C, which are enough for all but texts with as many commas as a hostile one.
+    # Three fast passes in C, which are enough unless the text has as many commas as a hostile one.
     if body.count(b",") + body.count(b"[") + body.count(b"{") <= most:
         return False
     found = next(islice(_TO_MARK.finditer(body), most, None), None)

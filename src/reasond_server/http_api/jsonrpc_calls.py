@@ -1,7 +1,7 @@
-"""The JSON-RPC methods that services bring, and one call of a method from its params to its answer.
+"""The JSON-RPC methods of services, and one call of a method from its params to its answer.
 
-The order of a call never changes: the method exists, params are named, the token is verified, the permission is
-there, and only then are the other params looked at.
+The order of checks in a call is fixed: the method exists, params are named, the token is valid, the permission is
+granted; only then the other params are checked.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """How a method answers with events: what its caller must be allowed, and what yields them.
+    """How a method streams events: the required permission, and the function that yields them.
 
-    `open` takes the caller, the parameters, and the place to resume at; None starts anew.
+    `open` takes the caller, the parameters, and the cursor to resume from; None starts a new execution.
     """
 
     operation: Operation
@@ -56,7 +56,7 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method: what its caller must be allowed, what it takes and what it does."""
+    """One method: its required permission, its parameters and its function."""
 
     operation: Operation
     params: type[Params]
@@ -67,7 +67,7 @@ class Method:
 class Methods:
     """The methods of all services by name.
 
-    `read_partial` returns what an execution that failed has left for its caller; it raises where that is gone.
+    `read_partial` returns the partial result of a failed execution for its caller; it raises if that is deleted.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class Methods:
         return self._methods.get(name)
 
 
-# Eighteen digits stay below the largest sequence number that the protos can hold.
+# Eighteen digits stay below the largest sequence number of the protos.
 _CURSOR: Final = re.compile(r"([A-Za-z0-9_-]{1,128}):(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """A place in the log of an execution: the last event that the client has seen."""
+    """A position in the log of an execution: the last event that the client has received."""
 
     execution_id: str
     after_sequence: int
 
 
 def read_cursor(last_event_id: str) -> Cursor:
-    """Return the place that the header Last-Event-ID names.
+    """Parse the header Last-Event-ID.
 
     Raises:
         InvalidRequestError: it is not the id of an event.
@@ -115,12 +115,12 @@ def read_cursor(last_event_id: str) -> Cursor:
 
 
 def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the token of a call, empty where there is none, and `params` without it.
+    """Return the token of a call, empty if there is none, and `params` without it.
 
     `authorization` are the values of that header.
 
     Raises:
-        TokenInvalidError: there are several that differ, or one that is not a token at all.
+        TokenInvalidError: there are different tokens, or one is malformed.
     """
     if "auth_token" not in params:
         return parse_bearer_token(authorization), params
@@ -138,10 +138,10 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
 
 
 def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
+    """Return `error` as `{code, message, data}`; `partial` is the partial result of a failed execution.
 
-    `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
-    only where the message does not say it (`Reason.is_bare`). A fault of the server tells its request id alone.
+    `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is set
+    only if the message does not include it (`Reason.is_bare`). A fault of the server has only its request id.
     """
     reason = error.declaration
     data: dict[str, Any] = {"reason": reason.name, "grpc_code": reason.grpc_status, "request_id": call_id}
@@ -156,10 +156,10 @@ def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any
 
 
 def failure_of(error: BaseException) -> ReasondError:
-    """Return `error` as one of ours: what is foreign becomes a fault that keeps it as its cause.
+    """Return `error` as a ReasondError: a foreign error becomes a fault with that error as its cause.
 
     Raises:
-        asyncio.CancelledError: the caller's own task is being cancelled; a stray one is a fault like others.
+        asyncio.CancelledError: the caller's own task is being cancelled; any other becomes a fault.
     """
     if isinstance(error, ReasondError):
         return error
@@ -172,7 +172,7 @@ def failure_of(error: BaseException) -> ReasondError:
 
 
 def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
-    """Return what helps the caller to do better."""
+    """Return the members that help the caller to correct the call."""
     advice: dict[str, Any] = {}
     if is_bare and error.remedy:
         advice["remedy"] = error.remedy
@@ -190,7 +190,7 @@ _log = logging.getLogger("reasond.http")
 
 
 class Gate:
-    """Who may call what: `authenticate` turns a token into a principal, `require` refuses operations."""
+    """Checks access: `authenticate` converts a token into a principal, `require` checks its permission."""
 
     def __init__(
         self,
@@ -204,10 +204,10 @@ class Gate:
         self._peers = peers or Peers()
 
     async def look_at_header(self, exchange: Exchange) -> None:
-        """Verify the token in the header, if there is one, before anything is read that a stranger may have sent.
+        """Verify the token in the header, if there is one, before the body of an unknown caller is read.
 
         Raises:
-            AccessError: it is not valid; that stands in the audit log.
+            AccessError: the token is invalid; the audit log records it.
         """
         try:
             token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
@@ -220,12 +220,12 @@ class Gate:
     async def admit(
         self, params: Mapping[str, Any], operation: Operation, exchange: Exchange
     ) -> tuple[Principal, Mapping[str, Any]]:
-        """Return who calls, by the token or else by the client certificate, and the params without the token.
+        """Return the principal of the token or else of the client certificate, and the params without the token.
 
-        What is refused here stands in the audit log.
+        The audit log records refusals.
 
         Raises:
-            AccessError: there is no token, it is not valid, or does not grant `operation`.
+            AccessError: there is no token, it is invalid, or it does not grant `operation`.
         """
         principal: Principal | None = None
         try:
@@ -254,23 +254,23 @@ class Calls:
         self._observer = observer
 
     def call(self, method: str, params: RpcParams) -> Awaitable[Mapping[str, Any]]:
-        """Run one call to its end; return the member of its answer."""
+        """Run one call to its end; return the `result` or `error` member of its answer."""
         return self.open(method).answer(params)
 
     def open(self, method: str) -> Call:
-        """Return a call of `method` that has not begun."""
+        """Return a new call of `method`."""
         return Call(
             name=method, methods=self._methods, gate=self._gate, exchange=self._exchange, observer=self._observer
         )
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        """Return the error object for what is not a call at all."""
+        """Return the error object for an entry that is not a call."""
         self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
 class Call:
-    """One call. It learns who calls on the way, because what a failed run left is for its owner only."""
+    """One call. It stores its principal, because only the owner may see the partial result of a failed run."""
 
     def __init__(
         self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
@@ -297,14 +297,14 @@ class Call:
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
-            # It leads back to this frame: the params would stay until the collector comes round.
+            # It refers to this frame: the params would stay in memory until the next garbage collection.
             del failure
         return answer
 
     async def events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
 
-        A client that connects again may send the call that it began with: what it asked is not asked again.
+        A client that reconnects may send its first call again: the execution is not started again.
 
         Raises:
             ReasondError: the call was refused, or the run failed.
@@ -337,7 +337,7 @@ class Call:
                 yield event
 
     async def explain(self, error: ReasondError) -> dict[str, Any]:
-        """Return the error object for how the call failed, with what the run had done if it was one."""
+        """Return the error object for the failed call, with the partial result if it was a run."""
         self._decide(error)
         partial = None
         if error.execution_id and self._principal is not None:
@@ -346,18 +346,18 @@ class Call:
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _report_failure(self, error: Exception) -> str:
-        """Return the code of how the call failed, which the audit log is told of."""
+        """Report the failure to the audit log, and return its code."""
         failure = failure_of(error)
         self._decide(failure)
         return failure.declaration.grpc_status
 
     def _decide(self, error: ReasondError) -> None:
-        """Let the audit log say how the call failed, once somebody was let in."""
+        """Record in the audit log how the call failed, if its caller was admitted."""
         if self._decision is not None:
             self._decision.end(error)
 
     def _note_end(self, code: str, since_s: float) -> None:
-        """Note that the call is over; whoever was let in and left before the end was allowed what was asked."""
+        """Note the end of the call; for an admitted caller, the audit log records that the call was allowed."""
         if self._decision is not None:
             self._decision.allow()
         self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
@@ -366,7 +366,7 @@ class Call:
         """Return the method that is called."""
         method = self._methods.get(self._name)
         if method is None:
-            # What the caller wrote is not repeated in the access log.
+            # The access log must not contain names that callers invent.
             self._exchange.methods.append("unknown")
             hint = suggest_nearest(self._name, self._methods.names)
             raise MethodNotFoundError(f"Method not found: {show(self._name)}{hint}")
@@ -374,7 +374,7 @@ class Call:
         return method
 
     async def _admit(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
-        """Return who calls, and the params without the token; that they may is a decision that has begun."""
+        """Return the principal and the params without the token, and begin the audit record of the decision."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         principal, arguments = await self._gate.admit(params, operation, self._exchange)
@@ -383,7 +383,7 @@ class Call:
         return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
-        """Return the partial result of an execution; None where it is no longer kept."""
+        """Return the partial result of an execution; None if it is no longer stored."""
         try:
             return await self._methods.read_partial(principal, execution_id)
         except ReasondError:
@@ -393,7 +393,7 @@ class Call:
 def note_failure(
     error: ReasondError, exchange: Exchange, name: str, *, partial: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
+    """Return `error` as an error object; note it for the access log, and log a fault with its traceback."""
     shown_error = error_object(error, call_id=exchange.call_id, partial=partial)
     exchange.code = shown_error["code"]
     exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault

@@ -1,4 +1,4 @@
-"""What Prometheus reads: beside the other addresses for tokens that may, or on a listener of its own."""
+"""The metrics for Prometheus: on the main listener for permitted tokens, or on a listener of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class ReaderGate:
-    """Lets those in whose token, or else client certificate, has the permission metrics:read."""
+    """Admits callers whose token, or else client certificate, has the permission metrics:read."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class ReaderGate:
         """Return if the request may read.
 
         Raises:
-            RefusalError: it may not: 401 without a good token, 403 without the permission, 503 while nobody knows
-                whether the token is good.
+            RefusalError: 401 without a valid token, 403 without the permission, 503 if the token cannot be
+                verified now.
         """
         principal: Principal | None = None
         try:
@@ -70,7 +70,7 @@ class ReaderGate:
 
 
 class MetricsPage:
-    """Sends what `scrape` writes for the values of the header Accept; without a `gate` to everybody."""
+    """Sends the output of `scrape` for the values of the header Accept; without a `gate`, to every caller."""
 
     def __init__(self, scrape: Callable[[Sequence[str]], Awaitable[Scrape]], *, gate: ReaderGate | None = None) -> None:
         self._scrape = scrape
@@ -94,7 +94,7 @@ class MetricsPage:
 
 
 class MetricsApp(Reception):
-    """The application of a listener that serves nothing else."""
+    """The application of a listener that serves only metrics."""
 
     def __init__(self, page: MetricsPage, *, new_call_id: Callable[[], str]) -> None:
         addresses = Addresses(pages={METRICS_PATH: page}, endpoints={}, hint="the metrics are at /metrics")

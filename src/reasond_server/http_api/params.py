@@ -1,4 +1,4 @@
-"""The parameters of the JSON-RPC methods: types, names and limits of texts are checked here, the rest by the core."""
+"""The parameters of the JSON-RPC methods: checks types, names and limits of texts; the core checks the rest."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _MAX_FIELD_CHARACTERS: Final = 120
 _MANY: Final = 100
 _NO_BUDGET: Final = Budget()
 _STREAM_OPTIONS: Final = frozenset({"include_deltas", "keep_running"})
-# Whole numbers that every JSON reader holds exactly (RFC 8259, section 6).
+# Integers that every JSON parser represents exactly (RFC 8259, section 6).
 _Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 
 
 class Params(BaseModel):
-    """Base of all parameters: strict types, unknown names refused."""
+    """Base of all parameters: strict types, no unknown names."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class NoParams(Params):
-    """A method that takes nothing but the token."""
+    """Parameters of a method that takes only the token."""
 
 
 class BudgetParams(Params):
-    """Bounds on what one execution may spend; null sets no bound."""
+    """Limits on the spending of one execution; null sets no limit."""
 
     max_total_tokens: _Whole | None = None
     max_model_calls: _Whole | None = None
     max_tool_calls: _Whole | None = None
-    # The core speaks of `max_elapsed`, which is no name of this wire.
+    # The core names it `max_elapsed`; JSON-RPC has another name.
     max_elapsed_ms: Annotated[_Whole, Field(ge=1)] | None = None
 
     def budget(self) -> Budget:
@@ -53,10 +53,10 @@ class BudgetParams(Params):
 
 
 class ExecuteParams(Params):
-    """Parameters of `reasoning.execute` and its aliases: four of seed 001, and from `material` on our own.
+    """Parameters of `reasoning.execute` and its aliases: four of seed 001, and our own, from `material` on.
 
-    `include_deltas` and `keep_running` are for streams only. A query that is left out counts as an empty one, so
-    that both are refused in the same words.
+    `include_deltas` and `keep_running` are for streams only. A missing query counts as an empty one, so that
+    both get the same error.
     """
 
     query: Annotated[str, AfterValidator(require_query)] = ""
@@ -71,10 +71,10 @@ class ExecuteParams(Params):
     keep_running: bool = False
 
     def task(self, alias: str | None) -> Task:
-        """Return the task; `alias` is the strategy that the method's name stands for.
+        """Return the task; `alias` is the strategy that the method's name selects.
 
         Raises:
-            InvalidRequestError: `strategy` names another one than the method.
+            InvalidRequestError: `strategy` differs from the strategy of the method.
         """
         if alias and self.strategy not in {None, alias}:
             description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
@@ -90,10 +90,10 @@ class ExecuteParams(Params):
         )
 
     def refuse_stream_options(self) -> None:
-        """Refuse what has a meaning in a stream only.
+        """Reject options that only a stream supports.
 
         Raises:
-            InvalidRequestError: a stream's option is set.
+            InvalidRequestError: such an option is set.
         """
         given = _STREAM_OPTIONS & self.model_fields_set
         if given:
@@ -117,7 +117,7 @@ class ListExecutionsParams(Params):
 
 
 class GetCardParams(Params):
-    """Parameters of `agent.get_card`; without an id the card of this server."""
+    """Parameters of `agent.get_card`; without an id, the card of this server is meant."""
 
     agent_id: str = ""
 
@@ -137,10 +137,10 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
     """Return `params` as `kind`.
 
     Raises:
-        InvalidRequestError: with one violation per finding, 20 at most, none in Pydantic's words.
+        InvalidRequestError: with one violation per problem, at most 20, in our own words.
     """
     try:
-        # Counted first: most have fewer members than there are fields, and so few that are unknown.
+        # Counted first: most requests have few members, and so few unknown ones.
         few = params if len(params) <= _MANY else drop_surplus_unknown(params, kind.model_fields)
         return kind.model_validate(few)
     except ValidationError as error:

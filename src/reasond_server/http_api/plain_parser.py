@@ -1,8 +1,8 @@
-"""httptools' parser of HTTP/1.1 requests, without its way out of HTTP/1.1.
+"""httptools' parser of HTTP/1.1 requests, without protocol upgrades.
 
 httptools stops after the headers of a request that asks for another protocol (`Upgrade` and `Connection: upgrade`). It
-skips the body, which uvicorn then reads as the next request. A server may ignore the wish (RFC 9110, section 7.8).
-`curl --http2` sends it with its first request.
+skips the body, which uvicorn then reads as the next request. A server may ignore an upgrade (RFC 9110, section 7.8).
+`curl --http2` requests an upgrade with its first request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT = b"CONNECT"
 
 
 class RequestReader(Protocol):
-    """What has the callbacks of httptools, the parser that calls them, and what it noted of the request so far."""
+    """An object with the callbacks of httptools, the parser that calls them, and the state of the current request."""
 
     parser: httptools.HttpRequestParser
     url: bytes
@@ -27,23 +27,23 @@ class RequestReader(Protocol):
 
 
 class PlainParser(httptools.HttpRequestParser):
-    """Reads requests for `reader`; one that asks for another protocol is read once more, without the wish.
+    """Parses requests for `reader`; a request for an upgrade is parsed again without the upgrade.
 
-    That needs another parser, which takes the place of this one in `reader`. The callbacks of the first time come while
-    `should_upgrade()` holds, and are to be passed over. CONNECT is not read again: what follows it is no request.
+    The second pass needs a new parser, which replaces this one in `reader`. Callbacks of the first pass come while
+    `should_upgrade()` is true, and must be ignored. CONNECT is not parsed again: the data after it is not a request.
     """
 
     def __init__(self, reader: RequestReader) -> None:
         super().__init__(reader)
-        # As uvicorn has it: a client may send more after it has asked to close.
+        # As in uvicorn: a client may send more data after `Connection: close`.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._reader = reader
 
     def feed_data(self, data: bytes | bytearray | memoryview[int] | array[int]) -> None:
-        """Read `data`.
+        """Parse `data`.
 
         Raises:
-            httptools.HttpParserError: it is no HTTP.
+            httptools.HttpParserError: it is not HTTP.
         """
         try:
             super().feed_data(data)
@@ -55,10 +55,10 @@ class PlainParser(httptools.HttpRequestParser):
                 again.feed_data(again_data)
 
     def _write_head(self) -> bytes:
-        """Return the head of the request that was just read, without the header Upgrade."""
+        """Return the head of the current request without the header Upgrade."""
         version = self.get_http_version().encode("ascii")
         lines = [b"%s %s HTTP/%s" % (self.get_method(), self._reader.url, version)]
-        # A value over several lines would be read as headers of their own.
+        # The lines of a folded value would be parsed as separate headers.
         lines += [
             b"%s: %s" % (name, b" ".join(value.splitlines()))
             for name, value in self._reader.headers
@@ -68,5 +68,5 @@ class PlainParser(httptools.HttpRequestParser):
 
 
 def count_hosts(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return how many headers name the host; a request of HTTP/1.1 has one (RFC 9112, section 3.2)."""
+    """Return the number of Host headers; an HTTP/1.1 request has one (RFC 9112, section 3.2)."""
     return [name for name, _ in headers].count(b"host")

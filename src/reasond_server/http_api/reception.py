@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, safe headers, an answer whatever happens, and one line in the access log."""
+"""The outermost layer: adds a request id, safe headers, an answer to every failure, and one line in the access log."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _log = logging.getLogger("reasond.http")
 
 
 class Addresses:
-    """What is served where: `pages` to GET and HEAD, `endpoints` to POST, by their paths exactly as they are written.
+    """The routes: `pages` for GET and HEAD, `endpoints` for POST, by their exact paths.
 
-    `hint` tells whoever asks for another path where there is something.
+    `hint` is the advice for requests of unknown paths.
     """
 
     def __init__(self, *, pages: Mapping[str, ASGIApp], endpoints: Mapping[str, ASGIApp], hint: str = _HINT) -> None:
@@ -60,10 +60,10 @@ class Addresses:
         }
 
     def find(self, scope: Scope) -> ASGIApp:
-        """Return what serves the request; its path is its route.
+        """Return the application for the request; its path is its route.
 
         Raises:
-            RefusalError: 404 there is nothing at its path, 405 what is there takes other methods.
+            RefusalError: 404 for an unknown path, 405 if the path takes other methods.
         """
         path = scope["path"]
         found = self._served.get(path)
@@ -78,7 +78,7 @@ class Addresses:
 
 
 class Reception:
-    """Serves by what `find` says serves a request. `new_request_id` mints an id where the client sent none that fits.
+    """Serves each request with the result of `find`. `new_request_id` makes an id if the client sent no valid one.
 
     `in_flight` is the number of requests that are being served.
     """
@@ -126,7 +126,7 @@ class Reception:
                 _end(span, scope, exchange, work)
 
     async def _serve_within(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
-        """Let the request be served; turn what they raise into an answer if none has begun."""
+        """Serve the request; convert an error into an answer if no answer has begun."""
         try:
             await self._find(scope)(scope, receive, send)
         except ClientGoneError:
@@ -155,7 +155,7 @@ class Reception:
 
 
 def _begin_arrival(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
-    """Return what begins the span of a request; probes have none."""
+    """Return the `Arrival` that begins the span of a request; None for probes."""
     if scope["path"] in QUIET_PATHS:
         return None
     method = _method(scope)
@@ -165,7 +165,7 @@ def _begin_arrival(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None
 
 
 def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
-    """End the span of a request with how that ended; what strangers may name at will does not become its name."""
+    """End the span of a request with its outcome; names that callers invent do not become its name."""
     attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
     if exchange.route:
         attributes["http.route"] = exchange.route
@@ -186,7 +186,7 @@ def _method(scope: Scope) -> str:
 
 
 def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
-    """Write the one line of the access log: who called what and how it ended, never what was said."""
+    """Write the access log line: caller, method and outcome, but no content."""
     level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
     fields = {
         "http_method": scope["method"],

@@ -1,4 +1,4 @@
-"""`POST /api/v1/auth/token`: an agent's secret for a token of limited life (seed 001)."""
+"""`POST /api/v1/auth/token`: exchanges an agent's secret for a token with a limited lifetime (seed 001)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
-TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
+TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - a path, not a password
 _MAX_AGENT_ID_CHARACTERS = 256
 _OPERATION: Final = Operation("IssueToken")
 _HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
 class TokenBody(BaseModel):
-    """What an agent sends."""
+    """The request body of an agent."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -76,7 +76,7 @@ class TokenEndpoint:
 
 
 async def refuse_agents(*_: object) -> NoReturn:
-    """Answer in the place of a `TokenEndpoint` where no agent has a secret.
+    """Answer in place of a `TokenEndpoint` if no agent has a secret.
 
     Raises:
         RefusalError: 404, always.
@@ -89,7 +89,7 @@ async def refuse_agents(*_: object) -> NoReturn:
 
 
 def _read(body: bytearray) -> TokenBody:
-    """Return what the agent sent; what is wrong with it is said without repeating it."""
+    """Parse the body of the agent; errors do not quote it."""
     try:
         found: Any = json.loads(body)
         return TokenBody.model_validate(found)
@@ -102,7 +102,7 @@ def _read(body: bytearray) -> TokenBody:
 
 
 def _refusal(error: ReasondError) -> RefusalError:
-    """Return the refusal for an agent that is not let in."""
+    """Return the refusal for an agent that gets no token."""
     if isinstance(error, TokenInvalidError):
         return RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"})
     headers = {"retry-after": str(math.ceil(error.retry_after_s or SOON_S))}

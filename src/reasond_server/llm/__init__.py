@@ -1,1 +1,1 @@
-"""Language models behind one port: the call, its events, its token counts; knows no strategy."""
+"""Language models behind one port: calls, events, token counts. Nothing here depends on a strategy."""

@@ -1,4 +1,4 @@
-"""The calls of the asynchronous client: its channel, the token and answer of each call, and streams of events."""
+"""The calls of the asynchronous client: its channel, the token and response of each call, and event streams."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ResponseT = TypeVar("ResponseT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """A channel, its stubs, and the event loop that they belong to."""
+    """A channel, its stubs, and their event loop."""
 
     loop: asyncio.AbstractEventLoop
     channel: grpc.aio.Channel
@@ -45,7 +45,7 @@ class _Bound:
 
 
 class AsyncLink:
-    """Carries the calls of one `AsyncClient`."""
+    """Makes the calls of one `AsyncClient`."""
 
     def __init__(self, connection: Connection, token: AsyncToken | None) -> None:
         self.connection = connection
@@ -76,7 +76,7 @@ class AsyncLink:
         request: RequestT,
         timeout_s: float | None,
     ) -> ResponseT:
-        """Call `method` and return its answer; raises ReasondError where it fails."""
+        """Call `method` and return its response; raises ReasondError if the call fails."""
         seconds = self.connection.deadline_s(timeout_s)
         metadata = await self._metadata()
         try:
@@ -88,7 +88,7 @@ class AsyncLink:
             raise
 
     async def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> AsyncCall:
-        """Begin a call of ReasonIterations that ends after `seconds`."""
+        """Start a call of ReasonIterations with a deadline in `seconds`."""
         metadata = await self._metadata()
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=metadata)
 
@@ -97,7 +97,7 @@ class AsyncLink:
             raise RuntimeError("the client is closed")
         loop = asyncio.get_running_loop()
         if self._bound is None:
-            # made on first use, because a channel belongs to the event loop that runs when it is made
+            # created on first use, because a channel belongs to the event loop that runs at its creation
             channel = self._channel()
             self._bound = _Bound(
                 loop=loop,
@@ -124,7 +124,7 @@ class AsyncLink:
 class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
     """Events of one execution; made by `AsyncClient.reason_iterations` and `AsyncClient.resume`.
 
-    The call starts with the first event that is asked for. Use it in one of two ways::
+    The call starts when the first event is requested. There are two ways to use it::
 
         async for event in client.reason_iterations("..."):
             ...
@@ -133,31 +133,31 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
             async for event in events:
                 ...
 
-    The first cancels the call as soon as the loop is left, in whatever way. The second does so at the end of
-    the block; until then the loop may be left and entered again. Cancelling the call cancels the execution,
+    The first cancels the call when the loop ends, for any reason. The second cancels it at the end of the
+    block; until then the loop may be left and entered again. Cancelling the call cancels the execution,
     unless it was started with `keep_running`.
     """
 
     def __init__(self, open_call: OpenAsyncCall, progress: Progress) -> None:
         self._progress = progress
-        # The generator knows the progress, never this object: without a cycle between them an abandoned
-        # stream is finalized at once, and its call cancelled, instead of when the collector comes by.
+        # The generator refers to the progress, never to this object: without a reference cycle, an abandoned
+        # stream is finalized and its call cancelled at once, not at the next garbage collection.
         self._events = _events(open_call, progress)
         self._is_entered = False
 
     @property
     def execution_id(self) -> str:
-        """The execution; empty until its first event came."""
+        """The id of the execution; empty until the first event."""
         return self._progress.execution_id
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence number that was seen, for `resume`."""
+        """The last sequence number that was received, for `resume`."""
         return self._progress.last_sequence
 
     @property
     def result(self) -> Reasoning | None:
-        """The result, once the execution ended; partial where it failed or was cancelled."""
+        """The result after the end of the execution; partial if it failed or was cancelled."""
         return self._progress.result
 
     async def __aenter__(self) -> Self:
@@ -185,7 +185,7 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
     async def aclose(self) -> None:
         """Cancel the call, if it still runs; another task that waits for an event gets CallCancelledError."""
         self._progress.close()
-        with contextlib.suppress(RuntimeError):  # another task is inside; the cancelled call lets it go
+        with contextlib.suppress(RuntimeError):  # another task waits inside; the cancelled call ends its wait
             await self._events.aclose()
 
 
@@ -212,14 +212,14 @@ async def _events(open_call: OpenAsyncCall, progress: Progress) -> AsyncGenerato
 
 
 async def _read_error(call: AsyncCall, failure: grpc.aio.AioRpcError) -> ReasondError:
-    """Return the error by the call's own status: that of `failure` may be a placeholder without details."""
+    """Return the error for the call's own status: the status of `failure` may be a placeholder without details."""
     error = error_of(await call.code(), await call.details(), await call.trailing_metadata())
     error.__cause__ = failure
     return error
 
 
 def raise_if_only_the_call_was_cancelled() -> None:
-    """Raise CallCancelledError where the running task was not cancelled, but the call that it waits for."""
+    """Raise CallCancelledError if the call was cancelled, but not the task that waits for it."""
     task = asyncio.current_task()
     if task is not None and not task.cancelling():
         raise call_cancelled() from None

@@ -32,11 +32,11 @@ class AsyncClient:
     Args:
         target: `host:port`, `unix:/path`, or `dns:///host:port`, which spreads calls over all addresses.
         token: Sent with every call; a callable (plain or asynchronous) is asked before each call.
-        tls: True for TLS with the roots that gRPC brings along, or `TlsOptions`.
+        tls: True for TLS with the root certificates of gRPC, or `TlsOptions`.
         timeout_s: Default deadline of each call, in seconds; for a stream, of the whole stream.
-        options: More channel arguments of gRPC, which win over those set here.
-        allow_plaintext_token: A token for another machine is refused without TLS unless this is set, for
-            networks where something else encrypts.
+        options: Further channel arguments of gRPC; they override those of the client.
+        allow_plaintext_token: Without TLS, a token for another machine is rejected unless this is True; for
+            networks with encryption of their own.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class AsyncClient:
         """Make a client from REASOND_TARGET, _TOKEN, _TLS, _CA_FILE, _TIMEOUT_S, _ALLOW_PLAINTEXT_TOKEN.
 
         Args:
-            environ: Where to read them; the environment of the process if None.
+            environ: The variables; the environment of the process if None.
 
         Raises:
-            ValueError: A variable cannot be understood.
-            OSError: The file that REASOND_CA_FILE names cannot be read.
+            ValueError: A variable is invalid.
+            OSError: The file of REASOND_CA_FILE cannot be read.
         """
         return cls(**arguments_from(os.environ if environ is None else environ))
 
@@ -101,18 +101,18 @@ class AsyncClient:
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
     ) -> Reasoning:
-        """Work `query` out and return the result.
+        """Run `query` and return the result.
 
         Args:
             query: The question, 1-100,000 characters.
             material: The long text that the question is about, at most 2,000,000 bytes of UTF-8.
             strategy: Name of the strategy; None leaves the choice to the agent or the server.
-            config: A configuration message, or a mapping that `strategy` gives a meaning to.
+            config: A configuration message, or a mapping with the fields of the message for `strategy`.
             agent: A registered agent whose strategies apply.
             agent_capabilities: Capabilities that narrow the choice.
-            budget: Bounds on what the execution may spend.
-            request_id: The same id with the same request finds the same execution; made up if None.
-            trace_view: How much of the steps the result carries.
+            budget: Limits on the spending of the execution.
+            request_id: Idempotency key: the same id with the same request finds the same execution; random if None.
+            trace_view: The level of detail of the steps in the result.
             timeout_s: Deadline of this call in seconds.
         """
         task = requests.reasoning_task(
@@ -143,7 +143,7 @@ class AsyncClient:
         reconnect: bool | ReconnectPolicy = False,
         timeout_s: float | None = None,
     ) -> AsyncReasoningStream:
-        """Work `query` out and stream every step; the arguments that `reason` has mean the same.
+        """Run `query` and stream every step; arguments with the same names as those of `reason` mean the same.
 
         Args:
             query: The question.
@@ -154,10 +154,10 @@ class AsyncClient:
             agent_capabilities: See `reason`.
             budget: See `reason`.
             request_id: See `reason`.
-            include_deltas: Also stream text as the model writes it, between the steps.
-            keep_running: Let the execution go on when the stream is left or cut, so that `resume` can follow it.
-            reconnect: Resume by itself after the connection broke; needs `keep_running`. Steps are never seen
-                twice, deltas may be.
+            include_deltas: Also stream the text of the model as it is generated, between the steps.
+            keep_running: Continue the execution if the stream ends early or breaks, so that `resume` can follow it.
+            reconnect: Resume automatically if the connection breaks; needs `keep_running`. Steps are never
+                repeated, deltas may be.
             timeout_s: Deadline of the whole stream in seconds.
         """
         if reconnect and not keep_running:
@@ -193,7 +193,7 @@ class AsyncClient:
         return self._stream(request, reconnect=reconnect, timeout_s=timeout_s)
 
     async def list_strategies(self, *, timeout_s: float | None = None) -> reasoning_pb.ListStrategiesResponse:
-        """Return all strategies that are enabled, with the model behind them and its warnings."""
+        """Return all enabled strategies, with the server's model and its warnings."""
         everything = reasoning_pb.ListStrategiesResponse()
         request = reasoning_pb.ListStrategiesRequest()
         while True:
@@ -217,7 +217,7 @@ class AsyncClient:
         return await self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
 
     async def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
-        """Cancel a running execution and return it; what it did so far is kept."""
+        """Cancel a running execution and return it; its partial result is kept."""
         request = reasoning_pb.CancelExecutionRequest(execution_id=execution_id)
         return (await self._link.answer(self._link.reasoning.CancelExecution, request, timeout_s)).execution
 
@@ -242,7 +242,7 @@ class AsyncClient:
             request.page_token = page.next_page_token
 
     async def delete_execution(self, execution_id: str, *, timeout_s: float | None = None) -> None:
-        """Forget an execution and its content; a running one is cancelled first."""
+        """Delete an execution and its content; a running one is cancelled first."""
         request = reasoning_pb.DeleteExecutionRequest(execution_id=execution_id)
         await self._link.answer(self._link.reasoning.DeleteExecution, request, timeout_s)
 
@@ -278,17 +278,17 @@ class AsyncClient:
         """Register an agent or replace its card.
 
         Args:
-            card: An `AgentCard`, a card as JSON text, which is kept byte for byte, or as a mapping.
-            agent_id: May be left out where a small card carries `id`.
-            ttl_s: Seconds that the entry lives without being registered again; None until deleted.
-            etag: If set, the entry must exist with it.
+            card: An `AgentCard`, JSON text (stored byte for byte), or a mapping.
+            agent_id: May be omitted if a small card has an `id`.
+            ttl_s: Seconds until the entry expires unless it is registered again; None means never.
+            etag: If set, the entry must exist with this etag.
             timeout_s: Deadline of this call in seconds.
         """
         request = requests.register_request(card, agent_id=agent_id, ttl_s=ttl_s, etag=etag)
         return (await self._link.answer(self._link.agents.RegisterAgent, request, timeout_s)).agent
 
     async def delete_agent(self, agent_id: str, *, etag: str = "", timeout_s: float | None = None) -> None:
-        """Remove an agent from the directory; with `etag` only if it did not change since."""
+        """Remove an agent from the directory; with `etag`, only if the entry still has that etag."""
         request = agents_pb.DeleteAgentRequest(agent_id=agent_id, etag=etag)
         await self._link.answer(self._link.agents.DeleteAgent, request, timeout_s)
 

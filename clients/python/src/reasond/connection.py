@@ -1,4 +1,4 @@
-"""How a client reaches its server: target, token, TLS, deadline, and the channel arguments that follow."""
+"""The connection of a client: target, token, TLS, deadline, and the resulting channel arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """Certificates in PEM. Without roots, those that gRPC brings along are trusted.
+    """Certificates in PEM. Without roots, the root certificates of gRPC are trusted.
 
     A client certificate needs both its chain and its key.
     """
@@ -49,7 +49,7 @@ class TlsOptions:
 
 
 class ConnectionArguments(TypedDict, total=False):
-    """The arguments of a client's constructor that the environment can give."""
+    """The arguments of a client's constructor that can come from the environment."""
 
     target: str
     token: str | None
@@ -60,7 +60,7 @@ class ConnectionArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What both clients know about the way to their server; raises ValueError where it cannot work."""
+    """The connection settings of both clients; raises ValueError if they are invalid."""
 
     target: str
     tls: TlsOptions | bool
@@ -73,7 +73,7 @@ class Connection:
         if not self.target.strip():
             raise ValueError("target must be an address such as '127.0.0.1:50051' or 'dns:///host:443'")
         if self.target.lower().startswith(("http://", "https://")):
-            # gRPC would take the scheme for a name, and ask for the address of that.
+            # gRPC would try to resolve the scheme as a host name.
             raise ValueError(f"target is a host and a port, such as '127.0.0.1:50051', not the URL {self.target!r}")
         checked_timeout(self.timeout_s)
         if self.has_token and self.tls is False and not (self.allow_plaintext_token or is_local(self.target)):
@@ -84,7 +84,7 @@ class Connection:
             raise ValueError(message)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Return the credentials of the channel, None for plain text."""
+        """Return the credentials of the channel, None for plaintext."""
         if self.tls is False:
             return None
         tls = TlsOptions() if self.tls is True else self.tls
@@ -96,13 +96,13 @@ class Connection:
             "grpc.primary_user_agent": "reasond-python",
             "grpc.keepalive_time_ms": 30_000,
             "grpc.keepalive_timeout_ms": 10_000,
-            # 0: pings go on while the server is silent, which is when they are needed
+            # 0: no limit on pings while the server sends no data, which is when they are needed
             "grpc.http2.max_pings_without_data": 0,
             "grpc.initial_reconnect_backoff_ms": 250,
-            # a restarted server is found again before the next one of a rolling restart has drained (drain_delay_s, 5)
+            # in a rolling restart, reconnects to a restarted server before the next one has drained (drain_delay_s, 5)
             "grpc.max_reconnect_backoff_ms": 2000,
             "grpc.max_receive_message_length": _MAX_MESSAGE_BYTES,
-            # a request above this buffer (256 KiB unless told) is sent once and never retried
+            # a request larger than this buffer (default 256 KiB) is never retried
             "grpc.per_rpc_retry_buffer_size": _MAX_MESSAGE_BYTES,
             "grpc.service_config": json.dumps(service_config(is_balanced=has_many_addresses(self.target))),
         }
@@ -125,16 +125,16 @@ def checked_timeout(timeout_s: float) -> float:
 
 
 def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
-    """Return the service config (gRFC A6): retries of what is safe to retry, and where calls go if `is_balanced`.
+    """Return the service config (gRFC A6): retries of safe calls, and load balancing if `is_balanced`.
 
-    Reason and ReasonIterations carry a request id, so that a second attempt finds the first one's execution;
-    a stream is retried only before its first message. Lists and look-ups change nothing and CancelExecution
-    changes nothing twice. RegisterAgent, DeleteAgent and DeleteExecution are left to the caller: after a lost
-    answer their second attempt would fail with ETAG_MISMATCH or NOT_FOUND.
+    Reason and ReasonIterations have a request id, so that a retry finds the execution of the first attempt; a
+    stream is retried only before its first message. Lists and look-ups change nothing, and CancelExecution is
+    idempotent. RegisterAgent, DeleteAgent and DeleteExecution are not retried: after a lost response, a retry
+    would fail with ETAG_MISMATCH or NOT_FOUND.
 
-    Retries stop when half of the tokens of the throttle are used up. They are as many as gRPC allows, so that a server
-    that ends does not use them up with the calls that were on their way to it. Calls that are balanced go in turn to
-    the addresses whose health is SERVING.
+    Retries stop when half of the tokens of the retry throttle are spent. The throttle has as many tokens as gRPC
+    allows, so that the failed calls to a stopping server do not spend them. Balanced calls go in turn to the addresses
+    whose health is SERVING.
     """
     policy = {
         "maxAttempts": 3,
@@ -155,7 +155,7 @@ def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
 
 
 def has_many_addresses(target: str) -> bool:
-    """Return whether `target` may stand for several servers: a name to look up, or a list of addresses."""
+    """Return whether `target` may mean several servers: a DNS name or a list of addresses."""
     return target.startswith("dns:") or "," in target
 
 
@@ -178,7 +178,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def authorization(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that carries `token`, none for an empty one; the value is never shown in an error."""
+    """Return the metadata with `token`, empty for an empty token; errors never show the token."""
     token = token.strip()
     if not token:
         return ()
@@ -190,7 +190,7 @@ def authorization(token: str) -> tuple[tuple[str, str], ...]:
 def arguments_from(environ: Mapping[str, str]) -> ConnectionArguments:
     """Read REASOND_TARGET, _TOKEN, _TLS, _CA_FILE, _TIMEOUT_S and _ALLOW_PLAINTEXT_TOKEN; raise ValueError.
 
-    A CA file turns TLS on. Variables that are unset or empty leave the constructor's defaults.
+    A CA file turns TLS on. For unset or empty variables, the constructor's defaults apply.
     """
     arguments: ConnectionArguments = {}
     if target := environ.get("REASOND_TARGET", "").strip():

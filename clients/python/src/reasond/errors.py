@@ -1,21 +1,21 @@
-"""What calls raise: typed errors, read from the `google.rpc.Status` that the server sends with a failure.
+"""The errors of calls: typed errors, parsed from the `google.rpc.Status` of a failed call.
 
     ReasondError
     ├── InvalidRequestError       a field is missing or out of range; `violations` names it
     ├── StrategyError             no such strategy, not offered by the agent, or none named
     ├── AuthenticationError       the token is missing, wrong or expired
     ├── PermissionDeniedError     the token lacks a permission
-    ├── ResourceExhaustedError    a rate, a budget, a size or the store's room is used up
+    ├── ResourceExhaustedError    a rate, budget, size or storage limit was reached
     ├── UnavailableError          nothing was spent; try again later
-    ├── NotFoundError             no such execution or agent, or its log is no longer kept
-    ├── ConflictError             the request id or etag stands for something else
-    ├── ModelError                the language model did not do its part
+    ├── NotFoundError             no such execution or agent, or its log is no longer stored
+    ├── ConflictError             the request id was used before, or the etag has changed
+    ├── ModelError                the language model failed
     ├── DeadlineExceededError     the deadline of the call passed
-    ├── CallCancelledError        somebody else than the awaiting task cancelled the call
+    ├── CallCancelledError        the call was cancelled, but not by the waiting task
     └── InternalError             a fault of the server
 
-The class follows the status code, except where `reason`, the name of an `ErrorReason` without its prefix, says it more
-exactly: those of strategies and models have classes of their own whatever their code.
+The status code decides the class, unless `reason`, the name of an `ErrorReason` without its prefix, is more specific:
+reasons of strategies and models have their own classes, whatever the code is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NANOS = 1e9
 
 
 class Violation(NamedTuple):  # same name: what the server raises, as the client raises it
-    """One thing that is wrong with a request: the path of the field and what would be right."""
+    """One problem of a request: the path of the field and a description of valid values."""
 
     field: str
     description: str
@@ -47,12 +47,12 @@ class ReasondError(Exception):  # same name: what the server raises, as the clie
     """Base of all errors of this package.
 
     Attributes:
-        message: What is wrong and what to do about it, in the server's words.
+        message: The problem and the remedy, as the server describes them.
         reason: Name of an `ErrorReason` without its prefix, such as "STRATEGY_NOT_FOUND"; the name of
-            the status code where the answer did not come from reasond.
+            the status code if the response did not come from reasond.
         code: The gRPC status.
-        violations: The fields that are wrong, if any.
-        retry_after: Seconds to wait before trying again; None where waiting does not help.
+        violations: The invalid fields, if any.
+        retry_after: Seconds to wait before a retry; None if waiting does not help.
         metadata: Limits and names for programs.
         execution_id: The execution whose partial result `get_execution` returns, or None.
     """
@@ -98,7 +98,7 @@ class PermissionDeniedError(ReasondError):
 
 
 class ResourceExhaustedError(ReasondError):
-    """A rate, a token budget, a message size or the store's room is used up."""
+    """A limit of rate, token budget, message size or storage was reached."""
 
 
 class UnavailableError(ReasondError):
@@ -106,15 +106,15 @@ class UnavailableError(ReasondError):
 
 
 class NotFoundError(ReasondError):
-    """No such execution or agent for this caller, or its log is no longer kept."""
+    """No such execution or agent for this caller, or its log is no longer stored."""
 
 
 class ConflictError(ReasondError):
-    """The request id stands for another request, or the resource changed since its etag was read."""
+    """The request id was used for a different request, or the resource changed since its etag was read."""
 
 
 class ModelError(ReasondError):  # same name: what the server raises, as the client raises it
-    """The language model did not do its part; `execution_id` leads to what was done before."""
+    """The language model failed; `execution_id` identifies the partial result."""
 
 
 class DeadlineExceededError(ReasondError):
@@ -122,14 +122,14 @@ class DeadlineExceededError(ReasondError):
 
 
 class CallCancelledError(ReasondError):
-    """The call was cancelled by something else than the task that waits for it, such as `close()`."""
+    """The call was cancelled, but not by the task that waits for it; for example by `close()`."""
 
 
 class InternalError(ReasondError):  # same name: what the server raises, as the client raises it
     """A fault of the server; its log has the cause."""
 
 
-# Reasons whose class is not that of their status code, by how they begin.
+# Reasons whose class differs from that of their status code, by prefix.
 _CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
     {
         "STRATEGY_": StrategyError,
@@ -164,7 +164,7 @@ _CLASS_BY_CODE: Final[Mapping[grpc.StatusCode, type[ReasondError]]] = MappingPro
 
 @dataclass(slots=True)
 class _Details:
-    """What the details of a status say, as far as they are known here."""
+    """The known details of a status."""
 
     reason: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
@@ -172,12 +172,12 @@ class _Details:
     retry_after: float | None = None
 
     def read(self, detail: Any) -> None:  # noqa: ANN401 - google.protobuf.any_pb2.Any, typed by its methods
-        """Take over one detail; kinds that are not known are passed over."""
+        """Store one detail; unknown kinds are ignored."""
         info = error_details_pb2.ErrorInfo()
         request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
         if detail.Unpack(info):
-            # A proxy may add details of its own, whose reasons mean something else.
+            # A proxy may add its own details, with reasons of another meaning.
             if info.domain == DOMAIN:
                 self.reason = info.reason
                 self.metadata = dict(info.metadata)
@@ -188,7 +188,7 @@ class _Details:
 
 
 def _details_of(trailing: Iterable[tuple[str, str | bytes]]) -> _Details:
-    """Read the rich status of `trailing`; a damaged one counts as far as it could be read."""
+    """Read the rich status of `trailing`; of a damaged one, the readable part."""
     details = _Details()
     raw = next((value for key, value in trailing if key == _DETAILS_KEY), b"")
     try:
@@ -203,7 +203,7 @@ def _details_of(trailing: Iterable[tuple[str, str | bytes]]) -> _Details:
 def error_of(
     code: grpc.StatusCode | None, message: str | None, trailing: Iterable[tuple[str, str | bytes]] | None
 ) -> ReasondError:
-    """Return the error for a status, its message and the trailing metadata that came with it."""
+    """Return the error for a status, its message and its trailing metadata."""
     code = code or grpc.StatusCode.UNKNOWN
     details = _details_of(trailing or ())
     by_reason = (kind for start, kind in _CLASS_BY_REASON.items() if details.reason.startswith(start))

@@ -1,4 +1,4 @@
-"""How far a stream of events has come, and when and how it is taken up again after a cut."""
+"""The progress of an event stream, and its resumption after a broken connection."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CallT = TypeVar("CallT", bound="Cancellable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconnectPolicy:
-    """How often and after which waits a cut stream is taken up again.
+    """The number of attempts to resume a broken stream, and the waits between them.
 
-    `max_attempts` counts attempts in a row that brought no event. The wait doubles from
-    `initial_backoff_s` up to `max_backoff_s`, less up to a half of it by `jitter` (0.0-1.0); a longer
-    wait that the server asks for is kept, up to a minute.
+    `max_attempts` limits consecutive attempts without an event. The wait doubles from `initial_backoff_s` up to
+    `max_backoff_s` (seconds); `jitter` (0.0-1.0) shortens it by up to a half. A longer wait that the server
+    requests is used, up to a minute.
     """
 
     max_attempts: int = 6
@@ -45,7 +45,7 @@ class ReconnectPolicy:
 
 
 class Cancellable(Protocol):
-    """A call, as far as leaving it needs to know it."""
+    """A call that can be cancelled."""
 
     def cancel(self) -> bool:
         """Cancel the call; return whether it still ran."""
@@ -53,7 +53,7 @@ class Cancellable(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """What a stream has shown so far; shared by the stream and the generator that feeds it."""
+    """The state of a stream; shared by the stream and its generator."""
 
     start: ReasonIterationsRequest
     policy: ReconnectPolicy | None
@@ -71,20 +71,20 @@ class Progress:
         self.last_sequence = self.start.resume.after_sequence
 
     def close(self) -> None:
-        """End the stream: cancel its call, and let no other begin."""
+        """End the stream: cancel its call and allow no other."""
         self.is_closed = True
         if self.call is not None:
             self.call.cancel()
 
     def adopt(self, call: CallT) -> CallT:
-        """Take over the next call of the stream; one that comes after the end is cancelled."""
+        """Set the current call of the stream; a call after the end is cancelled."""
         self.call = call
         if self.is_closed:
             call.cancel()
         return call
 
     def note(self, event: ReasonIterationsResponse) -> None:
-        """Take over what `event` says."""
+        """Update the state from `event`."""
         self.failures = 0
         self.execution_id = event.execution_id or self.execution_id
         self.last_sequence = max(self.last_sequence, event.sequence)
@@ -92,7 +92,7 @@ class Progress:
             self.result = event.completed
 
     def remaining_s(self) -> float | None:
-        """Return the seconds until the deadline; its time starts to run when this is first asked."""
+        """Return the seconds until the deadline; the time starts with the first call of this method."""
         if self.timeout_s is None:
             return None
         if self.deadline is None:
@@ -100,7 +100,7 @@ class Progress:
         return self.deadline - time.monotonic()
 
     def next_request(self) -> ReasonIterationsRequest:
-        """Return what to send now: the start until an event came, afterwards the place that was reached.
+        """Return the next request: the start request before the first event, then a request to resume.
 
         Raises:
             CallCancelledError: The stream was closed.
@@ -117,7 +117,7 @@ class Progress:
         )
 
     def wait_before_retry(self, error: ReasondError) -> float | None:
-        """Return the seconds to wait before taking the stream up again after `error`, None to give up."""
+        """Return the seconds to wait before resuming the stream after `error`, None to give up."""
         error.execution_id = error.execution_id or self.execution_id or None
         is_cut = error.code is grpc.StatusCode.UNAVAILABLE or error.reason == "SLOW_CONSUMER"
         if self.policy is None or self.result is not None or not is_cut or self.failures >= self.policy.max_attempts:
@@ -131,7 +131,7 @@ class Progress:
 
 
 def policy_of(reconnect: bool | ReconnectPolicy) -> ReconnectPolicy | None:  # noqa: FBT001 - a flag or its details
-    """Return the policy that `reconnect` stands for."""
+    """Return the policy for `reconnect`."""
     if isinstance(reconnect, bool):
         return ReconnectPolicy() if reconnect else None
     return reconnect

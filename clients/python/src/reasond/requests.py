@@ -1,4 +1,4 @@
-"""Builds the request messages that both clients send, from plain arguments."""
+"""Builds the request messages of both clients from plain arguments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reasoning_task(
     agent_capabilities: Iterable[str],
     budget: Budget | None,
 ) -> ReasoningTask:
-    """Return the task; raises ValueError or TypeError where `config` does not fit the strategy."""
+    """Return the task; raises ValueError or TypeError if `config` does not fit the strategy."""
     task = ReasoningTask(
         query=query,
         material=material,
@@ -139,7 +139,7 @@ def _enum_number(field_name: str, enum: EnumDescriptor, text: str) -> int:
 
 
 def request_id_or_new(request_id: str | None) -> str:
-    """Return `request_id`, or a new one, so that the retry of a lost call finds its execution."""
+    """Return `request_id`, or a new one, so that a retry of a lost call finds its execution."""
     return str(uuid.uuid4()) if request_id is None else request_id
 
 
@@ -169,7 +169,7 @@ def resume_request(
 
 
 def register_request(card: Card, *, agent_id: str, ttl_s: float | None, etag: str) -> RegisterAgentRequest:
-    """Return the request of RegisterAgent; text is sent as it stands, a mapping as JSON."""
+    """Return the request of RegisterAgent; text is sent unchanged, a mapping as JSON."""
     request = RegisterAgentRequest(agent_id=agent_id, etag=etag)
     if isinstance(card, AgentCard):
         request.card.CopyFrom(card)

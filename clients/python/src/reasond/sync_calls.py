@@ -1,4 +1,4 @@
-"""The calls of the blocking client: its channel, the token and answer of each call, and streams of events."""
+"""The calls of the blocking client: its channel, the token and response of each call, and event streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class SyncCall(Protocol):
-    """A call that blocks for its events."""
+    """A call that blocks until its next event."""
 
     def __iter__(self) -> Iterator[ReasonIterationsResponse]:
         """Wait for the events; raises grpc.RpcError."""
@@ -42,7 +42,7 @@ OpenSyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], Sync
 
 
 class SyncLink:
-    """Carries the calls of one `Client`, from any thread."""
+    """Makes the calls of one `Client`, from any thread."""
 
     def __init__(self, connection: Connection, token: Token | None) -> None:
         self.connection = connection
@@ -72,8 +72,8 @@ class SyncLink:
     def answer(
         self, method: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT], request: RequestT, timeout_s: float | None
     ) -> ResponseT:
-        """Call `method` and return its answer; raises ReasondError where it fails."""
-        # a future, because a plain call that Ctrl-C interrupts would go on on the server
+        """Call `method` and return its response; raises ReasondError if the call fails."""
+        # a future, because a plain call would continue on the server after Ctrl-C
         call = method.future(request, timeout=self.connection.deadline_s(timeout_s), metadata=self._metadata())
         try:
             return call.result()
@@ -83,7 +83,7 @@ class SyncLink:
             call.cancel()
 
     def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> SyncCall:
-        """Begin a call of ReasonIterations that ends after `seconds`."""
+        """Start a call of ReasonIterations with a deadline in `seconds`."""
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=self._metadata())
 
     def _raise_if_closed(self) -> None:
@@ -104,32 +104,32 @@ def _channel(connection: Connection) -> grpc.Channel:
 class ReasoningStream(Iterator[ReasonIterationsResponse]):
     """Events of one execution; made by `Client.reason_iterations` and `Client.resume`.
 
-    The call starts with the first event that is asked for. `for event in stream` cancels it as soon as the
-    loop is left, in whatever way; inside `with stream:` the loop may be left and entered again, and the call is
-    cancelled at the end of the block. Cancelling the call cancels the execution, unless it was started with
+    The call starts when the first event is requested. `for event in stream` cancels it when the loop ends, for
+    any reason; inside `with stream:` the loop may be left and entered again, and the call is cancelled at the end
+    of the block. Cancelling the call cancels the execution, unless it was started with
     `keep_running`.
     """
 
     def __init__(self, open_call: OpenSyncCall, progress: Progress) -> None:
         self._progress = progress
-        # As in AsyncReasoningStream, the generator does not know this object, so that an abandoned stream is
-        # finalized, and its call cancelled, at once.
+        # As in AsyncReasoningStream, the generator does not refer to this object, so that an abandoned stream is
+        # finalized and its call cancelled at once.
         self._events = _events(open_call, progress)
         self._is_entered = False
 
     @property
     def execution_id(self) -> str:
-        """The execution; empty until its first event came."""
+        """The id of the execution; empty until the first event."""
         return self._progress.execution_id
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence number that was seen, for `resume`."""
+        """The last sequence number that was received, for `resume`."""
         return self._progress.last_sequence
 
     @property
     def result(self) -> Reasoning | None:
-        """The result, once the execution ended; partial where it failed or was cancelled."""
+        """The result after the end of the execution; partial if it failed or was cancelled."""
         return self._progress.result
 
     def __enter__(self) -> Self:
@@ -156,7 +156,7 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
     def close(self) -> None:
         """Cancel the call, if it still runs; another thread that waits for an event gets CallCancelledError."""
         self._progress.close()
-        with contextlib.suppress(ValueError):  # another thread is inside; the cancelled call lets it go
+        with contextlib.suppress(ValueError):  # another thread waits inside; the cancelled call ends its wait
             self._events.close()
 
 

@@ -147,7 +147,7 @@ class Calibration:
 
 
 def _drift(calibration: Calibration) -> Calibration:
-    """Return the same line, a little less certain; `replace` would take three times as long, for every call."""
+    """Return the same line with larger variances, without `replace`, which would take three times as long per call."""
     return Calibration(
         constant=calibration.constant,
         slope=calibration.slope,

@@ -200,7 +200,7 @@ class TiktokenCounter(EncodedCounter):
         self._encoding = encoding
 
     def _count(self, text: str) -> int:
-        # `encode` raises where a text names a special token.
+        # `encode` raises an error if a text has the name of a special token.
         return len(self._encoding.encode_ordinary(text))
 
     def _measure_head(self, text: str, tokens: int) -> int:

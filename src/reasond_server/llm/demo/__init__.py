@@ -1,9 +1,9 @@
 """The embedded demo model: fixed rules behind the port of a language model, so that no key is needed to try the server.
 
-It works out arithmetic, percentages and interest, answers questions about a text with sentences of it, judges thoughts
-and calls a calculator. It understands nothing and says so. The way of a call: `demo_model` streams, `prompt` reads the
-last user message, `writing` decides what is answered, `computation` (over `arithmetic` and `numerals`) works it out,
-`extraction` finds it in the text. Nothing outside this package knows these rules.
+It computes arithmetic, percentages and interest, answers questions about a text with sentences of the text, judges
+thoughts, and calls a calculator. It has no understanding, and its answers have a warning. `demo_model` streams a reply,
+`prompt` reads the last user message, `writing` selects the kind of reply, `computation` (with `arithmetic` and
+`numerals`) computes, and `extraction` finds sentences. Nothing outside this package depends on these rules.
 """
 
 from reasond_server.llm.demo.demo_model import DemoModel

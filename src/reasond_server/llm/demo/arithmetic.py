@@ -1,6 +1,6 @@
-"""Arithmetic expressions in symbols or in words, worked out exactly with fractions; never `eval`.
+"""Arithmetic expressions in symbols or in words, computed exactly with fractions; never with `eval`.
 
-sum      = product (("+" | "-") product)*          a bare percentage is taken of what stands before it
+sum      = product (("+" | "-") product)*          a bare percentage is a share of the value before it
 product  = signed (("*" | "/" | "of" | "mod") signed)*
 signed   = ("-" | "+" | "sqrt" | "double" | ...) signed | power
 power    = postfix ["^" signed]
@@ -81,7 +81,7 @@ class NotArithmeticError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A value, the operations that led to it, and the currency sign that stood in the expression."""
+    """A value, the steps of its computation, and the currency sign of the expression."""
 
     value: Fraction
     steps: tuple[str, ...]
@@ -89,11 +89,11 @@ class Evaluation:
 
 
 def evaluate(text: str) -> Evaluation:
-    """Work out the expression `text`, which may use words ("17 times 23", "half of 90").
+    """Compute the expression `text`, which may use words ("17 times 23", "half of 90").
 
     Raises:
-        NotArithmeticError: the text is something else.
-        UncomputableError: it is arithmetic, but has no result or exceeds a limit.
+        NotArithmeticError: the text is not an arithmetic expression.
+        UncomputableError: the expression has no result or exceeds a limit.
     """
     if len(text) > MAX_CHARACTERS:
         if not _LETTER.search(text) and any(map(str.isdigit, text)):
@@ -123,7 +123,7 @@ class _Operand:
 
 
 class _Parser:
-    """Recursive descent over lexemes with a bound on the depth."""
+    """A recursive-descent parser of lexemes with limited depth."""
 
     def __init__(self, text: str) -> None:
         self._lexemes = _read_lexemes(text)
@@ -213,7 +213,7 @@ class _Parser:
         return _Operand((Fraction(1) if number is None else number) * (part or 1))
 
     def _parse_number(self) -> Fraction | None:
-        """Consume a numeral, number words, or both ("2.5 million")."""
+        """Consume a numeral, number words, or both ("2.5 million"); return None if there are none."""
         numeral = self._peek()
         start = numeral if isinstance(numeral, Fraction) else None
         self._at += start is not None
@@ -229,12 +229,12 @@ class _Parser:
         return self._lexemes[self._at + 1] if self._at + 1 < len(self._lexemes) else None
 
     def _parse_part(self) -> Fraction | None:
-        """Consume the name of a part, in the singular or plural."""
+        """Consume the name of a part, singular or plural; return None if there is none."""
         word = self._take(*_PARTS, *(f"{part}s" for part in _PARTS), "halves").removesuffix("s")
         return Fraction(1, _PARTS.get(word, 2)) if word else None
 
     def _note(self, operator: str, left: Fraction, right: Fraction) -> Fraction:
-        """Work out one operation and write it down."""
+        """Compute one operation and record it as a step."""
         value = check_size(_apply(operator, left, right))
         self._steps.append(f"{show_term(left)} {operator} {show_term(right)} = {show_number(value)}")
         return value
@@ -260,7 +260,7 @@ def _raise(base: Fraction, exponent: Fraction) -> Fraction:
         if exponent < 0:
             raise UncomputableError("division by zero has no result")
         return Fraction(int(exponent == 0))
-    # Estimated before it is computed: 9^9^9 would take all memory before any limit could refuse it.
+    # The size is estimated first: computing 9^9^9 would use all memory before a limit could refuse it.
     digits = (math.log10(abs(base.numerator)) - math.log10(base.denominator)) * float(
         min(abs(exponent), Fraction(10**12))
     )
@@ -277,7 +277,7 @@ def _raise(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def _take_root(value: Fraction) -> Fraction:
-    """Return the square root, exactly if it is a fraction."""
+    """Return the square root, exactly if it is rational."""
     if value < 0:
         raise UncomputableError("the square root of a negative number is not a real number")
     root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))

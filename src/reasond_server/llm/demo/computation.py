@@ -42,14 +42,14 @@ _PERCENT = r"(?:%|per ?cent(?:age)?)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """An answer and the steps that lead to it, each one sentence or equation."""
+    """An answer and its steps; each step is one sentence or equation."""
 
     steps: tuple[str, ...]
     answer: str
 
 
 def compute(question: str) -> Worked | None:
-    """Work `question` out, None if it is not a computation; one without a result gets an answer that says why."""
+    """Compute `question`; return None if it is not a computation. Without a result, the answer explains why."""
     if len(question) > _MAX_CHARACTERS:
         return None
     try:
@@ -61,13 +61,13 @@ def compute(question: str) -> Worked | None:
 
 
 def _strip_frame(question: str) -> str:
-    """Return the question without its polite frame: "Please tell me, what is 2 + 2?" becomes "2 + 2"."""
+    """Return the question without polite phrases: "Please tell me, what is 2 + 2?" becomes "2 + 2"."""
     text = " ".join(question.lower().split())
     start = 0
     while match := _LEAD_IN.match(text, start):
         start = match.end()
     text = text[start:]
-    # The search is anchored to a short end, because looking everywhere would be quadratic on blanks.
+    # Only the end is searched, because a search of the whole text would take quadratic time on white space.
     body, end = text[:-40], text[-40:]
     return body + _TRAILER.sub("", end)
 
@@ -81,14 +81,14 @@ def _read_expression(text: str) -> Worked:
             return _work_out_list(match)
     evaluation = evaluate(text)
     if not evaluation.steps and "%" not in text:
-        raise NotArithmeticError  # a bare number is no question
+        raise NotArithmeticError  # a bare number is not a question
     return Worked(steps=evaluation.steps, answer=show(evaluation.value, evaluation.currency))
 
 
 def _work_out_list(match: re.Match[str]) -> Worked:
-    """Work out the sum, product, difference, quotient or average of a list."""
+    """Compute the sum, product, difference, quotient or average of a list."""
     items = [evaluate(item) for item in _SEPARATOR.split(match["items"])]
-    if len(items) < 2:  # noqa: PLR2004 - a list has two items at least
+    if len(items) < 2:  # noqa: PLR2004 - a list has at least two items
         raise NotArithmeticError
     word, currency = match["word"], next((item.currency for item in items if item.currency), "")
     sign = {"product": "*", "difference": "-", "quotient": "/"}.get(word, "+")
@@ -100,13 +100,13 @@ def _work_out_list(match: re.Match[str]) -> Worked:
 
 
 def _work_out_share(match: re.Match[str]) -> Worked:
-    """Work out what percentage `part` is of `whole`."""
+    """Compute which percentage of `whole` is `part`."""
     part, whole = evaluate(match["part"]), evaluate(match["whole"])
     return _work_out_percentage(part.value, whole.value)
 
 
 def _work_out_change(match: re.Match[str]) -> Worked:
-    """Work out by what percentage a value changed."""
+    """Compute the percentage by which a value changed."""
     old, new = evaluate(match["old"]), evaluate(match["new"])
     difference = new.value - old.value
     worked = _work_out_percentage(difference, old.value)
@@ -122,7 +122,7 @@ def _work_out_percentage(part: Fraction, whole: Fraction) -> Worked:
 
 
 def _build_change(sign: int) -> Callable[[re.Match[str]], Worked]:
-    """Return what adds (`sign` 1) or takes off (-1) a percentage."""
+    """Return a function that adds (`sign` 1) or subtracts (`sign` -1) a percentage."""
 
     def work(match: re.Match[str]) -> Worked:
         base, rate = evaluate(match["base"]), evaluate(match["rate"])
@@ -194,7 +194,7 @@ _MAX_INTEREST_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loan:
-    """The figures of the question; `rate` is per year, `time` in years."""
+    """The numbers of the question; `rate` is per year, `time` in years."""
 
     principal: Fraction
     currency: str
@@ -205,12 +205,12 @@ class _Loan:
 
 
 def read_interest(question: str) -> Worked | None:
-    """Work out a question about interest, None if `question` is not one.
+    """Compute a question about interest; return None if `question` is not one.
 
-    The question must hold exactly one amount, one rate and one time, so that no figure goes unread.
+    The question must have exactly one amount, one rate and one time, so that no number is ignored.
 
     Raises:
-        UncomputableError: the figures are beyond what can be stated to the cent.
+        UncomputableError: the numbers are too large for a result exact to the cent.
     """
     text = " ".join(question.lower().split())
     if len(text) > _MAX_INTEREST_CHARACTERS or not _INTENT.search(text) or _UNSUPPORTED.search(text):
@@ -234,7 +234,7 @@ def _read_loan(text: str) -> _Loan | None:
     if len(rates) != 1 or len(times) != 1:
         return None
     rate, time = rates[0], times[0]
-    # Rate and time are blanked out, so that none of their figures is taken for the amount.
+    # Rate and time are replaced with spaces, so that none of their numbers is read as the amount.
     rest = _blank(_blank(text, rate), time)
     amounts = list(_AMOUNT.finditer(rest))
     if len(amounts) != 1:
@@ -260,7 +260,7 @@ def _blank(text: str, match: re.Match[str]) -> str:
 
 
 def _find_frequency(text: str) -> tuple[int, str]:
-    """Return how often a year interest is added, and the word for it."""
+    """Return how many times a year interest is added, and the word for it."""
     return next(((count, name) for pattern, count, name in _FREQUENCIES if pattern.search(text)), (1, "annually"))
 
 
@@ -287,7 +287,7 @@ def _compute_balance(loan: _Loan) -> Fraction:
     """Return the balance, rounded to the cent.
 
     Raises:
-        UncomputableError: it has more than 40 digits.
+        UncomputableError: the balance has more than 40 digits.
     """
     with localcontext() as context:
         context.prec = _DIGITS

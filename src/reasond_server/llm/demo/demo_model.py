@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 _PIECES_PER_TURN = 8
-# As many are read in a millisecond, and threads for them would keep 2 MB.
+# This many characters are read in a millisecond; threads for such prompts would use 2 MB of memory.
 _SHORT_CHARACTERS = 2048
 _WARNING = (
     "answered by the embedded demo model, which follows fixed rules; provider in the [llm] section of config.toml "
@@ -29,15 +29,15 @@ _WARNING = (
 
 
 class DemoModel:
-    """Works out arithmetic, percentages and interest, answers questions about a text by extraction, says so otherwise.
+    """Computes arithmetic, percentages and interest, and answers questions about a text by extraction.
 
-    It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
-    user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
-    Candidates that it is shown are judged by rule (`demo.writing`).
-    Where a calculator is offered it has each step of a computation worked out there (`demo.writing`).
+    Other questions are refused. It is deterministic: the same request gives the same events. `temperature` has no
+    effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
+    `WordPieceCounter`, one by one. It judges candidates by fixed rules, and calls a calculator, if offered, for each
+    step of a computation (`demo.writing`).
 
     Args:
-        token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
+        token_delay_s: pause after each token, in seconds, so that people can watch; 0 writes at full speed.
         context_window: most tokens of prompt and output together.
     """
 
@@ -53,7 +53,7 @@ class DemoModel:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """One sentence that tells every reader what answered."""
+        """One sentence which says that the demo model answered."""
         return (_WARNING,)
 
     @property
@@ -63,7 +63,7 @@ class DemoModel:
 
     @property
     def has_native_tools(self) -> bool:
-        """Whether it takes tools: it calls an offered calculator."""
+        """Always True: it calls an offered calculator."""
         return True
 
     @property
@@ -72,17 +72,17 @@ class DemoModel:
         return self._counter
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what `counter` counts, which is exact here."""
+        """Return the count of `counter`, which is exact for this model."""
         return self._counter.count_prompt(messages)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there are no connections."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Write the reply token by token; `max_tokens` is shortened to what the window leaves.
+        """Write the reply token by token; `max_tokens` is reduced to the room in the window.
 
         Raises:
-            ContextExhaustedError: the prompt alone is larger than the window.
+            ContextExhaustedError: the prompt exceeds the window.
         """
         prompt_tokens, room, pieces, call = await self._prepare_beside(request)
         stop = StopFilter(request.stop)
@@ -112,11 +112,11 @@ class DemoModel:
     async def _prepare_beside(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
         if sum(len(message.content) for message in request.messages) <= _SHORT_CHARACTERS:
             return self._prepare(request)
-        # Ranking a long text takes many milliseconds, in which every other call would stand still.
+        # Ranking a long text takes many milliseconds and would block the event loop.
         return await asyncio.to_thread(self._prepare, request)
 
     def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
-        """Return the prompt's tokens, the most that may be written, the pieces of the whole reply, and a call in it."""
+        """Return the prompt's tokens, the most output tokens, the pieces of the whole reply, and its tool call."""
         prompt_tokens = self._counter.count_prompt(request.messages)
         room = self._context_window - prompt_tokens
         if room < 0:
@@ -134,5 +134,5 @@ class DemoModel:
         return prompt_tokens, room, self._counter.split(reply), None
 
     def _tokens_of(self, call: ToolCall | None) -> int:
-        """Return what writing `call` costs."""
+        """Return the output tokens of `call`."""
         return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)

@@ -1,7 +1,7 @@
-"""Answers by extraction: a text cut into sentences, ranked by what a question asks.
+"""Answers by extraction: a text is split into sentences, which are ranked by their relevance to a question.
 
-The rank is BM25 as SQLite's FTS5 computes it, over word stems. Languages that put no blanks between words are one long
-word to it: there it finds nothing and says so.
+The rank is BM25 over word stems, computed by SQLite's FTS5. In languages without spaces between words it finds nothing,
+because a whole sentence is one word for FTS5.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _ABBREVIATION = re.compile(
     r"\.[\"'”\u2019)\]_]{0,4}\s+$",
 )
 _LOOK_BACK = 16
-# How a strategy marks that the middle of a long question is shown elsewhere.
+# The mark of a strategy in a long question whose middle is shown elsewhere.
 _LEFT_OUT = "\n[...]\n"
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of `text`, verbatim but on one line each; none is longer than 800 characters.
+    """Return the sentences of `text`, unchanged but each on one line and with at most 800 characters.
 
-    A blank line ends a sentence, an abbreviation ("Mr.", "Fig. 3.", an initial) does not. Marks of code fences
-    are left out, so that a sentence that is quoted cannot open one.
+    A blank line ends a sentence; an abbreviation ("Mr.", "Fig. 3.", an initial) does not. Code fence marks are removed,
+    so that a quoted sentence cannot open a fence.
     """
     found: list[str] = []
     for paragraph in _PARAGRAPH.split(_FENCE.sub("\n", text)):
@@ -59,7 +59,7 @@ def _split(paragraph: str) -> list[str]:
 
 
 def _cut_long(sentence: str) -> list[str]:
-    """Return `sentence`, cut between words where it is too long."""
+    """Return `sentence`, split between words if it is too long."""
     parts: list[str] = []
     while len(sentence) > MAX_SENTENCE_CHARACTERS:
         cut = sentence.rfind(" ", 1, MAX_SENTENCE_CHARACTERS)
@@ -70,10 +70,10 @@ def _cut_long(sentence: str) -> list[str]:
 
 
 def split_question(question: str) -> tuple[str, str]:
-    """Return what `question` asks and the text around it.
+    """Return the actual question in `question`, and the text around it.
 
-    What is asked stands at the end or at the beginning: the last paragraph that holds a question mark in a long
-    question, or the first; inside a single paragraph the last or the first sentence that ends with one.
+    The actual question is at the end or at the beginning. In several paragraphs, it is the last or the first one if
+    that has a question mark. In a single paragraph, it is the last or the first sentence if that ends with one.
     """
     paragraphs = [part.strip() for part in _PARAGRAPH.split(question.replace(_LEFT_OUT, "\n\n")) if part.strip()]
     if len(paragraphs) > 1:
@@ -114,7 +114,7 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedSentence:
-    """A sentence, its place among those that were ranked, and its score (higher is better, above 0)."""
+    """A sentence, its position among the ranked sentences, and its score (above 0, higher is better)."""
 
     sentence: str
     position: int
@@ -122,20 +122,20 @@ class RankedSentence:
 
 
 def find_content_words(question: str) -> list[str]:
-    """Return the words of `question` that carry its content, lower case, at most 48."""
+    """Return at most 48 words of `question` that are not function words, in lower case."""
     words = dict.fromkeys(word for word in _WORD.findall(question.casefold()) if word not in _FUNCTION_WORDS)
     return list(words)[:_MAX_TERMS]
 
 
 def rank(candidates: Sequence[str], words: Sequence[str], *, limit: int) -> list[RankedSentence]:
-    """Return the up to `limit` candidates that bear on `words`, best first; of equals the earlier first.
+    """Return at most `limit` candidates that are relevant to `words`, best first; in a tie, the earlier one first.
 
-    The score is BM25 times the share of the words that the sentence has: among few candidates, as in notes, BM25
-    alone takes a word that most of them have for one that says nothing.
+    The score is BM25 times the share of the words that the sentence has. BM25 alone gives almost no weight to a word
+    that most candidates have, which is wrong for few candidates, as in notes.
 
     Args:
-        candidates: sentences; a sentence that occurs twice counts once, and one that is part of another not at all.
-        words: as from `find_content_words`; each is matched by its stem (Porter), literally otherwise.
+        candidates: sentences; duplicates count once, and a sentence that is a part of another one is dropped.
+        words: words from `find_content_words`, matched by their stems (Porter).
         limit: most sentences to return.
     """
     if not words or not candidates:
@@ -153,23 +153,23 @@ def rank(candidates: Sequence[str], words: Sequence[str], *, limit: int) -> list
 
 
 def count_shared(text: str, words: Sequence[str]) -> int:
-    """Return how many of `words` stand in `text`, by their stems."""
+    """Return how many of `words` are in `text`, by their stems."""
     with closing(_build_index([text])) as connection:
         return round(_measure_shares(connection, words, {0}).get(0, 0.0) * len(words))
 
 
 def _build_index(sentences: Sequence[str]) -> sqlite3.Connection:
-    """Return a database in memory that holds `sentences`, row ids counted from 0."""
+    """Return an in-memory database of `sentences`, with row ids from 0."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE sentence USING fts5(body, tokenize = 'porter unicode61')")
-    # A lone surrogate has no UTF-8 form; the index gets a mark in its place, the answer the original.
+    # A lone surrogate has no UTF-8 form, so the index has "?" in its place; the answer has the original.
     rows = ((place, text.encode("utf-8", "replace").decode()) for place, text in enumerate(sentences))
     connection.executemany("INSERT INTO sentence (rowid, body) VALUES (?, ?)", rows)
     return connection
 
 
 def _score(connection: sqlite3.Connection, words: Sequence[str], *, pool: int) -> dict[int, float]:
-    """Return BM25 by row for the `pool` best rows that have any of `words`."""
+    """Return the BM25 scores by row of the `pool` best rows that have any of `words`."""
     query = " OR ".join(map(_quote, words))
     return dict(
         connection.execute(
@@ -180,7 +180,7 @@ def _score(connection: sqlite3.Connection, words: Sequence[str], *, pool: int) -
 
 
 def _measure_shares(connection: sqlite3.Connection, words: Sequence[str], places: set[int]) -> Mapping[int, float]:
-    """Return for each of `places` which share of `words` it has."""
+    """Return the share of `words` in each row of `places`."""
     counts = Counter(
         place
         for word in words
@@ -191,10 +191,10 @@ def _measure_shares(connection: sqlite3.Connection, words: Sequence[str], places
 
 
 def _quote(word: str) -> str:
-    """Return `word` as a string of the query language, so that no word is taken for syntax."""
+    """Return `word` as a string of the query language, so that it is not parsed as syntax."""
     return f'"{word}"'
 
 
 def _drop_parts(ranked: list[RankedSentence]) -> list[RankedSentence]:
-    """Drop sentences that are part of another one in the list."""
+    """Drop sentences that are a part of another one in the list."""
     return [one for one in ranked if not any(one.sentence in other.sentence for other in ranked if other is not one)]

@@ -1,4 +1,4 @@
-"""Numbers as people write them: read exactly into fractions, written back with their currency, and found in texts."""
+"""Numbers in texts: reading them as exact fractions, writing them with their currency, and finding them."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _HYPHENATED = re.compile(rf"\b({'|'.join(_TENS)})-({'|'.join(_SMALL[1:10])})\b")
 
 
 class UncomputableError(ArithmeticError):
-    """A computation that was understood and has no result, or none within the limits; says why in a sentence."""
+    """A valid computation without a result within the limits; the error text is the reason."""
 
 
 def check_size(value: Fraction) -> Fraction:
     """Return `value`.
 
     Raises:
-        UncomputableError: it has more than about 800 digits before or after its fraction bar.
+        UncomputableError: the numerator or the denominator has more than about 800 digits.
     """
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
         raise UncomputableError(f"a number on the way has more than {2 * MAX_DIGITS} digits")
@@ -66,7 +66,7 @@ def read_numeral(text: str) -> Fraction:
     """Return the value of a text that matches `NUMERAL`.
 
     Raises:
-        UncomputableError: it has more than 400 digits.
+        UncomputableError: the number has more than 400 digits.
     """
     plain = text.replace(",", "")
     number = Decimal(plain) if len(plain) <= MAX_DIGITS else None
@@ -76,7 +76,7 @@ def read_numeral(text: str) -> Fraction:
 
 
 def split_hyphens(text: str) -> str:
-    """Return `text` with "twenty-three" written as two words, so that no hyphen is taken for a minus."""
+    """Return `text` with "twenty-three" written as two words, so that the hyphen is not read as a minus."""
     return _HYPHENATED.sub(r"\1 \2", text)
 
 
@@ -88,7 +88,7 @@ def read_words(words: list[str], *, start: Fraction | None = None) -> Fraction:
         start: the value of a numeral before them, as in "2.5 million".
 
     Raises:
-        UncomputableError: the words name a number that is too large.
+        UncomputableError: the number is too large.
     """
     total, current = Fraction(0), start
     for word in words:
@@ -119,14 +119,14 @@ def show_number(value: Fraction) -> str:
 
 
 def show_term(value: Fraction) -> str:
-    """Return `value` for use inside a step: a simple fraction stays one."""
+    """Return `value` for a step; a simple fraction is written as a fraction."""
     if _count_places(value) is None and value.denominator <= _MAX_SHOWN_DENOMINATOR:
         return str(value)
     return show_number(value).removeprefix("about ")
 
 
 def show_money(value: Fraction, currency: str) -> str:
-    """Return an amount rounded to the cent, the currency sign before it.
+    """Return an amount rounded to the cent, with the currency sign before it.
 
     Raises:
         UncomputableError: the amount has more than 400 digits.
@@ -147,7 +147,7 @@ def show(value: Fraction, currency: str) -> str:
 
 
 def _count_places(value: Fraction) -> int | None:
-    """Return how many decimal places `value` has, None if they are many or without end."""
+    """Return the number of decimal places of `value`, None if they are many or infinite."""
     for places in range(_MAX_PLACES + 1):
         if 10**places % value.denominator == 0:
             return places
@@ -177,7 +177,7 @@ _TOLERANCE = 1e-9
 
 
 def to_decimal(value: Fraction) -> Decimal:
-    """Return `value` as exactly as the precision of the context allows."""
+    """Return `value` with the precision of the decimal context."""
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
@@ -187,12 +187,12 @@ def numbers_of(text: str) -> list[str]:
 
 
 def has_value(text: str, value: float) -> bool:
-    """Return whether one of the numbers in `text` stands for `value`."""
+    """Return whether one of the numbers in `text` is `value`, as `is_value` compares them."""
     return any(is_value(number, value) for number in numbers_of(text))
 
 
 def is_value(number: str, value: float) -> bool:
-    """Return whether `number` is `value`: exactly if it is whole, else as far as its decimals show it."""
+    """Return whether `number` is `value`: exactly if it is an integer, else within its decimal places."""
     places = len(number.partition(".")[2])
     most = 0.51 * 10.0**-places if places else 0.0
     return math.isclose(float(number), value, rel_tol=_TOLERANCE, abs_tol=most)

@@ -1,9 +1,9 @@
-"""What the demo model reads in a prompt: tagged sections of the last user message, or a bare question.
+"""Parsing of the demo model's prompt: tagged sections of the last user message, or a bare question.
 
-Each tag stands alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and
-their closing tags. Each `<passage number="1">` is a candidate to be judged. After the name a tag may carry a mark
-of small letters; then only the closing tag with the same mark ends the section. Text outside the sections is
-instruction for other models and is not read.
+Each tag is alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and their closing
+tags. Each `<passage number="1">` is a candidate to be judged. A tag may have a mark of small letters after its name;
+then only the closing tag with the same mark ends the section. Text outside the sections has instructions for other
+models and is ignored.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The sections; empty if absent. `segment` of `segment_count` is being read if there is a passage (else 0).
+    """The sections; a missing section is empty. `segment` and `segment_count` belong to the passage, 0 without one.
 
-    `candidates` are texts to be judged, in their order; they are no passage.
+    `candidates` are the texts to be judged, in order; they are not in `passage`.
     """
 
     question: str = ""
@@ -44,9 +44,9 @@ class Prompt:
 
 
 def read_prompt(messages: Sequence[Message]) -> Prompt:
-    """Return the sections of the last user message that has a question, or all of the last one as the question."""
+    """Return the sections of the last user message with a question section, else the last one as the question."""
     said = [message.content for message in messages if message.role is Role.USER]
-    # What is said between two calls of one question, such as that the answer is due, has no sections.
+    # Messages between two calls of one question, such as a demand for the answer, have no sections.
     content = next((one for one in reversed(said) if _HAS_QUESTION.match(one)), said[-1] if said else "")
     sections: dict[str, list[str]] = {}
     segment = segment_count = 0

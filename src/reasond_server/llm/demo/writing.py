@@ -1,12 +1,12 @@
-"""What the demo model writes: an answer or findings, points for candidates, or a call of the calculator.
+"""Replies of the demo model: an answer, findings, points for candidates, or a call of the calculator.
 
-An answer is reasoning, then `<answer>…</answer>` or `<continue>…</continue>`, within a limit of tokens.
+A reply is reasoning, then `<answer>…</answer>` or `<continue>…</continue>`, within a limit of tokens.
 
-Candidates are judged by what it can work out: one that says the result is right, one that says another result, or an
-equation that does not hold, is wrong. Of everything else it knows only how many of the question's words a thought has,
-and never gives more than 6 of 10 points for that: sharing words is no sign of being right.
+Candidates are judged by computation. A candidate with the right result is right; a candidate with another result, or
+with a false equation, is wrong. Any other candidate is judged by its number of words from the question, with at most 6
+of 10 points, because shared words do not show that it is right.
 
-A calculator that is offered is called once for each step of a computation; the answer is what it returned.
+If a calculator is offered, it is called once for each step of a computation, and its result is the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SILENCE = "The text does not say."
 NO_FINDINGS = "No findings yet."
 
 _MAX_FINDINGS = 6
-# Within the smallest carryover of bounded_context, 512 tokens, so that no finding is cut in half.
+# Less than the smallest carryover of bounded_context, 512 tokens, so that no finding is cut.
 _MAX_FINDINGS_TOKENS = 360
 _MAX_ANSWER_SENTENCES = 3
 _CLOSE_TO_BEST = 0.8
@@ -55,10 +55,10 @@ _RESERVED = re.compile(r"<(?=\s*/?\s*(?:answer|continue|question|notes|material|
 
 
 def write_reply(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) -> str:
-    """Return the whole reply to `prompt`, within `max_tokens` if it can be.
+    """Return the whole reply to `prompt`, within `max_tokens` if possible.
 
-    An answer whose best sentence alone is longer is returned whole: the limit then cuts it before its closing tag,
-    and half an answer does not pass for one. Findings are cut to fit.
+    If the best sentence of an answer alone exceeds the limit, the answer is returned whole. The limit then cuts it
+    before its closing tag, so that it does not count as a complete answer. Findings are cut to fit.
     """
     writer = _Writer(counter, max_tokens)
     if prompt.candidates:
@@ -77,7 +77,7 @@ def write_reply(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) -> st
 
 
 def _read_notes(notes: str) -> list[str]:
-    """Return the sentences of the carryover, without what this model wrote around them."""
+    """Return the sentences of the carryover, without this model's own reasoning and tags."""
     lines = (_OWN_TAG.sub("", line).strip() for line in notes.splitlines())
     return split_sentences("\n\n".join(line for line in lines if not _OWN_REASONING.fullmatch(line)))
 
@@ -89,7 +89,7 @@ def _write_worked(worked: Worked, writer: _Writer) -> str:
 
 
 def _write_judgement(prompt: Prompt, writer: _Writer) -> str:
-    """Give points in the forms that are asked for: `N` for one candidate, `1: N, 2: N` for several."""
+    """Return a reply with points in the requested format: `N` for one candidate, `1: N, 2: N` for several."""
     judged = judge(prompt.question, prompt.candidates)
     reasoning = "\n".join(f"{number}: {reason}." for number, (_, reason) in enumerate(judged, start=1))
     if len(judged) == 1:
@@ -99,19 +99,19 @@ def _write_judgement(prompt: Prompt, writer: _Writer) -> str:
 
 
 def _write_findings(prompt: Prompt, words: Sequence[str], noted: Sequence[str], writer: _Writer) -> str:
-    """Keep the best of what was noted and what this passage says."""
+    """Return a reply with the best sentences of the notes and of the passage."""
     best = rank([*noted, *split_sentences(prompt.passage)], words, limit=_MAX_FINDINGS)
     old = set(noted)
     new = sum(one.sentence not in old for one in best)
     what = "1 new sentence bears" if new == 1 else f"{new} new sentences bear"
     reasoning = f"Segment {prompt.segment} of {prompt.segment_count}: {what} on the question."
     lines = [one.sentence for one in best] or [NO_FINDINGS]
-    # Best last, because what is carried to the next window is the tail of the notes.
+    # Best last, because the tail of the notes is carried to the next window.
     return writer.write(reasoning, "continue", lines, best_last=True, body_tokens=_MAX_FINDINGS_TOKENS)
 
 
 def _write_answer(words: Sequence[str], candidates: Sequence[str], writer: _Writer) -> str:
-    """Answer with the best sentence, and with those that are nearly as good."""
+    """Return an answer with the best sentence and those with nearly the same score."""
     best = rank(candidates, words, limit=_MAX_ANSWER_SENTENCES)
     shown = ", ".join(words[:_MAX_SHOWN_WORDS])
     if not best:
@@ -122,7 +122,7 @@ def _write_answer(words: Sequence[str], candidates: Sequence[str], writer: _Writ
 
 
 class _Writer:
-    """Fits a reply into a number of tokens: drops the least sentences, then the reasoning."""
+    """Fits a reply into a number of tokens: it drops the worst sentences, then the reasoning."""
 
     def __init__(self, counter: TokenCounter, max_tokens: int) -> None:
         self._counter = counter
@@ -131,7 +131,7 @@ class _Writer:
     def write(
         self, reasoning: str, tag: str, lines: Sequence[str], *, best_last: bool = False, body_tokens: int | None = None
     ) -> str:
-        """Return the reply; `lines` come best first, and at least one of them is kept."""
+        """Return the reply; `lines` are ordered best first, and at least one of them is kept."""
         kept = [_RESERVED.sub("&lt;", line) for line in lines]
         for lead in dict.fromkeys((f"{reasoning}\n" if reasoning else "", "")):
             room = self._max_tokens - self._counter.count_text(f"{lead}<{tag}></{tag}>")
@@ -145,7 +145,7 @@ class _Writer:
         return f"{lead}<{tag}>{body}</{tag}>"
 
     def _select_fitting(self, lines: Sequence[str], limit: int) -> list[str]:
-        """Return the longest beginning of `lines` that fits into `limit` tokens, a line break counted for each."""
+        """Return as many of the first `lines` as fit into `limit` tokens, with a line break after each."""
         fitting: list[str] = []
         for line in lines:
             limit -= self._counter.count_text(line) + 1
@@ -170,7 +170,7 @@ _EQUATION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Equation:
-    """An equation as it stands in a thought, its right side, and whether it holds."""
+    """An equation of a thought, its right side, and whether it is true."""
 
     text: str
     right: str
@@ -178,7 +178,7 @@ class _Equation:
 
 
 def judge(question: str, candidates: Sequence[str]) -> list[tuple[int, str]]:
-    """Return for each candidate its points, 0 to 10, and the reason in a few words."""
+    """Return the points of each candidate, 0 to 10, with a short reason."""
     asked, _ = split_question(question)
     worked = compute(asked)
     words = find_content_words(asked)
@@ -227,14 +227,14 @@ _RESULT = re.compile(r'"result":("?)(-?[\d.]+(?:e[+-]?\d+)?)\1', re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What is written, and the call that follows it; none with an answer."""
+    """The text of a reply, and the tool call after it; None for an answer."""
 
     text: str
     call: ToolCall | None = None
 
 
 def choose_act(request: ChatRequest, prompt: Prompt) -> Act | None:
-    """Return what to do about a computation where a calculator is or was at hand; None to answer as without."""
+    """Return the reply to a computation if a calculator is offered or was called; None to answer without it."""
     is_offered = any(tool.name == CALCULATOR for tool in request.tools) and request.tool_choice != "none"
     results = list(_read_results(request.messages))
     if not is_offered and not results:
@@ -256,7 +256,7 @@ def choose_act(request: ChatRequest, prompt: Prompt) -> Act | None:
 
 
 def _to_expression(step: str) -> str:
-    """Return the left side of a step as an expression of the calculator, empty if it is none."""
+    """Return the left side of a step as an expression for the calculator, empty if that is not possible."""
     left, equals, _ = step.partition(" = ")
     text = _ROOT.sub(r"sqrt(\1)", left.strip()).replace(",", "").replace("% of ", " / 100 * ")
     text = re.sub(r"[$€£¥]", "", text.replace(" of ", " * ").replace("^", "**"))
@@ -264,7 +264,7 @@ def _to_expression(step: str) -> str:
 
 
 def _read_results(messages: Sequence[Message]) -> Iterator[float | None]:
-    """Yield the results of the calculator in order; None for one that failed or cannot be read."""
+    """Yield the results of the calculator in order; None for a failed or unreadable result."""
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
     for message in messages:
         if message.role is Role.TOOL and names.get(message.tool_call_id) == CALCULATOR:

@@ -238,7 +238,7 @@ class WaitLimits:
     """Limits every wait of one attempt.
 
     Only waiting is measured, so a slow consumer does not use up the model's time. Only content restarts the idle time,
-    so keep-alives do not hold a dead call open.
+    so keep-alives do not keep a dead call open.
     """
 
     def __init__(self, *, timeouts: Timeouts, deadline: Deadline, monotonic: Callable[[], float]) -> None:
@@ -252,7 +252,7 @@ class WaitLimits:
         """Return the seconds that are left to wait.
 
         Raises:
-            WaitLimitError: none are left.
+            WaitLimitError: no time is left.
         """
         left = min(self._left_s, self._deadline.compute_left_s())
         if left <= 0:

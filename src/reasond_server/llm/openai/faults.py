@@ -63,7 +63,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
 class UpstreamFaultError(Exception):
-    """A call of a model server went wrong; stays inside the adapter.
+    """A call of a model server failed; this error stays inside the adapter.
 
     Attributes:
         error: the caller's error if no part of the answer was accepted.

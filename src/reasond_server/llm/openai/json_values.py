@@ -75,7 +75,7 @@ def _parse_with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
 
 
 def _find_fault(data: bytes) -> str:
-    """Return what is wrong with `data`, which could not be parsed."""
+    """Return the reason why `data` could not be parsed."""
     try:
         json.loads(data)
     except (json.JSONDecodeError, UnicodeDecodeError):

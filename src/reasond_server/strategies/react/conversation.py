@@ -118,7 +118,7 @@ class Conversation:
         last.made = None
 
     def say(self, text: str) -> None:
-        """Add a message of ours after the last cycle."""
+        """Add our message `text` after the last cycle."""
         if self._cycles:
             last = self._cycles[-1]
             last.said = f"{last.said}\n{text}".strip()

@@ -173,8 +173,8 @@ class TreeRun:
         """Return the answered leaf with the best path; in a tie, one with the most frequent answer among the best.
 
         Paths are compared by the score of their weakest thought, then by the score of their leaf. With the leaf's score
-        alone, a longer search would be worse: with many leaves below badly judged thoughts, one of them is probably
-        overrated.
+        alone, a longer search would be worse: the more leaves there are below thoughts with low scores, the more likely
+        one of them is overrated.
         """
         leaves = self.search.solutions
         worth = {leaf.node_id: (min(node.score for node in leaf.path), leaf.score) for leaf in leaves}
