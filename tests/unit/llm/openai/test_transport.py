@@ -231,6 +231,6 @@ async def test_a_refused_request_is_no_pattern_for_later_ones() -> None:
 
 
 def headers_of(asked: Conversation) -> set[tuple[str, str]]:
-    """Return the headers of a request, names in lower case."""
+    """Return the headers of a request with their names in lower case."""
     lines = asked.head.strip().split("\r\n")[1:]
     return {(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)}
