@@ -1,4 +1,4 @@
-"""Two runners on one store: what one leaves behind, the other goes on with or ends."""
+"""Two runners on one store: the second resumes or ends the executions that the first left."""
 
 import asyncio
 from contextlib import aclosing
@@ -210,7 +210,7 @@ async def test_a_wish_to_keep_a_run_survives_the_death_of_the_process(servers: S
 
 
 class OnFile(Servers):
-    """One process after the other on one file."""
+    """Processes that open the same file one after the other."""
 
     def __init__(self, time: ManualClock, assign: Assign, folder: Path) -> None:
         super().__init__(time, assign)

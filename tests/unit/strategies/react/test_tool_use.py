@@ -1,4 +1,4 @@
-"""Tools within their share of the window: what is shortened, in which order, and what is refused."""
+"""Tools within their share of the window: which are shortened, in which order, and which are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_offer_that_fits_is_taken_as_it_is_and_another_is_shortened_without_c
     shortened = fit_offer(large, counter=ByteCounter(), window=None)
     assert shortened.specs == fit_specs(large.specs, counter=ByteCounter(), window=None)
     assert len(shortened.whole) < MOST_TOOL_TOKENS < len(large.whole)
-    # Each of them is within its bound, and they are together too large for a share of this window.
+    # Each tool is within its own bound, but together they exceed the share of this window.
     many = Offers().make([spec(f"t{place}", words=500) for place in range(3)])
     told = fit_offer(many, counter=ByteCounter(), window=6_400)
     assert told.specs == fit_specs(many.specs, counter=ByteCounter(), window=6_400) != many.specs
