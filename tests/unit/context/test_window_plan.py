@@ -1,4 +1,4 @@
-"""The plan of the windows: sizes add up, every text has its place, what cannot fit is refused with a remedy."""
+"""The plan of the windows: sizes add up, every text is in a window, and an error with a remedy if one cannot fit."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_border_between_whole_and_segments_is_a_quarter_left_to_write_in() -
         words += 1
     whole = plan(material="wall " * (words - 1))
     prompt = whole.build_prompt(next(whole.list_windows()), notes="")
-    # The plan reckons with the longest instructions, which the first window need not have.
+    # The plan counts the longest instructions, and the first window may have shorter ones.
     assert 768 - 20 <= COUNTER.count_prompt(prompt) <= 768
 
 
@@ -228,7 +228,7 @@ NUMBERS = count()
 
 
 class Flattering:
-    """Counts words well and signs not at all; and everything `divisor` times too low."""
+    """Counts too few tokens: divides by `divisor`, and ignores signs if it is blind."""
 
     def __init__(self, *, divisor: int = 1, is_blind: bool = False) -> None:
         self._divisor = divisor
@@ -254,7 +254,7 @@ class Flattering:
 
 
 class Served(FunctionModel):
-    """A model whose server counts in truth, unless it tells nothing, while the counter at hand does not."""
+    """A model whose server counts exactly, unless `tell` returns None; its own counter is not exact."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ def passages(model: Served) -> str:
 
 
 def note_window(request: ChatRequest) -> str:
-    """Notes that differ from window to window, so that no run repeats itself."""
+    """Return notes that differ in every window, so that no run repeats itself."""
     return f"<continue>seen {len(request.messages[-1].content)} {next(NUMBERS)}</continue>"
 
 

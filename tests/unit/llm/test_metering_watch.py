@@ -33,7 +33,7 @@ REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="?")], max_token
 
 def build_observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
     told, seconds = Told(), count()
-    model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # of all kinds
+    model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # replies of every type
     return MeteredModel(
         model=model, budget=Budget(max_model_calls=1), observer=told, monotonic=lambda: float(next(seconds))
     ), told

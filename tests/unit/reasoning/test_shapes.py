@@ -134,7 +134,7 @@ def test_a_step_is_refused_in_the_name_of_its_strategy() -> None:
     with pytest.raises(InternalError, match="strategy 'mine' yielded a TreeStep that cannot be kept: depth is a str"):
         require_step(Step(detail=but(NODE, depth="x"), answer_found=False, metrics=COT), strategy="mine")
     with pytest.raises(InternalError, match="answer_found is neither True nor False"):
-        require_step(Step(detail=Thought(text="x"), answer_found=but, metrics=COT), strategy="mine")  # type: ignore[arg-type]  # so be it
+        require_step(Step(detail=Thought(text="x"), answer_found=but, metrics=COT), strategy="mine")  # type: ignore[arg-type]  # a wrong type is the case
 
 
 def test_an_outcome_is_refused_for_its_metrics_too() -> None:

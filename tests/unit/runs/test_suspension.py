@@ -249,7 +249,7 @@ async def test_what_is_cancelled_first_is_not_suspended_and_what_is_suspended_fi
     other = await runner.start(house.kind.create((UNTIL_CALLED,)))
     run = runner.find_live(other.execution_id)
     assert run is not None
-    while run.phase is not Phase.SUSPENDED:  # noqa: ASYNC110 - nothing tells of a phase
+    while run.phase is not Phase.SUSPENDED:  # noqa: ASYNC110 - no event reports a phase
         await asyncio.sleep(0)
     run.cancel()
     await run.wait_for_end()

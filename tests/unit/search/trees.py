@@ -71,7 +71,7 @@ class WrittenTree:
         finally:
             self.open -= 1
 
-    def bound_cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the ports give it
+    def bound_cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port declares it
         return Cost(model_calls=1, tokens=self.tokens)
 
     async def propose(self, node: Node[str], *, count: int) -> Proposals[str]:
@@ -113,7 +113,7 @@ class WrittenEvaluator:
         self.divide = tree.divide
         self.judge = tree.judge
 
-    def bound_cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port gives it
+    def bound_cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port declares it
         times = 1 if self._tree.is_comparing else count
         return Cost(
             model_calls=times, tokens=times * self._tree.tokens, resources={"checks": count * self._tree.checks}

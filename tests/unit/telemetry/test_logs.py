@@ -252,7 +252,7 @@ def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> N
 
 def apart(*handlers: logging.Handler) -> logging.Logger:
     """Return a separate logger, outside the tree of loggers."""
-    log = logging.Logger("reasond.told")  # noqa: LOG001 - as said
+    log = logging.Logger("reasond.told")  # noqa: LOG001 - outside the tree on purpose
     for handler in handlers:
         log.addHandler(handler)
     return log

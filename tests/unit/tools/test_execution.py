@@ -48,7 +48,7 @@ def call(arguments: str = "{}", *, name: str = "echo", call_id: str = "c1") -> T
 
 
 def box(*tools: Tool, max_calls: int | None = None, **limits: float) -> RunToolbox:
-    return RunToolbox(tools=tools, limits=ToolLimits(**limits), max_calls=max_calls)  # type: ignore[arg-type]  # of either kind
+    return RunToolbox(tools=tools, limits=ToolLimits(**limits), max_calls=max_calls)  # type: ignore[arg-type]  # the limits are int and float
 
 
 def message_of(result: ToolResult) -> str:
