@@ -64,12 +64,19 @@ QUESTIONS: Final = {
 
 # Decision 0025: one pass is measured by the sent prompts, and the prompt's share includes every fence.
 # "failed": the estimate of the interrupted call includes the offered tools.
+# "unread": the tags around the notes of a last call are no part of the answer, nor of the thought.
 _OTHER_FIGURES: Final = {
     "failed": (
         ('"input_tokens": "416"', '"input_tokens": "1447"'),
         ('"input_tokens": 416', '"input_tokens": 1447'),
         ('"total_tokens": "431"', '"total_tokens": "1462"'),
         ('"total_tokens": 431', '"total_tokens": 1462'),
+    ),
+    "unread": (
+        (
+            "<continue>Round 1: the wall has 1 gates.</continue>",
+            "Round 1: the wall has 1 gates.",
+        ),
     ),
     "windows": (
         ('"attention_pct": 15.748606671786558', '"attention_pct": 18.99967922619489'),

@@ -43,7 +43,7 @@ async def health_of(listening: Listening, service: str = "") -> str:
 
 
 async def wait_for_health(listening: Listening, *, is_serving: bool = False) -> None:
-    """Wait until the health service does not say SERVING; until it does with `is_serving`."""
+    """Wait until the health service reports SERVING with `is_serving`, and another status without it."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         request, serving = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse.SERVING
@@ -117,7 +117,7 @@ async def test_an_http_connection_is_not_kept_in_the_drain() -> None:
 
 
 async def refusal_of(client: AsyncClient) -> ReasondError:
-    """Ask until the server cannot be called any more, and return why."""
+    """Call the server until a call fails, and return the error."""
     while True:
         try:
             await client.list_strategies()
@@ -150,7 +150,7 @@ async def test_with_no_strategy_enabled_the_server_starts_and_refuses_clearly() 
 
 @pytest.fixture
 def socket(tmp_path: Path) -> Iterator[Path]:
-    """A place for a Unix socket, which must be gone afterwards."""
+    """A path for a Unix socket, which the server must remove."""
     tmp_path.chmod(0o700)
     yield tmp_path / "grpc.sock"
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""How long something is waited for by a loop that is awake, and by one that stands still."""
+"""The limit of a wait, in an event loop that runs and in one that is blocked."""
 
 import asyncio
 import threading

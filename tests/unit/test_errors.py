@@ -144,13 +144,13 @@ def test_to_wait_does_not_change_how_an_execution_ended() -> None:
 
 
 def test_the_time_to_retry_stands_with_the_reasons_alone() -> None:
-    """Whoever raises an error passes a time that it worked out, never a number."""
+    """Code that raises an error passes a computed retry time, never a literal number."""
     sources = (Path(errors.__file__).parent).rglob("*.py")
     assert [path.name for path in sources if re.search(r"retry_after_s=[0-9]", path.read_text("utf-8"))] == []
 
 
 class BrandNewError(errors.LimitError):
-    """What a release adds: this class, and a value in errors.proto."""
+    """A reason as a release would add it: this class, and a value in errors.proto."""
 
     declaration = Reason("BRAND_NEW", "RESOURCE_EXHAUSTED", -32050, remedy="Wait.", is_quota=True, retry_after_s=3.0)
 

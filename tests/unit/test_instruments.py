@@ -1,4 +1,4 @@
-"""Which settings count, where what is counted can be read, and which words labels may hold."""
+"""The settings that turn on counting, the place to read the metrics, and the allowed values of labels."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_an_own_listener_asks_for_a_token_where_others_reach_it_unless_the
 ) -> None:
     chosen = settings(metrics={"on_http": False} | own, server={"tls": "terminated-upstream"})
     assert page_of(chosen, measure(chosen).counting, GATE) is None
-    # As it is called by the server: what it would listen at is not for a test to open to the network.
+    # Call the app without its listener, because a test must not open a port to the network.
     transport = httpx.ASGITransport(app=listener(chosen)._app)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
         assert (await client.get("/metrics")).status_code == status

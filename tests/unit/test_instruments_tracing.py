@@ -1,4 +1,4 @@
-"""What the settings say of tracing, and who is told of traces by default."""
+"""The settings of tracing, and the servers that receive the trace context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the stores are, what opening them leaves behind, and what it loads."""
+"""The place of each store, the files that opening it leaves behind, and the modules that it loads."""
 
 import os
 import sqlite3
@@ -144,7 +144,7 @@ async def test_under_dev_everything_is_in_memory_unless_an_address_is_given(tmp_
 
 
 def seen_in(home: Path, *command: str | Path, environ: Mapping[str, str] = FREE) -> tuple[str, str]:
-    """Run a program with `home` as its only folder; return its output and what it imported."""
+    """Run a program in `home`, which is also its home folder; return its output and the log of its imports."""
     clean = {name: os.environ[name] for name in ("PATH",)} | {"PYTHONPROFILEIMPORTTIME": "1", "HOME": str(home)}
     done = subprocess.run(
         command, env={**clean, **environ}, cwd=home, capture_output=True, text=True, timeout=180, check=True

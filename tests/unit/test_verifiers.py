@@ -86,7 +86,7 @@ async def test_a_key_set_serves_beside_the_keys_of_the_configuration(tmp_path: P
         assert verification.signing is not None
         ours = sign(claims(), verification.signing, headers={"kid": "main"})
         assert (await verification.verifier.verify(ours)).subject == "alice"
-        # A secret is never looked for in a key set, nor one of its keys among the secrets.
+        # A secret is never looked up in the key set, and a key of the set is never looked up among the secrets.
         with pytest.raises(TokenInvalidError, match="algorithm that is not accepted"):
             await verification.verifier.verify(sign(claims(), MAIN, headers={"kid": "theirs"}))
         await verification.aclose()
@@ -104,7 +104,7 @@ async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) ->
 
 
 async def test_only_a_list_that_a_file_states_lets_anybody_in_again(tmp_path: Path) -> None:
-    """An editor, or a deployment, may leave the file empty or cut off for a moment, or for good."""
+    """An editor or a deployment may leave the file empty or truncated, for a moment or permanently."""
     peer = "spiffe://example.org/a"
     text = (
         '[server]\ntls = "files"\ntls_certificate = "c"\ntls_private_key = "k"\ntls_client_ca = "ca"\n'

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|action|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
+_CONTINUE_TAG = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}continue[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
 _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
@@ -326,3 +327,16 @@ class TagParser:
         else:
             self._text.append(text)
         return Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
+
+
+def parse_reply(text: str, *, kinds: Collection[TagKind], is_stop: bool) -> ParsedReply:
+    """Return what `TagParser` makes of a whole text."""
+    parser = TagParser(kinds=kinds)
+    parser.feed(text)
+    parser.close(is_stop=is_stop)
+    return parser.result
+
+
+def drop_continue_tags(text: str) -> str:
+    """Return `text` without `<continue>` and `</continue>`, for notes that are shown as an answer or a thought."""
+    return _CONTINUE_TAG.sub("", text) if "<" in text else text

@@ -141,7 +141,7 @@ def _is_tag_at(text: str, at: int) -> bool:
         if part.isspace():
             if folded.strip("/"):
                 break
-        elif part == "<":
+        elif part in {"<", "&"}:
             break
         else:
             folded += part

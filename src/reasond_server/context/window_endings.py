@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.replies import drop_continue_tags, parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
@@ -59,7 +60,7 @@ class EndingJudge:
 
     def decide(self, window: Window, reply: ModelReply) -> WindowEnding | None:
         """Return the ending if `reply` ends the run, else None."""
-        parsed = reply.parsed
+        parsed = _unwrap_notes(reply.parsed) if window.is_last else reply.parsed
         content = parsed.content.strip()
         answer = content if parsed.kind is TagKind.ANSWER else ""
         self.best = answer or self.best
@@ -88,6 +89,16 @@ class EndingJudge:
                 "model's reasoning effort."
             )
         return WindowEnding(answer=self.best, finish_reason=FinishReason.TRUNCATED, warning=warning)
+
+
+def _unwrap_notes(parsed: ParsedReply) -> ParsedReply:
+    """Return the reply of a last window: an answer within its notes is the answer, and no tag of notes is left."""
+    if parsed.kind is TagKind.ANSWER:
+        return parsed
+    inner = parse_reply(parsed.content, kinds=(TagKind.ANSWER,), is_stop=parsed.is_closed)
+    if inner.kind is not None:
+        return replace(parsed, kind=inner.kind, content=inner.content, is_closed=inner.is_closed)
+    return replace(parsed, text=drop_continue_tags(parsed.text), content=drop_continue_tags(parsed.content))
 
 
 def _is_untagged(parsed: ParsedReply) -> bool:

@@ -14,9 +14,11 @@ Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any
 - Every call may write C - (tokens of its prompt) - R, the last call C - (tokens of its prompt). `fit_windows` counts
   the prompts.
 
-A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. If that
-count leaves less than half of the reserve, the unread text is planned again with a stretched counter: there are more
-and shorter segments, and no text is left out. The question may then be shortened, and its middle read as material.
+A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. The first
+time its count is higher, it counts the frame too. If that is the first window, and C is too small for this frame, the
+run is refused before its first call. If a count leaves less than half of the reserve, the unread text is planned again,
+with the server's count of the frame and a counter that is stretched by what the texts of this window take: there are
+more and shorter segments, and no text is left out. The question may then be shortened, and its middle read as material.
 Notes fit carryover_size by the stretched counter, so they have less text.
 """
 
@@ -39,6 +41,7 @@ from reasond_server.types import CarryoverMode, ReadingProgress
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
+    from reasond_server.errors import ReasondError
     from reasond_server.llm.model import ChatModel, TokenCounter
 
 
@@ -187,11 +190,12 @@ def plan_windows(
     nonce: str,
     segments_before: int = 0,
     is_reading: bool = False,
+    frame_tokens: int = 0,
 ) -> WindowPlan:
     """Return the plan of a run. Time is linear in the texts; counting long texts is slow.
 
     With `is_reading` the material is read in segments even if it fits one window, because `segments_before` segments
-    of it were read already.
+    of it were read already. `frame_tokens` is the server's count of the frame; if it is 0, `counter` counts the frame.
 
     Some tokenizers give different counts for different nonces of one length. With them, a plan that just fits with one
     nonce may be refused with another. For the counters of this package, all nonces of one length have the same count.
@@ -201,7 +205,7 @@ def plan_windows(
             the material needs more than max_segments segments (the error has the necessary number).
     """
     rules = limits.rules
-    frame = _count_frame(counter, nonce, rules)
+    frame = (frame_tokens or counter.count_prompt(_find_frame(counter, nonce, rules))) + _JOINT_TOKENS
     free = _count_free(limits, frame)
     if free < _MIN_FREE_TOKENS:
         raise _refuse_chunk_size(limits, frame)
@@ -245,15 +249,15 @@ def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tu
     return (summary, summary + around + _JOINT_TOKENS) if summary >= FEWEST_SUMMARY_TOKENS else (0, 0)
 
 
-def _count_frame(counter: TokenCounter, nonce: str, rules: str) -> int:
-    """Return the tokens of the largest prompt without any content."""
+def _find_frame(counter: TokenCounter, nonce: str, rules: str) -> Sequence[Message]:
+    """Return the largest prompt without any content."""
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
     # An empty section would be left out, so the notes have one letter.
     prompts = (
         build_prompt(instructions=rules + kind, question="", nonce=nonce, notes="n", passage=widest)
         for kind in (_READ, _READ_LAST, _ANSWER_NOW)
     )
-    return max(map(counter.count_prompt, prompts)) + _JOINT_TOKENS
+    return max(prompts, key=counter.count_prompt)
 
 
 def _count_free(limits: WindowLimits, frame: int) -> int:
@@ -385,9 +389,11 @@ async def fit_windows(
     again.
 
     Raises:
-        ContextExhaustedError: a prompt leaves no room for output, even with very little material.
+        ContextExhaustedError: a prompt leaves no room for output, even with very little material, or the first one
+            leaves none for the notes.
     """
     counter, stretch, attempts, steps, is_again = model.counter, _UNIT, 0, 0, False
+    told_frame, counted_frame, is_begun = 0, 0, False
     windows: Iterator[Window] = plan.list_windows()
     while (window := next(windows, None)) is not None:
         window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
@@ -396,6 +402,11 @@ async def fit_windows(
         told = await model.count_exactly(messages)
         counted = model.counter.count_prompt(messages)
         tokens = counted if told is None else told
+        if not told_frame and tokens > counted:
+            told_frame, counted_frame = await _measure_frame(plan, model)
+            # A run that has begun goes on for as long as its prompts fit.
+            if told_frame and not is_begun:
+                _check_frame(told_frame, plan)
         room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
         if room >= least:
             held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
@@ -411,7 +422,7 @@ async def fit_windows(
                 is_exact=is_exact,
                 is_again=is_again,
             )
-            attempts = 0
+            attempts, is_begun = 0, True
             if is_again := must_repeat():
                 windows = chain((window,), windows)
             else:
@@ -420,15 +431,31 @@ async def fit_windows(
         attempts += 1
         if attempts > _MOST_ATTEMPTS:
             raise _refuse_window(tokens, plan)
-        found = -(-tokens * _UNIT // max(1, counted))
-        # The same stretch would give the same plan again, unless the calibration has changed.
-        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, stretch)
+        found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
+        # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
+        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
         counter = StretchedCounter(model.counter, thousandths=stretch)
-        plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens)
+        plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens, frame=told_frame)
         steps, windows = 0, plan.list_windows()
 
 
-async def _plan_rest(plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int) -> WindowPlan:
+async def _measure_frame(plan: WindowPlan, model: ChatModel) -> tuple[int, int]:
+    """Return the frame's tokens by the server and by the model's counter; zeros if the server does not count it."""
+    messages = _find_frame(model.counter, plan.nonce, plan.limits.rules)
+    told = await model.count_exactly(messages)
+    return (0, 0) if told is None else (told, model.counter.count_prompt(messages))
+
+
+def _check_frame(told: int, plan: WindowPlan) -> None:
+    """Raise ContextExhaustedError if a frame of `told` tokens leaves too little of a window."""
+    frame = told + _JOINT_TOKENS
+    if _count_free(plan.limits, frame) < _MIN_FREE_TOKENS:
+        raise _refuse_window(told, plan, _refuse_chunk_size(plan.limits, frame))
+
+
+async def _plan_rest(
+    plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int, frame: int
+) -> WindowPlan:
     """Return a plan for the text of `window` and for all text after it."""
     is_reading, read = window.reading is not None, 0
     unread = plan.material if window.shows_material else ""
@@ -446,21 +473,24 @@ async def _plan_rest(plan: WindowPlan, window: Window, *, counter: TokenCounter,
             nonce=plan.nonce,
             segments_before=read,
             is_reading=is_reading,
+            frame_tokens=frame,
         )
 
     try:
         made = await run_by_size(len(unread), plan_again)
-    except InvalidConfigError as error:
+    except (InvalidConfigError, ContextExhaustedError) as error:
         raise _refuse_window(tokens, plan, error) from error
     return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)
 
 
-def _refuse_window(tokens: int, plan: WindowPlan, error: InvalidConfigError | None = None) -> ContextExhaustedError:
+def _refuse_window(tokens: int, plan: WindowPlan, error: ReasondError | None = None) -> ContextExhaustedError:
     size = plan.limits.chunk_size
-    details = [f"{one.field} {one.description}" for one in error.violations] if error is not None else []
+    details = (
+        [f"{one.field} {one.description}" for one in error.violations] if isinstance(error, InvalidConfigError) else []
+    )
     return ContextExhaustedError(
-        f"a prompt of {tokens} tokens leaves {max(0, size - tokens)} of chunk_size {size} to write in, and shorter "
-        "passages do not help",
+        f"a prompt of {tokens} tokens leaves {max(0, size - tokens)} of chunk_size {size} for notes of carryover_size "
+        f"{plan.limits.carryover_size} and to write in, and shorter passages do not help",
         remedy="; ".join(["Raise chunk_size or lower carryover_size", *details]) + ".",
         metadata={"prompt_tokens": str(tokens), "chunk_size": str(size)},
     )

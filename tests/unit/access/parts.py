@@ -1,4 +1,4 @@
-"""What the tests of tokens share: claims that hold, keys, and a clock that stands where it is put."""
+"""Shared parts of the token tests: valid claims, keys, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES: dict[str, Any] = {"issuer": "reasond", "audience": "reasond", "leeway_s":
 
 
 class Clock:
-    """A clock that stands where it is put."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -30,13 +30,13 @@ class Clock:
 
 
 def verifier_of(*keys: SigningKey, now: Callable[[], datetime], **rules: Any) -> TokenVerifier:
-    """Return a verifier over `keys` that keeps to RULES, changed by `rules`."""
+    """Return a verifier over `keys` with RULES, changed by `rules`."""
     source = StaticKeys([key.verifying_key for key in keys])
     return TokenVerifier(keys=source, rules=TokenRules(**(RULES | rules)), now=now)
 
 
 def claims(**changes: object) -> dict[str, Any]:
-    """Return good claims with `changes`; None leaves a claim out."""
+    """Return valid claims with `changes`; a change to None removes the claim."""
     good = {
         "iss": "reasond",
         "aud": "reasond",
@@ -51,5 +51,5 @@ def claims(**changes: object) -> dict[str, Any]:
 def sign(
     payload: dict[str, Any], key: SigningKey = MAIN, headers: dict[str, Any] | None = None, algorithm: str = "HS256"
 ) -> str:
-    """Return a token of `payload` that `key` signed."""
+    """Return a token of `payload`, signed with `key`."""
     return jwt.encode(payload, key.secret, algorithm=algorithm, headers=headers)

@@ -174,7 +174,7 @@ async def test_an_agent_is_verified_next_though_another_address_fills_every_wait
     await asyncio.sleep(0)
     may_go.set()
     assert await honest == ACCOUNT
-    # Two were being verified when it came, and two more may have ended beside it.
+    # Two guesses were being verified when the honest secret arrived, and two more may end before it.
     assert told.index(SECRET) <= 4
     await asyncio.gather(*attack, return_exceptions=True)
 
@@ -189,7 +189,7 @@ async def test_tries_at_once_are_not_more_tries() -> None:
     ours = secrets(noting, agent=3, address=100)
     tries = (ours.authenticate(agent_id="crawler", secret=f"guess {number}", address="a") for number in range(30))
     ends = await asyncio.gather(*tries, return_exceptions=True)
-    # Two are verified at once, so one more than the limit may have begun before it is met.
+    # Two secrets are verified at a time, so one verification more than the limit may begin.
     assert 3 <= len(compared) <= 4
     assert sum(isinstance(end, RateLimitedError) for end in ends) == 30 - len(compared)
 

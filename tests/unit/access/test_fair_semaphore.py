@@ -1,4 +1,4 @@
-"""The semaphore of agents' secrets: fair by key, bounded, and no permit is lost, whoever leaves when."""
+"""FairSemaphore: fair by key, bounded, and no permit is lost when a waiter or a holder is cancelled."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Desk:
             await self.may_end.wait()
 
     async def close(self) -> None:
-        """Let all end."""
+        """Let all holders end."""
         self.may_end.set()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     @property
     def refused(self) -> list[int]:
-        """Who was, by place."""
+        """The indices of the refused tasks."""
         ended = [(place, task) for place, task in enumerate(self.tasks) if task.done() and not task.cancelled()]
         return [place for place, task in ended if isinstance(task.exception(), OverloadedError)]
 
@@ -58,7 +58,7 @@ async def test_who_has_most_waiting_makes_room_for_who_has_fewer() -> None:
     desk = Desk(most_waiting=3)
     for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2"):
         await desk.come(name)
-    # The fifth of a; the fourth, for b1; and b2 because b would then have as many as a.
+    # a5 because the queue was full; a4 to make room for b1; b2 because b would then have as many waiters as a.
     assert desk.refused == [3, 4, 6]
     await desk.close()
     assert desk.served == ["a1", "a2", "b1", "a3"]
@@ -90,7 +90,7 @@ async def test_who_is_cancelled_at_the_very_moment_of_its_turn_hands_it_on() -> 
         await desk.come(name)
     desk.tasks[0].cancel()
     await asyncio.sleep(0)
-    # The turn was handed to a2, which has not run since.
+    # a2 has received the permit but has not run yet.
     desk.tasks[1].cancel()
     await desk.close()
     assert desk.served == ["a1", "b1"]
@@ -138,7 +138,7 @@ async def test_never_more_than_allowed_work_and_all_turns_come_back(
             task.cancel()
     await desk.close()
     assert (desk.semaphore.free, desk.semaphore.waiters) == (permits, 0)
-    # Whoever is alone under its key is never refused for those under another one.
+    # The only caller of a key is never refused because of the callers of other keys.
     alone = [name for name, times in Counter(names).items() if times == 1]
     if most > len(set(names)):
         assert not [place for place in desk.refused if names[place] in alone]

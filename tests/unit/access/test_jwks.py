@@ -20,7 +20,7 @@ def document(*keys: Any) -> bytes:
 
 
 class Issuer:
-    """A fetcher whose answers the test gives; it counts how often it was asked."""
+    """A fetcher with scripted answers that counts its calls."""
 
     def __init__(self, *answers: bytes | JwksFetchError) -> None:
         self.answers = list(answers)
@@ -42,7 +42,7 @@ class Issuer:
 
 
 class Monotonic:
-    """A clock that is moved by hand."""
+    """A monotonic clock, in seconds, that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -60,7 +60,7 @@ async def ids(keys: JwksKeys, key_id: str | None) -> list[str]:
 
 
 async def let_all_go_on() -> None:
-    """Let everything that can go on go on."""
+    """Let all tasks run until each of them waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 

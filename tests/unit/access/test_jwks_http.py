@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def answering(*parts: bytes, hangs: bool = False) -> AsyncGenerator[tuple[str, list[bytes]], None]:
-    """Serve `parts` to everybody who asks, and close or hang; yields the address and the requests."""
+    """Serve `parts` to every client, then close or hang; yield the address and the received requests."""
     requests: list[bytes] = []
     is_over = asyncio.Event()
 

@@ -23,7 +23,7 @@ from reasond_server.errors import TokenInvalidError
 from tests.unit.access.parts import MAIN, NOW, RULES, Clock, claims, sign
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - it is to be refused
+WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - the test needs a weak key
 CURVES = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
 PRIVATE: dict[str, Any] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), RSA),
@@ -46,7 +46,7 @@ def private_pem(private: Any) -> bytes:
 
 
 def jwk_of(algorithm: str, **changes: object) -> dict[str, Any]:
-    """Return the public key of `algorithm` as an issuer publishes it; None leaves a member out."""
+    """Return the public key of `algorithm` as an issuer publishes it; a change to None removes the member."""
     kind = jwt.get_algorithm_by_name(algorithm)
     found = json.loads(kind.to_jwk(PRIVATE[algorithm].public_key()))
     whole = found | {"kid": "one", "alg": algorithm, "use": "sig"} | changes
@@ -77,7 +77,7 @@ async def test_a_public_key_is_never_taken_for_a_secret() -> None:
     pem = pem_of(RSA)
     key = parse_public_key(key_id="one", algorithm="RS256", pem=pem)
     head = {"kid": "one", "alg": "HS256", "typ": "JWT"}
-    # Made by hand, because the library refuses to sign with a public key.
+    # The library refuses to sign with a public key, so the test signs with another secret.
     forged = jwt.api_jws.PyJWS().encode(json.dumps(claims()).encode(), b"x" * 32, algorithm="HS256", headers=head)
     with pytest.raises(TokenInvalidError, match="algorithm that is not accepted"):
         await verifier(key).verify(forged)

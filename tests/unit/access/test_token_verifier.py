@@ -30,7 +30,7 @@ def part(content: bytes) -> str:
 
 
 def token_of_header(header: bytes) -> str:
-    """Return a token with `header` and nothing else of worth."""
+    """Return a token with `header`, an empty payload and a dummy signature."""
     return f"{part(header)}.e30.AA"
 
 
@@ -134,7 +134,7 @@ async def test_a_bad_token_is_refused_in_our_words(verifier: TokenVerifier, toke
 
 
 def raw_token(payload: str) -> str:
-    """Sign `payload` as it stands: the JWT library would not write such claims."""
+    """Sign the text `payload` unchanged, because the JWT library does not write such claims."""
     return jwt.PyJWS().encode(payload.encode(), MAIN.secret, algorithm="HS256")
 
 

@@ -124,7 +124,7 @@ def full_card() -> dict[str, Any]:
 
 
 def violations(text: str, max_bytes: int = LIMIT) -> dict[str, str]:
-    """Return what is wrong with the card in `text`, by field."""
+    """Return the violations of the card in `text`, by field."""
     with pytest.raises(InvalidRequestError) as caught:
         parse_card(text, max_bytes=max_bytes)
     return {violation.field: violation.description for violation in caught.value.violations}

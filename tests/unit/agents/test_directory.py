@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands where it is put."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -48,7 +48,7 @@ def clock() -> Clock:
 async def make_directory(
     request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
 ) -> AsyncGenerator[Callable[..., AgentDirectory], None]:
-    """Every kind of directory in turn, empty."""
+    """A function that makes an empty directory; each test runs with every kind of directory."""
     if request.param == "memory":
         yield lambda max_agents, per_tenant=None: MemoryAgentDirectory(
             max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock

@@ -20,7 +20,7 @@ EVENTS = [
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports that it is a terminal."""
 
     encoding = "utf-8"
 

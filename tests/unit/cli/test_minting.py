@@ -19,7 +19,7 @@ NO_FILE = Path("/dev/null")
 
 def request(**changes: object) -> WantedToken:
     values: dict[str, object] = {"subject": "ada", "permissions": ("admin",), "tenant": None, "lifetime": "1h"}
-    return WantedToken(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # values by their names
+    return WantedToken(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # the fields have several types
 
 
 def verifier(secret: str, key_id: str) -> TokenVerifier:

@@ -39,7 +39,7 @@ def reading(segment: int, carryover: str, *, is_exact: bool = True) -> Iteration
 
 
 def line_of(progress: RunLines, step: Iteration) -> str:
-    """Return the one line of a step where there is room enough."""
+    """Return the line of a step; fail if it has more than one."""
     (line,) = progress.lines(step)
     return line
 

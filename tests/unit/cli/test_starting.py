@@ -20,7 +20,7 @@ MODEL = "[llm]\nprovider = 'openai'\nmodel = 'gpt-4o'\nbase_url = 'http://127.0.
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that writes a configuration file, beside which are a file of nonsense and an open folder."""
+    """Return a function that writes a configuration file, next to an invalid PEM file and an open folder."""
     (tmp_path / "nonsense.pem").write_text("nonsense", encoding="utf-8")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)

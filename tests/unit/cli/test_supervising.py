@@ -1,4 +1,4 @@
-"""How workers are started, replaced and ended, with small programs in their place."""
+"""The start, replacement and end of workers, with small programs as workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STUBBORN = f"{READY}\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:
 
 
 class Heard(logging.Handler):
-    """Sets `event` when it hears a message so many times."""
+    """Sets `event` when `message` has been logged `count` times."""
 
     def __init__(self, message: str, count: int) -> None:
         super().__init__(logging.INFO)
@@ -51,7 +51,7 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def hear(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str, int], asyncio.Event]]:
-    """Return what sets an event when something is logged so many times."""
+    """Return a function whose event is set when a message has been logged a given number of times."""
     caplog.set_level(logging.INFO, logger="reasond.cli")
     log, handlers = logging.getLogger("reasond.cli"), list[logging.Handler]()
 
@@ -67,7 +67,7 @@ def hear(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str, int], asyn
 
 
 class Told:
-    """What a supervisor told."""
+    """Records the reports of a supervisor."""
 
     def __init__(self) -> None:
         self.ready: list[Listening] = []

@@ -1,4 +1,4 @@
-"""Ports that are kept for processes to share."""
+"""Ports that are reserved for several processes."""
 
 import socket
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from reasond_server.cli.terminal import columns, console, human_stream, one_line
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports that it is a terminal."""
 
     def isatty(self) -> bool:
         return True

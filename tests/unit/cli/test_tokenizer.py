@@ -10,7 +10,7 @@ from reasond_server.llm.counting.tokenizers import Ranks
 
 @pytest.fixture
 def empty_ranks(monkeypatch: pytest.MonkeyPatch) -> str:
-    """An encoding whose file is empty, in place of the large ones that have to be published."""
+    """Replace the known encodings, whose files are large, with one whose file is empty; return its name."""
     digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     known = (Ranks(name="empty", sha256=digest, pattern="."),)
     monkeypatch.setattr(tokenizer, "KNOWN_RANKS", known)

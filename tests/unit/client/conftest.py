@@ -1,4 +1,4 @@
-"""A real gRPC server on a loopback port that answers as a test scripts it and remembers every call."""
+"""A real gRPC server on a loopback port that returns scripted answers and records every call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A status that is not OK, with the details that reasond sends if it has a `reason`."""
+    """A status that is not OK, with the error details that reasond sends; no ErrorInfo without a `reason`."""
 
     code: grpc.StatusCode
     message: str = "it failed"
@@ -71,7 +71,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """A call that came in; `ended` is set when it is over for the server, however it ended."""
+    """A received call; `ended` is set when the call ends on the server, for any reason."""
 
     method: str
     request: Any
@@ -84,7 +84,7 @@ Reply: TypeAlias = Message | Failure | threading.Event
 
 
 class ScriptedServer(grpc.GenericRpcHandler):
-    """Answers each method with its scripted replies in turn; a method without any answers with an empty message.
+    """Answers each method with its scripted replies in turn, or with an empty message if there is none.
 
     A stream's reply is a sequence of messages, failures and events to wait for.
     """
@@ -103,7 +103,7 @@ class ScriptedServer(grpc.GenericRpcHandler):
         return [call for call in self.calls if call.method == method]
 
     def nth(self, number: int) -> Received:
-        """Wait for the call of that number, counted from 0."""
+        """Wait for the call with the index `number`, counted from 0, and return it."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: len(self.calls) > number, LIMIT_S)
             return self.calls[number]
@@ -173,7 +173,7 @@ def serialize(message: Message) -> bytes:
 
 
 def wait_for(event: threading.Event, call: Received) -> None:
-    """Wait until `event` is set or the call is over."""
+    """Wait until `event` is set or the call has ended; raise TimeoutError after 10 s."""
     for _ in range(1000):
         if event.wait(0.01) or call.ended.is_set():
             return

@@ -33,7 +33,7 @@ async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
 
 
 async def wait_for_end(call: Received) -> bool:
-    """Return whether `call` comes to its end for the server."""
+    """Return whether `call` ends on the server within LIMIT_S."""
     return await asyncio.to_thread(call.ended.wait, LIMIT_S)
 
 

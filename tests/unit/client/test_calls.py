@@ -1,4 +1,4 @@
-"""What holds for both clients, each test run with either."""
+"""The behaviour that both clients share; each test runs once with each client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Caller(Protocol):
-    """Calls a method of the client under test by name and returns its result, or the list of what it yields."""
+    """Calls a method of the client under test by name and returns its result, or the list of its items."""
 
     async def __call__(self, method: str, *arguments: Any, **named: Any) -> Any: ...
 
@@ -53,7 +53,7 @@ def blocking(client: Client) -> Caller:
 
 @pytest.fixture(params=["AsyncClient", "Client"])
 async def caller_of(request: pytest.FixtureRequest, server: ScriptedServer) -> AsyncIterator[MakeCaller]:
-    """Make callers of either client that are closed after the test."""
+    """Make callers of one client class; close their clients after the test."""
     clients: list[AsyncClient | Client] = []
 
     def make(**options: Any) -> Caller:

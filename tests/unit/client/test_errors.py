@@ -159,6 +159,6 @@ def test_a_failure_without_code_or_text_is_an_internal_error() -> None:
 
 def test_an_error_survives_pickling() -> None:
     error = error_of(grpc.StatusCode.UNAVAILABLE, "down", ())
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes made in the line itself
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - the same line makes the bytes
     assert type(copy) is reasond.UnavailableError
     assert (copy.message, copy.reason, copy.code) == ("down", "UNAVAILABLE", grpc.StatusCode.UNAVAILABLE)

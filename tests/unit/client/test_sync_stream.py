@@ -36,7 +36,7 @@ def client(server: ScriptedServer) -> Iterator[Client]:
 
 
 def main_thread_waits() -> bool:
-    """Return whether the main thread waits for an answer; an interrupt while gRPC still begins the call is gRPC's."""
+    """Return whether the main thread waits for an answer; before that, gRPC handles an interrupt itself."""
     functions = [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[MAIN_THREAD])]
     return functions[0] is threading.Condition.wait.__code__ and any(
         function.co_name == "wait" and function.co_filename.endswith("_common.py") for function in functions

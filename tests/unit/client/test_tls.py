@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate for the loopback address that signs itself, and its key, in PEM."""
+    """A self-signed certificate for the loopback address, and its key, in PEM."""
 
     chain: bytes
     key: bytes

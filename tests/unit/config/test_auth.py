@@ -15,7 +15,7 @@ GOOD = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 
 def read(tmp_path: Path, *keys: dict[str, object], **environ: str) -> tuple[list[str], dict[str, str]]:
-    """Return the secrets of `keys` and what is wrong with them."""
+    """Return the secrets of `keys`, and the problems by field."""
     settings = [AuthKeySettings.model_validate({"id": "main"} | key) for key in keys]
     found, problems = read_auth_keys(settings, environ=environ, folder=tmp_path)
     return (

@@ -16,7 +16,7 @@ def settings(**sections: Any) -> Settings:
 
 
 def find_problems(checked: Settings) -> dict[str, str]:
-    """Return what the checks find, by key."""
+    """Return the problems that the checks find, by key."""
     return {violation.field: violation.description for violation in cross_check(checked)}
 
 

@@ -20,7 +20,7 @@ def test_the_retention_of_a_tenant_is_bounded_and_cannot_be_changed_later() -> N
     settings = StoreSettings(tenant_retention_s={"acme": 60.0})
     assert settings.tenant_retention_s["acme"] == 60
     with pytest.raises(TypeError):
-        settings.tenant_retention_s["acme"] = 1.0  # type: ignore[index] # what is refused
+        settings.tenant_retention_s["acme"] = 1.0  # type: ignore[index] # the mapping must refuse it
     for seconds in (0.5, 1e12, float("nan")):
         with pytest.raises(ValidationError):
             StoreSettings(tenant_retention_s={"acme": seconds})

@@ -57,7 +57,7 @@ def test_tables_of_capabilities_and_backends_cannot_be_changed(tmp_path: Path) -
     llm = load(write_file(tmp_path, TEXT), {}).settings.llm
     for table in (llm.capabilities, llm.backends):
         with pytest.raises(TypeError):
-            table["x"] = 1  # type: ignore[index]  # which is the point
+            table["x"] = 1  # type: ignore[index]  # the table must refuse it
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ TABLES = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, so that no config.toml lies about."""
+    """Work in an empty folder, so that there is no config.toml."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -34,7 +34,7 @@ def from_text(text: str, **environ: str) -> LoadedSettings:
 
 
 def problems(text: str = "", **environ: str) -> dict[str, str]:
-    """Return what is wrong with a configuration, by key."""
+    """Return the violations of a configuration, by key."""
     with pytest.raises(SettingsError) as caught:
         from_text(text, **environ)
     assert caught.value.violations

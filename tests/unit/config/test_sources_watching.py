@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Taken:
-    """What a watch handed over."""
+    """Records the settings that a watch hands over."""
 
     def __init__(self, file: Path, text: str) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Answers: one spelling for what is equal, never one for what is not."""
+"""Normalized answers: equal answers have the same spelling, different answers never do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = st.one_of(
 
 
 def spellings(value: Fraction) -> list[str]:
-    """Return ways to write a number."""
+    """Return several spellings of a number."""
     ways = [f"{value.numerator}/{value.denominator}", f"\\frac{{{value.numerator}}}{{{value.denominator}}}"]
     if value.denominator == 1:
         whole = value.numerator

@@ -1,4 +1,4 @@
-"""The size of a call: the tokens of its prompt and how much may be written after it."""
+"""The size of a call: the tokens of its prompt and the room for its reply."""
 
 from __future__ import annotations
 

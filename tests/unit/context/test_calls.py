@@ -1,4 +1,4 @@
-"""One call: stop strings, early closing, usage, and models that break off."""
+"""One call: stop strings, early closing, usage, and replies that end too early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = build_prompt(instructions="Work.", question="What?", nonce="n" * 28)
 
 
 class Deaf:
-    """A model that ignores stop strings and may end without a word; `closed` tells how often it was closed."""
+    """A model that ignores stop strings and may end without `Finished`; `closed` counts how often it was closed."""
 
     name = "deaf"
     warnings: Sequence[str] = ()

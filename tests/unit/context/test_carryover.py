@@ -1,4 +1,4 @@
-"""Carryovers keep what they promise, fit their size whatever was written, and say what they left behind."""
+"""Carryovers keep the required parts, always fit their size, and report the parts that they dropped."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_oldest_facts_are_kept_and_those_without_room_are_told() -> None:
         assert COUNTER.count_text(one.text) <= 512
     assert carryover.facts[0] == "gate 0 stands in the wall"
     assert len(carryover.facts) < 60
-    # The last one is still there, in the tail of its own window.
+    # The last fact is still in the tail of its own window.
     assert carryover.tail == "gate 59 stands in the wall"
     next_one = make("<continue>Progress: on</continue>", carryover)
     assert next_one.report.dropped == (Dropped(part="tail", tokens=COUNTER.count_text(carryover.tail)),)
@@ -158,7 +158,7 @@ def test_a_stricter_counter_gets_less_of_every_part_rather_than_the_end_of_the_t
 
 
 class Crowded(WordPieceCounter):
-    """Counts far more for parts together than for each alone."""
+    """Counts many more tokens for a whole text than for the sum of its parts."""
 
     def count_text(self, text: str) -> int:
         return super().count_text(text) * (1 + text.count("\n") // 2)

@@ -1,4 +1,4 @@
-"""The call for a summary goes on with its window's conversation, keeps the bound, and never breaks a run."""
+"""The call for a summary continues the conversation of its window, keeps the limit, and never fails a run."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_the_call_writes_no_more_than_its_window_leaves() -> None:
     ],
 )
 async def test_without_room_no_call_is_made(change: dict[str, object], failure: str) -> None:
-    summary, model = await ask("unused", **change)  # type: ignore[arg-type] # of the parameters above
+    summary, model = await ask("unused", **change)  # type: ignore[arg-type] # the values have several types
     assert summary == Summary(failure=failure)
     assert not model.requests
 

@@ -1,4 +1,4 @@
-"""A fence bounds what others wrote: its mark is random, and nothing inside looks like its end."""
+"""A fence encloses untrusted text: its nonce is random, and no text inside looks like its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model writes is told apart while it streams: reasoning, answer, notes."""
+"""The reply of a model is split into reasoning, answer and notes while it streams."""
 
 from __future__ import annotations
 

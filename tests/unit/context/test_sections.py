@@ -1,4 +1,4 @@
-"""Prompts: instructions apart from data, each section fenced with the nonce on lines of its own."""
+"""Prompts keep instructions and data apart; a fence with the nonce, on lines of its own, encloses each section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts are split where people would, and nothing is lost."""
+"""Long texts are split at natural boundaries, and no text is lost."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_limit_below_one_character_is_refused() -> None:
 
 
 class Grudging(WordPieceCounter):
-    """Counts a text that ends in a blank dearly, as a tokenizer does whose tokens begin with theirs."""
+    """Counts 100 tokens more for a text that ends with a space, like a tokenizer whose tokens begin with the space."""
 
     def count_text(self, text: str) -> int:
         return super().count_text(text) + 100 * text.endswith(" ")

@@ -1,4 +1,4 @@
-"""Untrusted text keeps every character and loses every tag that could be taken for ours."""
+"""Untrusted text keeps its characters, but none of its tags can be confused with ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savings are what the formulas of the module say, signed."""
+"""Savings follow the formulas of the module and keep their sign."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_one_window_saves_nothing_and_is_not_compared() -> None:
 
 def test_two_windows_are_compared_with_one_pass() -> None:
     savings = compare(meter((10, 10), (14, 6)), 20)
-    # T(20) = 210 twice against T(36) = 666; decoding reads T(20) - T(10) = 155 and T(20) - T(14) = 105 against 456.
+    # Attention: 2 T(20) = 420 against T(36) = 666.
+    # KV reads: T(20) - T(10) = 155 and T(20) - T(14) = 105 against T(36) - T(20) = 456.
     assert savings.attention_pct == pytest.approx(100 * (1 - 420 / 666))
     assert savings.kv_read_pct == pytest.approx(100 * (1 - 260 / 456))
     assert savings.tokens_pct == pytest.approx(100 * (1 - 40 / 36))
@@ -45,7 +46,7 @@ def test_two_windows_are_compared_with_one_pass() -> None:
 
 
 def test_the_published_case_comes_out() -> None:
-    """q = 500, C = 8192, m = 4096, five windows: facts D1 -73, D3 40, D5 53, D8 65 per cent."""
+    """The published figures, in per cent: a prompt of 500 tokens, chunks of 8192, carryovers of 4096, five windows."""
     savings = compare(meter((500, 8192), *[(4596, 4096)] * 4), 500)
     assert [round(one) for one in (savings.tokens_pct, savings.attention_pct, savings.kv_read_pct)] == [-73, 40, 53]
     assert round(savings.peak_context_pct) == 65
@@ -93,7 +94,7 @@ PLAN = plan_windows(query="Why?", material="wall " * 3000, limits=LIMITS, counte
 
 
 def build_fitted(*, segment: int = 0, is_again: bool = False) -> FittedWindow:
-    """Return the window that reads `segment`, or one that reasons."""
+    """Return the window that reads `segment`, or a reasoning window if `segment` is 0."""
     reading = ReadingProgress(segment=segment, segment_count=len(PLAN.segments)) if segment else None
     window = Window(reading=reading, is_last=False)
     messages = PLAN.build_prompt(window, notes="n")

@@ -98,6 +98,29 @@ def test_notes_in_the_last_window_are_the_answer_that_is_left() -> None:
     assert (ending.answer, ending.finish_reason) == ("so far 41", FinishReason.MAX_ITERATIONS)
 
 
+def test_an_answer_within_the_notes_of_the_last_window_is_the_answer_without_its_tags() -> None:
+    notes = replace(NOTHING, kind=TagKind.CONTINUE, content="so far 41 <answer> 42", is_closed=True)
+    judge = EndingJudge()
+    assert judge.decide(REASONING, reply(notes)) is None
+    ending = judge.decide(LAST, reply(notes))
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason, ending.is_answered) == ("42", FinishReason.ANSWERED, True)
+
+
+@pytest.mark.parametrize(
+    ("parsed", "answer"),
+    [
+        (replace(NOTHING, kind=TagKind.CONTINUE, content="so far <continue>41", is_closed=True), "so far 41"),
+        (replace(NOTHING, text="so far 41</continue>"), "so far 41"),
+        (replace(NOTHING, text="so far 41 &lt;continue>"), "so far 41 &lt;continue>"),
+    ],
+)
+def test_no_tag_for_notes_is_left_in_the_answer_of_the_last_window(parsed: ParsedReply, answer: str) -> None:
+    ending = EndingJudge().decide(LAST, reply(parsed))
+    assert ending is not None
+    assert ending.answer == answer
+
+
 WORDS = [
     "gate",
     "wall",

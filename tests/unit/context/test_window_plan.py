@@ -1,4 +1,4 @@
-"""The plan of the windows: sizes add up, every text has its place, what cannot fit is refused with a remedy."""
+"""The plan of the windows: sizes add up, every text is in a window, and an error with a remedy if one cannot fit."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_border_between_whole_and_segments_is_a_quarter_left_to_write_in() -
         words += 1
     whole = plan(material="wall " * (words - 1))
     prompt = whole.build_prompt(next(whole.list_windows()), notes="")
-    # The plan reckons with the longest instructions, which the first window need not have.
+    # The plan counts the longest instructions, and the first window may have shorter ones.
     assert 768 - 20 <= COUNTER.count_prompt(prompt) <= 768
 
 
@@ -228,7 +228,7 @@ NUMBERS = count()
 
 
 class Flattering:
-    """Counts words well and signs not at all; and everything `divisor` times too low."""
+    """Counts too few tokens: divides by `divisor`, and ignores signs if it is blind."""
 
     def __init__(self, *, divisor: int = 1, is_blind: bool = False) -> None:
         self._divisor = divisor
@@ -254,7 +254,7 @@ class Flattering:
 
 
 class Served(FunctionModel):
-    """A model whose server counts in truth, unless it tells nothing, while the counter at hand does not."""
+    """A model whose server counts exactly, unless `tell` returns None; its own counter is not exact."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ def passages(model: Served) -> str:
 
 
 def note_window(request: ChatRequest) -> str:
-    """Notes that differ from window to window, so that no run repeats itself."""
+    """Return notes that differ in every window, so that no run repeats itself."""
     return f"<continue>seen {len(request.messages[-1].content)} {next(NUMBERS)}</continue>"
 
 
@@ -413,6 +413,36 @@ async def test_a_prompt_that_stays_too_large_however_little_it_shows_is_given_up
     with pytest.raises(ContextExhaustedError, match="leaves 48 of chunk_size 2048") as caught:
         await run(model, material="The wall has four gates. " * 600, max_segments=4096)
     assert caught.value.remedy == "Raise chunk_size or lower carryover_size."
+
+
+class Lettered(Served):
+    """Its server takes a token for each letter, which it tells, and 150 for its template."""
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self._tell(150 + sum(len(message.content) for message in messages))
+
+
+async def test_text_that_takes_more_than_what_came_before_does_not_end_a_run_that_has_begun() -> None:
+    text = "The wall has four gates. " * 150 + " \n" * 1500 + "The wall has four gates. " * 150
+    model = Lettered(note_window, Flattering())
+    _, outcome = await run(model, material=text, carryover_mode="hybrid", max_segments=4096)
+    assert passages(model) == text
+    assert len(model.requests) > 37
+    for request in model.requests:
+        assert 150 + sum(len(message.content) for message in request.messages) + request.max_tokens <= 2048
+        assert request.max_tokens >= 2048 // 16
+    assert outcome.finish_reason is FinishReason.MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("material", ["", "The wall has four gates. " * 400])
+async def test_a_window_too_small_by_the_servers_count_is_refused_before_the_first_call(material: str) -> None:
+    model = Lettered(note_window, Flattering())
+    with pytest.raises(ContextExhaustedError, match=r"a prompt of \d+ tokens leaves \d+ of chunk_size 1536") as caught:
+        await run(model, material=material, chunk_size=1536)
+    assert not model.requests
+    found = re.search(r"the smallest that does is (\d+), got 1536", caught.value.remedy)
+    assert found is not None
+    await run(model, material=material, chunk_size=int(found[1]), max_segments=4096)
 
 
 async def test_long_material_is_planned_anew_in_a_thread() -> None:

@@ -1,4 +1,4 @@
-"""Certificates for the tests of TLS, made on the spot."""
+"""Certificates for the tests of TLS, generated during the tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A certificate and its private key, PEM."""
+    """A certificate and its private key, in PEM."""
 
     certificate: bytes
     private_key: bytes
 
 
 class Authority:
-    """A certificate authority of its own."""
+    """A self-signed certificate authority."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -56,7 +56,7 @@ class Authority:
 
 
 def encrypt(private_key: bytes) -> bytes:
-    """Return a private key behind a password."""
+    """Return the private key, encrypted with a password."""
     key = serialization.load_pem_private_key(private_key, None)
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
@@ -64,7 +64,7 @@ def encrypt(private_key: bytes) -> bytes:
 
 
 def write(folder: Path, identity: Identity) -> dict[str, str]:
-    """Write an identity to files, each replaced at once; return the options that name them."""
+    """Write an identity to files, replacing each atomically; return the options that name them."""
     paths = {}
     for option, content in (("tls_certificate", identity.certificate), ("tls_private_key", identity.private_key)):
         path, fresh = folder / f"{option}.pem", folder / f"{option}.new"

@@ -1,4 +1,4 @@
-"""What the tests of the gRPC side share: a core that does what a test says, and real servers on loopback."""
+"""Shared parts of the gRPC tests: a scripted core, and real servers on loopback."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def _usual_answer() -> ExecutionView:
 
 @dataclass(kw_only=True)
 class ScriptedReasoning:
-    """The front door of the core, as a test wants it; keeps what it was called with."""
+    """A scripted reasoning service that records its calls."""
 
     on_execute: Callable[[], Awaitable[ExecutionView]] = _usual_answer
     on_stream: Callable[[], AsyncGenerator[StreamEvent, None]] = _usual_stream
@@ -150,7 +150,7 @@ class ScriptedReasoning:
 
     @property
     def desk(self) -> ScriptedReasoning:
-        """What is asked of the desk is kept here as well."""
+        """This object is also the desk, so that it records the calls of the desk."""
         return self
 
     async def execute(self, caller: Principal, task: Task, **options: Any) -> ExecutionView:
@@ -199,7 +199,7 @@ class ScriptedReasoning:
 
 
 async def authenticate(token: str) -> Principal:
-    """Know one good token and one that has expired."""
+    """Return the principal of a known token; raise TokenExpiredError or TokenInvalidError for others."""
     if token == "good":
         return PRINCIPAL
     if token == "powerless":
@@ -211,7 +211,7 @@ async def authenticate(token: str) -> Principal:
 
 @dataclass(kw_only=True)
 class Served:
-    """A server that runs, and a client's view of it."""
+    """A running server and the stubs of a client."""
 
     server: GrpcServer
     health: HealthServicer

@@ -1,4 +1,4 @@
-"""A message that its class cannot fill is found when the first value is written, not when a client misses a field."""
+"""A class that cannot fill its message is detected at the first value, before a client misses a field."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ class HalfAThought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """Stands for messages that it does not fit."""
+    """A value that does not fit its messages."""
 
     reason: Word = ""
     message: str = ""
 
     @property
     def usage(self) -> int:
-        """What no message can be made of."""
+        """A type from which no message can be built."""
         return 0
 
     @property
     def index(self) -> int:
-        """A number."""
         return 0
 
     @property
     def answer_found(self) -> bool:
-        """A flag."""
         return False
 
 

@@ -81,7 +81,7 @@ async def test_calls_are_still_taken_while_the_drain_begins() -> None:
 
 
 class Stuck:
-    """A server of grpc's that never stops."""
+    """A gRPC server that never stops."""
 
     async def stop(self, _grace_s: float) -> None:
         await asyncio.Event().wait()
@@ -90,7 +90,7 @@ class Stuck:
 @in_virtual_time
 async def test_what_grpc_does_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
     server = new_server(ScriptedReasoning())
-    server._servers.append(Stuck())  # type: ignore[arg-type]  # as much of one as is asked
+    server._servers.append(Stuck())  # type: ignore[arg-type]  # only `stop` is called
     await asyncio.wait_for(server.stop(grace_s=7), 7 + 5 + 1)
     assert "gRPC does not stop" in caplog.text
 
@@ -179,7 +179,7 @@ async def test_connections_over_the_limit_are_closed_and_those_that_are_there_ar
 async def test_the_message_of_a_stranger_is_not_read_before_the_token_is_looked_at() -> None:
     async with serving(ScriptedReasoning()) as served:
         call: Any = served.channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
-        # Nothing is sent, and the call is not closed: only its headers are there.
+        # The client sends only the headers: no message, and no end of the call.
         code, _, details = await asyncio.wait_for(get_error(call), SOON)
 
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_MISSING")

@@ -37,7 +37,7 @@ ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request
 
 
 async def echo(*metadata: tuple[str, str]) -> str:
-    """Return the request id that the server used; the trailers must say the same."""
+    """Return the request id that the server used; check that the trailers have the same one."""
     async with bare_server(ECHO, (guard(),)) as channel:
         call = channel.unary_unary("/test.Bare/Echo")(b"", metadata=metadata)
         answer: bytes = await call
@@ -201,11 +201,11 @@ async def test_an_error_that_no_status_can_hold_is_a_fault_and_does_not_show_its
 
 
 class Message:
-    """What a request was read into, which can be seen to go."""
+    """A parsed request; a finalizer reports when it is freed."""
 
 
 async def test_a_request_that_fails_goes_without_the_garbage_collector() -> None:
-    """A caller could fill the memory with large ones before the collector comes round."""
+    """A caller could fill the memory with large requests before the collector runs."""
     gone = asyncio.Event()
 
     def read(_raw: bytes) -> Message:

@@ -113,7 +113,7 @@ async def test_watch_of_an_unknown_service_waits_for_it() -> None:
 
 
 class StalledContext:
-    """A watcher that takes nothing."""
+    """The context of a watcher whose writes never complete."""
 
     def __init__(self) -> None:
         self.is_writing = asyncio.Event()
@@ -124,7 +124,7 @@ class StalledContext:
 
 
 class PromptContext:
-    """A watcher that takes everything."""
+    """The context of a watcher whose writes complete at once."""
 
     def __init__(self) -> None:
         self.seen: asyncio.Queue[int] = asyncio.Queue()
@@ -136,7 +136,7 @@ class PromptContext:
 async def test_a_stalled_watcher_holds_up_nobody() -> None:
     health = HealthServicer(services=SERVICES)
     stalled, prompt = StalledContext(), PromptContext()
-    stuck = asyncio.create_task(health.Watch(request(), stalled))  # type: ignore[arg-type]  # what Watch needs of a context
+    stuck = asyncio.create_task(health.Watch(request(), stalled))  # type: ignore[arg-type]  # it has the one method that Watch calls
     await asyncio.wait_for(stalled.is_writing.wait(), SOON)
     watching = asyncio.create_task(health.Watch(request(), prompt))  # type: ignore[arg-type]  # likewise
 

@@ -1,4 +1,4 @@
-"""Peers that do not acknowledge the SETTINGS, over raw HTTP/2: until they do, gRPC bounds no call and no metadata."""
+"""Peers over raw HTTP/2 that do not acknowledge SETTINGS: until then, gRPC limits no calls and no metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 GREETING = PREFACE + frame(SETTINGS, 0, 0)
-# grpc by itself waits for a minute.
+# The limit of gRPC itself is 60 s.
 SOONER_THAN_GRPC_S = 50.0
 
 
@@ -48,7 +48,7 @@ async def test_who_acknowledges_them_stays() -> None:
         silent.write(GREETING)
         while await other.read(65_536):
             pass
-        # The other one has been cut off, and this one is still answered.
+        # The other connection has been closed; this one still receives answers.
         writer.write(frame(6, 0, 0, b"a ping. "))
         received = b""
         while not received.endswith(b"a ping. "):
@@ -57,7 +57,7 @@ async def test_who_acknowledges_them_stays() -> None:
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Let nothing be collected unless somebody asks for it."""
+    """Disable the automatic garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -67,7 +67,7 @@ def collector_at_rest() -> Iterator[None]:
 
 
 def large_texts_in_tuples() -> int:
-    """Return how many pairs of metadata with a large value are held."""
+    """Return how many metadata pairs with a large value are still in memory."""
     return sum(
         1
         for found in gc.get_objects()

@@ -108,7 +108,7 @@ async def test_a_socket_of_another_kind_is_left_alone(folder: Path) -> None:
 
 @pytest.fixture
 def precious(folder: Path) -> Path:
-    """A file that somebody needs."""
+    """A regular file that the server must not delete."""
     path = folder / "precious"
     path.write_text("data")
     return path

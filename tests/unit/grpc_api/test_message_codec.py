@@ -39,7 +39,7 @@ async def test_a_deep_struct_is_refused_whether_it_can_be_parsed_or_not(depth: i
 
 
 def bomb(depth: int) -> bytes:
-    """Return a request whose Struct nests `depth` deep, written byte by byte."""
+    """Return the bytes of a request whose Struct has `depth` nested levels."""
     inner = b""
     for _ in range(depth):
         value = b"\x2a" + length(inner) + inner

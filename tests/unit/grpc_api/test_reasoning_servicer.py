@@ -295,7 +295,7 @@ def test_every_cost_class_has_its_number() -> None:
 
 
 class Told(Unobserved):
-    """Keeps what it hears of streams."""
+    """Records the events of streams."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -312,7 +312,7 @@ class Told(Unobserved):
 
 async def test_a_client_that_takes_nothing_is_told_where_to_go_on_and_counted_once() -> None:
     class Full:
-        """A call whose window never opens."""
+        """A call whose flow-control window never opens."""
 
         def time_remaining(self) -> None:
             return None

@@ -1,4 +1,4 @@
-"""Services are added once each, so that waiting for a call costs the same however many methods there are."""
+"""Each service is added once, so the cost of waiting for a call does not depend on the number of methods."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.unit.grpc_api.parts import SOON, new_server
 
 
 def _waiting() -> list[str]:
-    """Return what the servers of this loop wait for: one name for each task of theirs."""
+    """Return the names of the tasks in which the servers of this loop wait, one for each task."""
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
     return [name.partition(".")[2] for name in names if name.startswith("AioServer.")]
 
 
 async def _ask(port: int) -> int:
-    """Ask whether the server is healthy; once it has answered it waits for the next call."""
+    """Check the health of the server; after its answer, the server waits for the next call."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         answer = await check(health_pb2.HealthCheckRequest(), timeout=SOON)
@@ -27,7 +27,7 @@ async def _ask(port: int) -> int:
 
 
 async def test_generated_code_alone_makes_a_task_wait_for_each_method() -> None:
-    """Shows that the tests below look at what costs: they mean nothing if grpc.aio goes about it otherwise."""
+    """Check the assumption of the tests below: grpc.aio starts a task for each registered method."""
     server = grpc.aio.server()
     health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(services=()), server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -21,7 +21,7 @@ from reasond_server.types import Budget, FinishReason, Task
 
 
 def transfer(**fields: Any) -> execution_pb2.ReasoningTask:
-    """Return a task as it comes from the wire."""
+    """Return a task, serialized and parsed again."""
     task = execution_pb2.ReasoningTask(**fields)
     return execution_pb2.ReasoningTask.FromString(task.SerializeToString())
 

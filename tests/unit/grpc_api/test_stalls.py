@@ -1,4 +1,4 @@
-"""One timer bounds every write of a stream. Time passes here when a test says so."""
+"""One timer limits every write of a stream. The tests move the clock."""
 
 from __future__ import annotations
 
@@ -16,29 +16,26 @@ LIMIT_S = 30.0
 
 
 class HandClock:
-    """Timers that go off when `pass_s` has moved the clock past them."""
+    """A clock whose timers fire when `pass_s` moves it to their time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.handles: list[asyncio.TimerHandle] = []
 
     def time(self) -> float:
-        """Return the time."""
         return self.now_s
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
-        """Note the timer."""
         handle = asyncio.TimerHandle(when, callback, (), asyncio.get_running_loop())
         self.handles.append(handle)
         return handle
 
     @property
     def set_timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that have not gone off, and will."""
+        """The timers that are still set."""
         return [handle for handle in self.handles if not handle.cancelled()]
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass."""
         self.now_s += seconds
         for handle in [handle for handle in self.set_timers if handle.when() <= self.now_s]:
             self.handles.remove(handle)
@@ -46,12 +43,12 @@ class HandClock:
 
 
 async def for_ever() -> None:
-    """Wait for what never comes."""
+    """Wait for ever."""
     await asyncio.get_running_loop().create_future()
 
 
 async def writing(watch: StallWatch) -> asyncio.Task[None]:
-    """Return a stream in the middle of a write that never ends."""
+    """Start a stream whose second write never ends; return its task during that write."""
     begun = asyncio.Event()
 
     async def stream() -> None:
@@ -78,7 +75,7 @@ async def test_a_write_that_takes_too_long_is_cut_off() -> None:
 
 
 async def test_a_write_is_not_charged_with_the_time_of_those_before() -> None:
-    """The timer that the first write set finds the second one younger than the limit, and looks again in time."""
+    """The timer of the first write fires during the second write, which is younger than the limit, and is set again."""
     clock = HandClock()
     written, go_on = asyncio.Event(), asyncio.Event()
 

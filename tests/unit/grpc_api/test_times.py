@@ -1,4 +1,4 @@
-"""Times of Python as times of protobuf."""
+"""The conversion of Python times to protobuf times."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def is_served(server: GrpcServer, authority: Authority, client: Identity |
         try:
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOON)
         except grpc.aio.AioRpcError as error:
-            assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017 - both outcomes are looked at
+            assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017 - the tests check both outcomes
             return False
     return True
 

@@ -17,7 +17,7 @@ def request_of(task: execution_pb2.ReasoningTask) -> bytes:
 
 
 def capable(count: int) -> bytes:
-    """Return a request whose task has `count` fields beside the query."""
+    """Return a request whose task has `count` fields in addition to the query."""
     return request_of(execution_pb2.ReasoningTask(query="q", agent_capabilities=[""] * count))
 
 
@@ -86,7 +86,7 @@ def test_no_bytes_break_the_count(raw: bytes) -> None:
 
 
 def test_packed_numbers_count_one_for_each_byte() -> None:
-    # An enum where a list of them could stand: nobody declares one today, whoever does is counted.
+    # A packed list of enums: no message declares one today, but the count must include it.
     raw = b"\x18\x01" + b"\x1a" + b"\x80\x80\x08" + b"\x01" * 131_072
 
     with pytest.raises(InvalidRequestError):

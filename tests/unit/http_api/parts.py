@@ -42,7 +42,7 @@ MINTER = TokenMinter(key=KEY, issuer="reasond", audience="reasond", max_lifetime
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A server that runs, and a client for it."""
+    """A running server and a client for it."""
 
     server: HttpServer
     core: Core
@@ -78,7 +78,7 @@ class Site:
 
 
 def verifier() -> TokenVerifier:
-    """Return what knows the tokens of `Site.token`."""
+    """Return a verifier that accepts the tokens of `Site.token`."""
     return TokenVerifier(
         keys=StaticKeys([KEY.verifying_key]),
         rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),

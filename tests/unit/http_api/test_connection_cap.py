@@ -1,4 +1,4 @@
-"""How many connections there may be, over raw sockets."""
+"""The limit on the number of connections, over raw sockets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_who_is_worked_for_keeps_the_place_and_one_more_is_refused() -> No
 
 
 class Connection:
-    """One that says whether something is still to be sent."""
+    """A connection that closes only if it has nothing left to send."""
 
     def __init__(self, *, sends: bool = False) -> None:
         self.sends = sends

@@ -27,7 +27,7 @@ SMALL = ConnectionLimits(max_header_bytes=1000)
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Read the body, then say how many headers came."""
+    """Read the body, then answer with the number of received headers."""
     while (await receive()).get("more_body"):
         pass
     body = b"%d headers" % len(scope["headers"])
@@ -277,7 +277,7 @@ TOO_LARGE = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
 
 
 async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Say 413, whatever comes."""
+    """Answer every request with 413."""
     await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"3")]})
     await send({"type": "http.response.body", "body": b"no!"})
 
@@ -334,7 +334,7 @@ QUESTION = b'{"a": 1}'
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Say the path, the body and whether an upgrade was asked for."""
+    """Answer with the path, the body and whether the request asked for an upgrade."""
     body = b""
     while True:
         message = await receive()

@@ -35,7 +35,7 @@ async def test_what_goes_wrong_in_the_work_is_raised() -> None:
 
 
 class Endless:
-    """Work that never ends by itself; knows whether it was cancelled, and takes its time to clean up."""
+    """Work that ends only when it is cancelled, and whose clean-up has to wait."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()
@@ -72,7 +72,7 @@ async def test_being_cancelled_cancels_the_work() -> None:
 
 
 def _cancelling() -> int:
-    """Return how many cancellations of this test's task are still to be obeyed."""
+    """Return how many cancellations of the task of this test are pending."""
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()

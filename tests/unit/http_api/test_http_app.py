@@ -1,4 +1,4 @@
-"""The HTTP side of the table: methods, media types, sizes, the pages, headers and the access log."""
+"""The HTTP rules: methods, media types, sizes, the pages, headers and the access log."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_large_body_is_not_read_where_the_token_in_the_header_is_not_val
     reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
     head = f"host: x\r\ncontent-type: application/json\r\nauthorization: Bearer nonsense\r\n{how}"
     with caplog.at_level("INFO", "reasond.audit"):
-        # Not a byte of the body comes, and the answer does all the same.
+        # The client sends no byte of the body and still receives the answer.
         writer.write(f"POST {PATH} HTTP/1.1\r\n{head}\r\n\r\n".encode())
         answer = await asyncio.wait_for(reader.read(), 120)
     writer.close()

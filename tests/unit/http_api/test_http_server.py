@@ -1,4 +1,4 @@
-"""The listener: where it binds, how it ends, and that it leaves its host's signals alone."""
+"""The listener: its address, its shutdown, and the signal handlers of its host, which it does not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """Answers when it is told to; remembers how its requests ended."""
+    """Answers when the test allows it; records how its requests ended."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()
@@ -50,7 +50,7 @@ async def get(server: HttpServer, host: str = "127.0.0.1") -> httpx.Response:
 
 
 async def wait_for_refusal(server: HttpServer) -> None:
-    """Connect until nobody listens any more."""
+    """Connect again and again until the connection is refused."""
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)

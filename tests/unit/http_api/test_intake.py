@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def pieces(*bodies: bytes) -> Receive:
-    """Receive a body piece by piece, then nothing more, for ever."""
+    """Return a `receive` that returns a body piece by piece, and then waits for ever."""
     left: deque[Message] = deque(
         {"type": "http.request", "body": body, "more_body": number < len(bodies)}
         for number, body in enumerate(bodies, start=1)
@@ -37,7 +37,7 @@ def intake(*, body: int = 10, held: int = 25, requests: int = 10, timeout_s: flo
 
 
 async def take_in(room: Intake, receive: Receive, *, declared: int | None = None) -> bytes:
-    """Take a body in and let it go at once."""
+    """Take in a body and release it at once."""
     body = await room.take_in(declared, receive)
     room.let_go(body)
     return bytes(body)

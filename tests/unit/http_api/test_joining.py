@@ -1,4 +1,4 @@
-"""What is written, and in how many pieces."""
+"""The bytes that a joining transport writes, and the number of its writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 class Recording(asyncio.Transport):
-    """Notes what it is told, one entry for each piece."""
+    """Records its calls, one entry for each write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every row of the JSON-RPC table, against the pure function: no HTTP, no methods of ours."""
+"""Every row of the JSON-RPC table, against the pure function, without HTTP and without the methods of reasond."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """Answers with what it was given; remembers what ran and in which order it ended."""
+    """Answers with the method and its params; records which methods began and the order in which they ended."""
 
     def __init__(self) -> None:
         self.began: list[str] = []

@@ -1,4 +1,4 @@
-"""In which order a call is judged, and what its errors tell."""
+"""The order of the checks of a call, and the contents of its errors."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_stray_cancellation_inside_a_method_is_an_answer_not_a_hang(serv
 
 
 class Waiting:
-    """A service whose callers wait for ever."""
+    """A service that never answers."""
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()
@@ -152,7 +152,7 @@ class Waiting:
 
 
 class Ends(Unobserved):
-    """Remembers how calls ended."""
+    """Records the codes with which calls ended."""
 
     def __init__(self) -> None:
         self.codes: list[str] = []
@@ -206,10 +206,10 @@ async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pyte
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_params_that_are_refused_go_without_the_garbage_collector(site: Site, *, is_stream: bool) -> None:
-    """A caller could fill the memory with large ones before the collector comes round."""
+    """A caller could fill the memory with large params before the collector runs."""
 
     class Params(dict[str, Any]):
-        """Params that can be seen to go."""
+        """Params that allow a weak reference, which a plain dict does not."""
 
     async def authenticate(_token: str) -> Principal:
         return Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))

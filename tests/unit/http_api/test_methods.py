@@ -1,4 +1,4 @@
-"""Every method over a real socket: what it takes, what it answers, who may call it."""
+"""Every method over a real socket: its params, its result and its permissions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_running_execution_can_be_cancelled_by_another_call(serve_site: 
 
 
 async def _only_execution(site: Site) -> dict[str, Any]:
-    """Return the one execution, as soon as it is there."""
+    """Wait for the only execution and return it."""
     async with asyncio.timeout(120):
         while True:
             found = (await site.call("executions.list"))["result"]["executions"]

@@ -63,7 +63,7 @@ async def test_nothing_else_is_served_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make_headers", "status"),  # made in the test: a token that collecting made may be too old when its turn comes
+    ("make_headers", "status"),  # made in the test: a token made at collection may have expired
     [
         (dict, 401),
         (lambda: {"authorization": "Bearer nonsense"}, 401),

@@ -1,4 +1,4 @@
-"""Which address leads where; what is served there is tested through the whole application."""
+"""The routing of paths; the tests of the whole application cover the pages themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def find(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
-    """Return what serves a request, or why nothing does, and the route that is noted for the trace."""
+    """Return the app that serves a request, or the refusal, and the route for the trace."""
     exchange = Exchange(call_id="r", headers=RequestHeaders())
     scope: Scope = {"type": "http", "method": method, "path": path}
     attach(scope, exchange)

@@ -1,4 +1,4 @@
-"""What the outermost layer does when what it wraps ends badly, without a server around it."""
+"""The outermost layer, without a server, when the wrapped app fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def never() -> Message:
 
 
 class Sent(list["Message"]):
-    """What was sent."""
+    """The messages that were sent."""
 
     async def __call__(self, message: Message) -> None:
         self.append(message)

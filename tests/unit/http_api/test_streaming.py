@@ -192,7 +192,7 @@ async def test_what_cannot_be_streamed_is_answered_as_usual(site: Site) -> None:
 
 
 async def start_and_leave(site: Site, payload: object) -> str:
-    """Begin a stream, read its first event, leave, and return the execution's id."""
+    """Begin a stream, read its first event, disconnect, and return the id of the execution."""
     async with site.client.stream(
         "POST", "/api/v1/jsonrpc", json=payload, headers={"accept": "text/event-stream"}
     ) as response:
@@ -202,7 +202,7 @@ async def start_and_leave(site: Site, payload: object) -> str:
 
 
 async def end_of(site: Site, execution_id: str) -> ExecutionState:
-    """Wait for the end of an execution, without following it, and return how it fared."""
+    """Wait for the end of an execution, without following its stream, and return its state."""
     run = site.core.runner.find_live(execution_id)
     if run is not None:
         await asyncio.wait_for(run.wait_for_end(), 120)

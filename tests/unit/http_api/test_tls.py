@@ -110,7 +110,7 @@ async def test_a_connection_that_says_nothing_is_closed_before_and_after_the_han
     received, sending = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting(certificate).wrap_bio(received, sending, server_hostname="127.0.0.1")
     try:
-        # asyncio's own limits are 60 s for a handshake, and 30 s for the goodbye of TLS.
+        # The limits of asyncio itself are 60 s for the TLS handshake and 30 s for the TLS shutdown.
         async with asyncio.timeout(25):
             while is_greeted and client.version() is None and not reader.at_eof():
                 with suppress(ssl.SSLWantReadError):

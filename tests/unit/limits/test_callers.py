@@ -1,4 +1,4 @@
-"""The budget of a caller: what is set aside, used and refused is told."""
+"""The budget of a caller: the tokens that are reserved, used and refused are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sliding windows of requests in memory: the rates, and the windows as the library's strategy asks them."""
+"""Sliding windows of requests in memory: the rates, and the windows as the strategy of the library asks for them."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def test_what_was_counted_goes_out_of_sight_evenly_in_the_next_window() ->
     hand.now_s = 60.0
     assert await count_passes(counter, "a", tries=20) == 0
     hand.now_s = 90.0
-    # Half of the window before is in sight, and part of a request does not count.
+    # Half of the previous window still counts, and a fraction of a request is rounded down.
     assert await count_passes(counter, "a", tries=20) == 5
     hand.now_s = 180.0
     assert await count_passes(counter, "a", tries=20) == 10
@@ -139,7 +139,7 @@ async def test_callers_with_any_characters_are_told_apart() -> None:
 
 
 class Ended(MemoryWindows):
-    """Windows that end between a refusal and the question how long it holds."""
+    """Windows that end after a refusal and before the caller asks for the remaining time."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         del key, limit, expiry, amount
@@ -191,7 +191,7 @@ async def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
     looked_at = [0]
 
     class Watched(dict[str, Any]):
-        """Counts what is looked at."""
+        """Counts the entries that are read."""
 
         def items(self) -> Any:
             looked_at[0] += len(self)

@@ -1,4 +1,4 @@
-"""What is left behind where Redis cannot be reached, or a caller does not wait for it."""
+"""Nothing is left behind if Redis cannot be reached or the caller does not wait for it."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from reasond_server.limits.shared import Fallback, FallbackAdmission, OnFailure
 
 
 class LateSlots(MemorySlots):
-    """Slots that are given, but whose answer never comes."""
+    """Slots that are taken, but whose answer never arrives."""
 
     async def take(self, caller: str, slot: str) -> bool:
         await super().take(caller, slot)
@@ -64,7 +64,7 @@ async def test_an_answer_that_came_while_the_event_loop_was_busy_is_no_failure()
     reader, writer = await asyncio.open_connection(sock=near)
 
     def stall() -> None:
-        """Answer, and keep the loop from hearing it for longer than an answer may take."""
+        """Answer, then block the event loop for longer than the time limit of an answer."""
         far.send(b"7")
         time.sleep(0.1)
 

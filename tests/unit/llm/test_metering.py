@@ -413,7 +413,7 @@ async def test_a_call_that_breaks_off_is_charged_with_its_tools_and_with_the_cal
 
 
 class SlowAccount:
-    """A budget whose settlements take their time, each as long as it is told."""
+    """A budget whose settlements take the given times."""
 
     def __init__(self, *waits_s: float) -> None:
         self._waits_s = [*waits_s]
@@ -444,7 +444,7 @@ async def test_of_two_calls_at_once_that_are_alike_each_is_closed_itself() -> No
     first, second = model.stream(ASK), model.stream(ASK)
     for call in (first, second):
         await anext(call)
-    # Both are at the same place; the one that began later ends first.
+    # Both calls are at the same event. The one that began later ends first.
     await second.aclose()
     heard = [event async for event in first]
     assert isinstance(heard[-1], Finished)

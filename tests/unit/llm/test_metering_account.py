@@ -1,4 +1,4 @@
-"""The budget of a caller, which all its runs share, at the model of one run."""
+"""The budget of a caller, which all its runs share, seen from the model of one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def play(model: MeteredModel) -> list[ModelEvent]:
 
 
 async def read_rest(ledger: MemoryTokenLedger) -> int:
-    """Return what the caller may still spend."""
+    """Return the tokens that the caller may still spend."""
     try:
         reservation = await ledger.reserve("s4:acmealice", least=1, most=10**9)
     except TokenBudgetExhaustedError:
@@ -76,7 +76,7 @@ async def test_a_call_that_is_broken_off_gives_back_what_it_did_not_have() -> No
 
 
 class Slow:
-    """An account that sets tokens aside once it may."""
+    """An account that reserves tokens when the test allows it."""
 
     def __init__(self) -> None:
         self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()

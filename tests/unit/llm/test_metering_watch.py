@@ -1,4 +1,4 @@
-"""Each call of a model is told once, with when it began to answer and how it ended."""
+"""Each model call is reported once, with the time of its first content and its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reasond_server.types import Budget
 
 
 class Told(Unobserved):
-    """Keeps what it is told."""
+    """Keeps the reports that it receives."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, ...]] = []
@@ -33,7 +33,7 @@ REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="?")], max_token
 
 def build_observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
     told, seconds = Told(), count()
-    model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # of all kinds
+    model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # replies of every type
     return MeteredModel(
         model=model, budget=Budget(max_model_calls=1), observer=told, monotonic=lambda: float(next(seconds))
     ), told

@@ -32,7 +32,7 @@ async def span_of(model: ChatModel, *, has_content: bool = False) -> ReadableSpa
 
 
 class Dropping(ScriptedModel):
-    """A model that leaves a parameter out and says so."""
+    """A model that leaves a parameter out and reports it."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         async with aclosing(super().stream(request)) as events:
@@ -84,7 +84,7 @@ async def test_only_what_the_call_sends_is_told_where_it_stands_and_its_consumer
     seen: list[object] = []
 
     class Looking(ScriptedModel):
-        """Notes what would be told of, with each event."""
+        """Notes the headers that would be sent at each event."""
 
         async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
             seen.append(dict(outgoing_headers()))

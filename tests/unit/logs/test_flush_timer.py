@@ -9,7 +9,7 @@ from tests.unit.runs.conftest import in_virtual_time
 
 
 class Stream:
-    """Notes when it was let go."""
+    """Notes when it is flushed."""
 
     def __init__(self, name: int, heard: list[tuple[float, int]]) -> None:
         self._name = name
@@ -56,7 +56,7 @@ async def test_who_has_left_is_not_flushed_and_the_last_one_takes_the_timer_alon
     assert [name for _, name in heard] == [2]
     timer.delay(staying)
     timer.remove(staying)
-    # A timer that went off later than that of the next one would show.
+    # If the timer fired later than the next timer, the test would notice it.
     await asyncio.sleep(0.5)
     begun_s = asyncio.get_running_loop().time()
     timer.delay(leaving)
@@ -72,7 +72,7 @@ async def test_without_an_interval_nothing_is_delayed() -> None:
 
 @in_virtual_time
 async def test_what_the_network_brings_need_not_wait_for_a_thousand_streams() -> None:
-    """Others have their turn in between: here a callback that is always due."""
+    """Other callbacks run in between: here one that is always ready."""
     loop, heard, turns = asyncio.get_running_loop(), list[tuple[float, int]](), list[int]()
     timer = FlushTimer(interval_s=1.0)
 

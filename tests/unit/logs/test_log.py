@@ -1,4 +1,4 @@
-"""What a log says of its execution while it grows."""
+"""The state of an execution that its log reports while the log grows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_who_waits_no_longer_for_a_commit_leaves_nothing_behind() -> None:
 
 
 def futures() -> int:
-    """Return how many futures there are."""
+    """Return the number of futures in memory."""
     gc.collect()
     return sum(type(one) is asyncio.Future for one in gc.get_objects())
 

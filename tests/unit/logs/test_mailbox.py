@@ -72,7 +72,7 @@ NEVER_S = 3600
 
 
 async def after_one_delta(*, interval_s: float) -> Mailbox:
-    """Return a mailbox that is held: the first delta was given out at once."""
+    """Return a mailbox that holds text back, because it has just delivered its first delta."""
     mailbox = Mailbox(wants_deltas=True, flush_timer=FlushTimer(interval_s=interval_s))
     assert await mailbox.take(timeout_s=1) is None
     write(mailbox, "first")

@@ -1,4 +1,4 @@
-"""What only the memory store does: it is bounded. The contract of all is tested by stored/test_conformance.py."""
+"""The bound of the memory store. stored/test_conformance.py tests the contract of all stores."""
 
 from datetime import datetime, timedelta
 
@@ -13,7 +13,7 @@ EVERYTHING = ExecutionFilter()
 
 
 class Time:
-    """Shows START until somebody lets time pass."""
+    """A clock that shows START until a test advances it."""
 
     def __init__(self) -> None:
         self.time: datetime = START

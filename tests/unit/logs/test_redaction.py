@@ -121,7 +121,7 @@ class Remark:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewStep:
-    """What a release might add, with every type of text that there is, and nothing said about them."""
+    """A kind that a later release might add, with every type of text, and without declarations about them."""
 
     text: str
     place: Word
@@ -169,7 +169,7 @@ def test_the_texts_of_a_new_kind_are_left_out_without_a_word_about_them_and_what
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
-    """Holds what nobody could look into."""
+    """Holds a value of a type that cannot be inspected."""
 
     anything: object
 

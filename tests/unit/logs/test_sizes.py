@@ -1,4 +1,4 @@
-"""What is held is counted: texts, and whatever a strategy of somebody else puts into its steps and metrics."""
+"""The memory of events is counted: texts, and all that a strategy of a third party puts into its steps and metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def custom(data: Any) -> LoggedEvent:
 
 
 def measure(value: Any) -> int:
-    """Return what `value` takes in memory, shared or not."""
+    """Return the bytes that `value` takes in memory; shared values count each time."""
     if isinstance(value, dict):
         return sys.getsizeof(value) + sum(measure(key) + measure(each) for key, each in value.items())
     return sys.getsizeof(value) + (sum(map(measure, value)) if isinstance(value, list) else 0)

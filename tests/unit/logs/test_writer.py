@@ -35,7 +35,7 @@ _NUMBERS = count(1)
 
 
 class SlowStore(MemoryExecutionStore):
-    """A memory store that commits when a test lets it, and fails as a test says."""
+    """A memory store that waits for the test before it commits, and fails on request."""
 
     def __init__(self) -> None:
         super().__init__(max_executions=1000, max_bytes=10**8, now=lambda: NOW, monotonic=lambda: 0.0)
@@ -73,7 +73,7 @@ def result() -> Result:
 
 
 class Told(Unobserved):
-    """Keeps what it hears of commits."""
+    """Keeps the reports about commits."""
 
     def __init__(self) -> None:
         self.committed_entries: list[int] = []

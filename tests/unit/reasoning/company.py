@@ -1,4 +1,4 @@
-"""Several servers on one store, in front of one model that takes its time, and callers that leave."""
+"""Several servers on one store with one slow model, and callers that disconnect."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ LIMITS = RunnerLimits(max_concurrent=9, retention_s=10_000, lease_s=15, reattach
 
 
 class Timed(EchoModel):
-    """Takes two seconds for each call, and notes which were begun and which ended well."""
+    """Takes two seconds for each call, and notes the calls that began and the calls that succeeded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Timed(EchoModel):
 
 
 class Grouped(ReasoningStrategy[StrategyConfig]):
-    """Calls the model for each word of the query, those of a group at the same time; a step each group."""
+    """Calls the model for each word of the query. The calls of a group are concurrent; each group is one step."""
 
     name = "grouped"
     description = "Calls in groups."
@@ -65,7 +65,7 @@ class Grouped(ReasoningStrategy[StrategyConfig]):
 
 
 class Forgetful(Grouped):
-    """The same, but nobody can go on with it."""
+    """The same strategy, but it cannot be replayed."""
 
     is_replayable = False
 
@@ -80,7 +80,7 @@ class Shared(MemoryExecutionStore):
 
 
 class Company:
-    """Servers on one store, in front of one model."""
+    """Servers on one store with one model."""
 
     def __init__(
         self, strategy: ReasoningStrategy[StrategyConfig] | None = None, *, limits: CallerLimits = NO_LIMITS
@@ -124,7 +124,7 @@ def task_of(groups: Sequence[Sequence[str]]) -> Task:
 
 
 async def leave_after(seconds: float, call: Awaitable[object]) -> None:
-    """Be a caller whose connection breaks after a while."""
+    """Act as a caller whose connection breaks after `seconds`."""
     going = asyncio.ensure_future(call)
     await asyncio.wait([going], timeout=seconds)
     going.cancel()

@@ -1,4 +1,4 @@
-"""What a strategy may put into a log, and what is made of errors that no transport could carry."""
+"""The values that a strategy may put into a log, and the handling of errors that no transport could carry."""
 
 import json
 from dataclasses import replace

@@ -132,7 +132,7 @@ async def test_a_token_for_one_strategy_touches_no_run_of_another(make_core: Mak
     for use in uses:
         with pytest.raises(PermissionMissingError, match="'reasoning:execute:slow'"):
             await use()
-    # `executions:read` is granted for every strategy.
+    # The scope `executions:read` covers every strategy.
     assert (await service.get(narrow, his)).result.answer == "his"
     await service.desk.delete(narrow, mine)
 
@@ -280,7 +280,7 @@ async def test_strategies_are_described_with_what_applies_here(make_core: MakeCo
 
 
 class Careful(ReasoningStrategy[StrategyConfig]):
-    """Says when it checks a task, and holds the check until it is told."""
+    """Reports when it checks a task, and waits for the test before the check ends."""
 
     name = "careful"
     description = "Checks for long."
@@ -360,7 +360,7 @@ async def test_what_a_check_raises_reaches_the_caller() -> None:
 
 
 class Gone(ScriptedModel):
-    """Fails, each time with an error of its own."""
+    """Fails each time with a new error."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         raise ModelUnavailableError(f"{request.max_tokens} tokens are too many")

@@ -1,4 +1,4 @@
-"""Executions at once by caller, also of those that another server goes on with."""
+"""Concurrent executions of a caller, also of those that another server resumes."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ TASK = task_of([["one"], ["two"]])
 
 
 class Unreachable(MemorySlots):
-    """Places that nobody can move."""
+    """Slots that cannot be moved."""
 
     async def move(self, *_arguments: object, **_keys: object) -> None:
         raise StoreUnavailableError("gone")
@@ -26,7 +26,7 @@ def limits_on(slots: MemorySlots) -> CallerLimits:
 
 
 async def taken_over(company: Company, lives: int) -> None:
-    """Begin a run and let one server after another die and the next take over."""
+    """Begin a run, then let each server in turn die and the next one take the run over."""
     stream = company.service().stream(ALICE, TASK, keep_running=True)
     execution = (await anext(stream)).execution_id
     for _ in range(lives):

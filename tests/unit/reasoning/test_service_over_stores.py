@@ -46,7 +46,7 @@ ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reason
 
 
 class SlowCommits(MemoryExecutionStore):
-    """A memory store that is asked to wait before it creates or commits, and that counts."""
+    """A memory store that waits for the test before it creates or commits, and signals creations and refusals."""
 
     def __init__(self) -> None:
         super().__init__(max_executions=100, max_bytes=10**8, now=lambda: datetime.now(UTC))
@@ -238,7 +238,7 @@ async def test_the_wish_to_keep_an_execution_is_stored_unless_it_was_made_at_the
 
 
 async def recovered_from(store: MemoryExecutionStore, core: Core) -> Sequence[Recovery]:
-    """Return what another process would take over if this one gave its leases back."""
+    """Return the executions that another process would recover if this one gave its leases back."""
     lease = core.runner._lease
     await store.renew(replace(lease, seconds=0), core.runner.runs.read_fences())
     found = await store.recover(Lease(owner="other", seconds=60), limit=9)
@@ -261,7 +261,7 @@ async def test_a_unary_call_whose_execution_was_taken_over_is_told_so(registry: 
 
 
 class Chatty(ReasoningStrategy[StrategyConfig]):
-    """Makes as many steps as the task says, without a model."""
+    """Makes as many steps as the task says, without a model call."""
 
     name = "chatty"
     description = "Makes many steps."
@@ -276,7 +276,7 @@ class Chatty(ReasoningStrategy[StrategyConfig]):
 
 
 class Tidy(Chatty):
-    """Has its answer long before it has cleaned up."""
+    """Yields its answer long before its cleanup ends."""
 
     name = "tidy"
 
@@ -353,7 +353,7 @@ async def test_a_unary_call_that_writes_more_than_can_wait_for_a_dead_store_ends
 
 
 class Verbose(Chatty):
-    """Writes 100,000 characters in each step; the store dies when its last one is made."""
+    """Writes 100,000 characters in each step. The store becomes unavailable before the last step."""
 
     name = "verbose"
 

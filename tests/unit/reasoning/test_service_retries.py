@@ -1,4 +1,4 @@
-"""A unary caller that leaves and asks again by the same request id: whenever it does, it pays for no call twice."""
+"""A unary caller disconnects and repeats its request with the same request id. It never pays for a call twice."""
 
 import asyncio
 from collections import Counter
@@ -160,7 +160,7 @@ def test_no_call_is_paid_twice_whenever_the_caller_leaves_and_wherever_it_comes_
 
 
 async def _visit(task: Task, visits: Sequence[tuple[float, float, bool]]) -> tuple[Counter[str], int]:
-    """Return which calls were begun how often, and how many the last result says were made."""
+    """Return how often each call began, and the number of model calls in the last result."""
     company = Company()
     servers = company.service(), company.service()
     for stays_s, is_away_s, is_elsewhere in visits:
@@ -196,7 +196,7 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
 
 
 class AnsweringLate(Shared):
-    """A store that commits a creation at once and says so after a tenth of a second."""
+    """A store that commits a creation at once and answers after a tenth of a second."""
 
     async def create(self, execution: Execution, **arguments: Any) -> Claim:
         claim = await super().create(execution, **arguments)

@@ -35,7 +35,7 @@ LINE: WindowMetrics = WINDOWS.iterations[0]
 
 
 def but(value: Any, **changes: Any) -> Any:
-    """Return `value` with fields that no type checker would let through."""
+    """Return `value` with changed fields that a type checker would refuse."""
     return replace(value, **changes)
 
 
@@ -110,7 +110,7 @@ def test_lists_are_kept_as_tuples_that_the_strategy_cannot_change() -> None:
 
 def test_lines_that_were_checked_with_the_step_before_are_not_checked_again() -> None:
     assert isinstance(WINDOWS, BoundedContextMetrics)
-    # Only the identity of a line says that it was seen, so an ill-formed one tells whether it is looked at.
+    # A line that was already checked is recognised by its identity, so an invalid one shows if it is checked again.
     bad = but(LINE, tokens="many")
     before = replace(WINDOWS, iterations=(bad,))
     grown = replace(WINDOWS, iterations=(bad, LINE))
@@ -134,7 +134,7 @@ def test_a_step_is_refused_in_the_name_of_its_strategy() -> None:
     with pytest.raises(InternalError, match="strategy 'mine' yielded a TreeStep that cannot be kept: depth is a str"):
         require_step(Step(detail=but(NODE, depth="x"), answer_found=False, metrics=COT), strategy="mine")
     with pytest.raises(InternalError, match="answer_found is neither True nor False"):
-        require_step(Step(detail=Thought(text="x"), answer_found=but, metrics=COT), strategy="mine")  # type: ignore[arg-type]  # so be it
+        require_step(Step(detail=Thought(text="x"), answer_found=but, metrics=COT), strategy="mine")  # type: ignore[arg-type]  # a wrong type is the case
 
 
 def test_an_outcome_is_refused_for_its_metrics_too() -> None:

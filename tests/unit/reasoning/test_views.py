@@ -1,4 +1,4 @@
-"""What callers are told of an execution, from as much of its log as could be read."""
+"""The view of an execution that callers receive, made from the part of its log that could be read."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

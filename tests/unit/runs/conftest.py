@@ -1,4 +1,4 @@
-"""A runner over a memory store, a strategy that does what a test tells it, and a clock that a test moves."""
+"""A runner with a memory store, a strategy whose behaviour a test chooses, and a clock that a test moves."""
 
 import asyncio
 import functools
@@ -40,7 +40,7 @@ from tests.simulation.virtual import VirtualLoop
 
 
 class EchoModel:
-    """Writes the word it is given, one letter at a time, and can be held before the first."""
+    """Returns the given word letter by letter. A test can hold it before the first letter."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -86,7 +86,7 @@ class EchoModel:
 
 @dataclass
 class Script:
-    """What the scripted strategy does: one model call per word, and what happens in the end."""
+    """The behaviour of the scripted strategy: one model call for each word, and the way in which it ends."""
 
     words: Sequence[str] = ("one", "two")
     finish: FinishReason = FinishReason.ANSWERED
@@ -99,7 +99,7 @@ class Script:
 
 
 class Scripted(ReasoningStrategy[StrategyConfig]):
-    """Calls the model once per word of its script; every call is a step."""
+    """Calls the model once for each word of its script; every call is one step."""
 
     name = "scripted"
     description = "Does what a test tells it."
@@ -135,7 +135,7 @@ class Scripted(ReasoningStrategy[StrategyConfig]):
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on a loop whose time passes at once, to the next timer, whenever nothing is left to be done."""
+    """Run a test on a loop with virtual time: when the loop is idle, time advances to the next timer at once."""
 
     @functools.wraps(test)
     def run(*arguments: object, **fixtures: object) -> None:
@@ -152,7 +152,7 @@ def passed_s() -> float:
 
 
 class ManualClock:
-    """Time that only a test moves."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 11, 21, tzinfo=UTC)

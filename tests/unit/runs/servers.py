@@ -1,4 +1,4 @@
-"""Two runners on one store: what one leaves behind, the other goes on with or ends."""
+"""Two runners on one store: the second resumes or ends the executions that the first left."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,21 +29,21 @@ LIMITS = RunnerLimits(max_concurrent=3, retention_s=60, lease_s=15, reattach_s=3
 
 
 class Replayable(Scripted):
-    """The scripted strategy, which does the same again."""
+    """The scripted strategy, declared as replayable."""
 
     name = "replayable"
     is_replayable = True
 
 
 class SharedStore(MemoryExecutionStore):
-    """A memory store that says it is one of several processes."""
+    """A memory store that declares itself durable and shared by several processes."""
 
     is_durable = True
     is_shared = True
 
 
 class Servers:
-    """Processes on one store; the strategies of those to come are set by a test."""
+    """Processes on one store; a test sets the strategies of the processes that start later."""
 
     def __init__(self, time: ManualClock, assign: Assign) -> None:
         self.time = time
@@ -86,7 +86,7 @@ class Servers:
         )
 
     async def die(self, runner: Runner) -> None:
-        """End as a process does that is killed: nothing more is written."""
+        """End like a process that is killed: write nothing more."""
         tasks = [runner.runs.by_id[name].driver for name in runner.runs.by_id]
         for name in tuple(runner.runs.by_id):
             runner.runs.by_id[name].log.close(StoreUnavailableError("dead"))
@@ -120,7 +120,7 @@ async def end_of(runner: Runner, execution: Execution) -> None:
 
 
 async def recover_run(servers: Servers, execution: Execution, **keys: object) -> tuple[Result, EchoModel, list[object]]:
-    """Let another process take the execution over and return its result, the model that it called, and the log."""
+    """Let another process recover the execution. Return its result, the model that it called, and the log."""
     model = EchoModel()
     other = servers.server(model, replace(LIMITS, **keys))  # type: ignore[arg-type]  # fields of the limits
     await other._recoverer.upkeep.round()

@@ -18,7 +18,7 @@ def usage(calls: int, tokens: int) -> Usage:
 
 
 class Nowhere:
-    """Where records go that nobody reads."""
+    """A sink that discards records."""
 
     async def wait_for_room(self) -> None: ...
 
@@ -26,7 +26,7 @@ class Nowhere:
 
 
 def journal_of(*calls: Usage) -> RunJournal:
-    """Return the journal of a run with such calls on record."""
+    """Return the journal of a run that has recorded these calls."""
     bodies = [encode_call(RecordedCall(events=(), usage=each)) for each in calls]
     records = [Record(key=f"model:{number}:1", body=body) for number, body in enumerate(bodies)]
     return RunJournal(records=records, write=lambda _: None, sink=Nowhere())
@@ -75,7 +75,7 @@ def test_more_on_record_than_was_told_before_is_no_negative_cost(model: MeteredM
 
 
 class Learning(WordPieceCounter):
-    """A counter that learns a number."""
+    """A counter that has learnt one number."""
 
     def __init__(self, learnt: int) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from tests.unit.telemetry.parts import metrics, values
 
 
 async def waiting(admission: Admission, tenant: str, within_s: float | None = None) -> asyncio.Task[Place]:
-    """Return a task that stands in the queue."""
+    """Return a task that waits in the queue."""
     task = asyncio.create_task(admission.enter(tenant, within_s=within_s))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_place_that_came_while_the_event_loop_stood_still_is_taken_thoug
     task = await waiting(admission, "a")
 
     def stall() -> None:
-        """Keep the loop longer than the queue allows; the place comes just before the loop looks at its timers."""
+        """Block the loop for longer than the queue timeout. The place is free just before the timers are checked."""
         time.sleep(0.05)
         asyncio.get_running_loop().call_soon(place.leave)
 

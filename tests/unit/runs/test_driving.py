@@ -1,4 +1,4 @@
-"""What becomes of a run whose store is full, whose strategy does not stop, or whose server ends."""
+"""Runs whose store is full, whose strategy does not stop, or whose server ends."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ LIMITS = RunnerLimits(max_concurrent=3, retention_s=60, unwinding_s=2)
 
 
 class TroubledStore(MemoryExecutionStore):
-    """A durable store that has no room for the first `full` results, and takes nothing when it `is_down`."""
+    """A durable store that refuses the first `full` results as full, and refuses every append while it `is_down`."""
 
     is_durable = True
 
@@ -53,7 +53,7 @@ class TroubledStore(MemoryExecutionStore):
 
 
 class Stubborn(Scripted):
-    """Does not stop before it is released, however often it is cancelled."""
+    """Does not stop before the test releases it, however often it is cancelled."""
 
     def __init__(self) -> None:
         super().__init__(Script())
@@ -72,7 +72,7 @@ class Stubborn(Scripted):
 
 
 class Again(Scripted):
-    """The scripted strategy, which does the same again."""
+    """The scripted strategy, declared as replayable."""
 
     is_replayable = True
 
@@ -153,7 +153,7 @@ async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
 
 
 class Ending(Scripted):
-    """Gives its outcome; what it does to its own task, and what it does afterwards, a test says."""
+    """Yields its outcome, and runs the callbacks of the test before and after it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Ending(Scripted):
 
 
 class Late(Scripted):
-    """Cancels its own task, waits for nothing any more, and gives its outcome."""
+    """Cancels its own task, then yields its outcome without another await."""
 
     def __init__(self) -> None:
         super().__init__(Script())
@@ -210,7 +210,7 @@ class Sore(Scripted):
 
 
 class Slow(Scripted):
-    """Takes 810 seconds for its first step, and for ever to clean up."""
+    """Takes 810 seconds for its first step, and never ends its cleanup."""
 
     async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         await asyncio.sleep(810)
@@ -361,7 +361,7 @@ async def test_what_a_run_was_made_of_goes_with_it(assign: Assign) -> None:
 
 
 class NoRetention(RunnerLimits):
-    """Limits that fail where a run is to be ended."""
+    """Limits that raise an error when a run ends."""
 
     def retention_of(self, tenant: str) -> timedelta:
         raise ZeroDivisionError(tenant)
@@ -430,7 +430,7 @@ async def test_the_time_limit_that_ends_a_run_after_a_call_keeps_what_there_is(a
 
 
 class Interrupted(Again):
-    """Stops its own run in the middle of its second call, as somebody may at any moment."""
+    """Stops its own run in the middle of its second call, as a caller may do at any time."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)

@@ -1,4 +1,4 @@
-"""Effects: on record before they begin, done once whatever dies, with a key that every life has."""
+"""Effects: recorded before they begin, executed once although processes die, with the same key in every process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NONCE = "n" * 28
 
 
 class Memory:
-    """Keeps records, and commits when it is told to."""
+    """Keeps records, and commits when the test allows it."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -1,4 +1,4 @@
-"""Until when a process may act for a run: by its own clock, also where the event loop stood still, and what then."""
+"""How long a process may act for a run: by its own clock, also if the event loop was blocked, and what happens then."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ SURE_S, MARGIN_S = 13.5, 1.5
 
 
 class Watched:
-    """A tenure of a lease of 15 s, begun now, and what it asked for."""
+    """A tenure with a lease of 15 s that begins now, and the callbacks that it made."""
 
     def __init__(self, monotonic: Callable[[], float] = passed_s) -> None:
         self.told: list[tuple[str, float]] = []
@@ -123,14 +123,14 @@ def test_clocks_that_differ_by_less_than_the_margin_never_let_a_call_begin_too_l
 
 
 class LoopClock(ManualClock):
-    """Time that passes with the loop."""
+    """A clock that follows the time of the loop."""
 
     def monotonic(self) -> float:
         return passed_s()
 
 
 class Cut(SharedStore):
-    """A store that several processes share, and that one of them cannot reach for a while."""
+    """A store that several processes share and that one of them cannot reach for a while."""
 
     cut_off: str = ""
 
@@ -161,7 +161,7 @@ def servers(assign: Assign) -> Servers:
 
 
 def cut_off(servers: Servers, runner: Runner | None) -> None:
-    """Let `runner` not reach the store any more; None: let all reach it again."""
+    """Cut `runner` off from the store; None lets all runners reach it again."""
     assert isinstance(servers.store, Cut)
     servers.store.cut_off = "" if runner is None else runner._lease.owner
 

@@ -78,7 +78,7 @@ async def test_deltas_come_between_the_steps_and_join_to_their_text(
 async def test_deltas_that_come_soon_are_joined_and_the_step_is_not_held_back(
     runner: Runner, store: MemoryExecutionStore, time: ManualClock, assign: Assign
 ) -> None:
-    """The interval never ends: only the first letter, and the rest because the step follows, are given out."""
+    """The interval never ends, so only the first letter and, because the step follows, the rest are delivered."""
     follower = Follower(store=store, runner=runner, clock=time.clock(), heartbeat_interval_s=30, flush_interval_s=3600)
     released = asyncio.Event()
     execution = await runner.start(assign(Script(words=[""], waits_for=released)))
@@ -198,7 +198,7 @@ async def test_a_log_that_can_never_end_is_an_error_and_no_endless_wait(
 
 
 class Elsewhere(MemoryExecutionStore):
-    """A store whose executions are at work in a process that nobody hears of; it answers as a test says."""
+    """A store whose executions run in another process that sends no notifications. A test chooses its answers."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

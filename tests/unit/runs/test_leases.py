@@ -1,4 +1,4 @@
-"""The rounds of the upkeep: what is renewed, taken over and forgotten, and in which order."""
+"""The rounds of the upkeep: which executions are renewed, recovered and forgotten, and in which order."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from tests.unit.runs.conftest import ManualClock, in_virtual_time, passed_s
 
 
 class Store(MemoryExecutionStore):
-    """A store that says what it was asked, and forgets in the numbers that a test gives."""
+    """A store that notes the requests that it receives, and forgets the given numbers of executions."""
 
     def __init__(self, *, forgotten: Sequence[int] = (0,)) -> None:
         time = ManualClock()
@@ -41,7 +41,7 @@ class Store(MemoryExecutionStore):
 
 @dataclass
 class Runs:
-    """The runs of a process, which note what they are told."""
+    """The runs of a process, which note the calls that they receive."""
 
     room: int
     told: list[str]

@@ -1,4 +1,4 @@
-"""What is told of a run that leaves its process: to metrics, and to the log."""
+"""The reports about a run that leaves its process, in metrics and in the log."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Assign = Callable[..., ReasoningWork]
 
 
 class Told(Unobserved):
-    """Keeps what it is told."""
+    """Keeps the reports that it receives."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[object, ...]] = []
@@ -39,7 +39,7 @@ class Told(Unobserved):
 
 
 async def told_of(assignment: ReasoningWork, *, stop: Trigger | None = None) -> list[tuple[object, ...]]:
-    """Return what the observer of a run hears, which is stopped before its first step or not at all."""
+    """Return the reports of a run to its observer. If `stop` is given, the run is stopped before its first step."""
     time, told = ManualClock(), Told()
     store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
     limits = RunnerLimits(max_concurrent=1, retention_s=60)

@@ -1,4 +1,4 @@
-"""Runs that are made again from what a store kept, and what stands in the way of that."""
+"""Runs that are restored from a store, and the reasons why a run cannot be restored."""
 
 import json
 from collections.abc import Callable
@@ -36,13 +36,13 @@ SPENT = Usage(input_tokens=7, output_tokens=2, model_calls=1)
 
 
 class Again(Scripted):
-    """The scripted strategy, which does the same again."""
+    """The scripted strategy, declared as replayable."""
 
     is_replayable = True
 
 
 def maker(strategy: ReasoningStrategy[Any] | None = None, **changes: Any) -> Maker:
-    """Return a maker that knows `strategy` only."""
+    """Return a maker that knows only `strategy`."""
     time = ManualClock()
     store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
 

@@ -1,4 +1,4 @@
-"""The phases of a run: one table, which the page of the architecture shows."""
+"""The phases of a run: one table, which docs/architecture.md shows."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ ENDS = {Phase.ENDED, Phase.LEFT}
 
 
 def line_of(phase: Phase) -> str:
-    """Return what the page says of a phase."""
+    """Return the line of the page about a phase."""
     by_target: dict[Phase, list[str]] = {}
     for trigger, target in TABLE[phase].items():
         by_target.setdefault(target, []).append(trigger.value)

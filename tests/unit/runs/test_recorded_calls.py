@@ -117,7 +117,7 @@ def test_the_time_that_is_left_is_no_part_of_a_request() -> None:
 
 
 def digest_as_first_written(*texts: str) -> str:
-    """Return the digest that logs hold since version 1 of records, in its plainest form."""
+    """Return the digest that logs have contained since version 1 of records, computed in the simplest way."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Two runners on one store: what one leaves behind, the other goes on with or ends."""
+"""Two runners on one store: the second resumes or ends the executions that the first left."""
 
 import asyncio
 from contextlib import aclosing
@@ -227,7 +227,7 @@ async def test_a_server_that_ends_hands_its_runs_over_and_tells_their_followers(
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
     result, other, log = await recover_run(servers, execution)
     assert (result.answer, other.calls, len(log)) == ("one two six", 2, 5)
-    # The call that was cut off was paid for as well, as far as is known.
+    # The call that was interrupted was paid for too, as far as the server knows.
     assert result.metrics.usage.model_calls == 4
 
 
@@ -292,7 +292,7 @@ async def test_a_run_whose_event_loop_ends_without_a_stop_goes_on_elsewhere(serv
     execution = await held_after(servers, first, model, 1)
     run = first.find_live(execution.execution_id)
     assert run is not None
-    # What `asyncio.run` does in the end.
+    # `asyncio.run` does this at its end.
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

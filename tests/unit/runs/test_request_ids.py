@@ -1,4 +1,4 @@
-"""Who comes first among those that make the same request, and what a request id is_standing for in the end."""
+"""Which of several equal requests wins, and which execution a request id stands for in the end."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Assign = Callable[..., ReasoningWork]
 
 
 class ForeignStore(MemoryExecutionStore):
-    """A store in which others are always faster, or that takes no request id back."""
+    """A store in which another process is always faster, or which releases no request id."""
 
     def __init__(self, *, holder: str = "", releases: bool = True) -> None:
         time = ManualClock()

@@ -1,4 +1,4 @@
-"""The live side of an execution: what its followers are told, and when it is stopped because nobody is left."""
+"""The live side of an execution: the notices to its subscribers, and when it stops because nobody follows it."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Assign = Callable[..., ReasoningWork]
 
 
 async def start_run(store: SlowStore, assign: Assign, *, keep_running: bool = True) -> Run:
-    """Return a run whose strategy waits, with its first event appended."""
+    """Return a run whose strategy waits; its first event is appended."""
     limits = RunnerLimits(max_concurrent=3, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=ManualClock().clock(), limits=limits)
     assignment = assign(Script(waits_for=asyncio.Event()), keep_running=keep_running)
@@ -29,7 +29,7 @@ async def start_run(store: SlowStore, assign: Assign, *, keep_running: bool = Tr
 
 
 async def take_all(mailbox: Mailbox) -> list[TextDelta | None]:
-    """Return what lies in the mailbox now."""
+    """Return the current content of the mailbox."""
     items: list[TextDelta | None] = []
     while True:
         try:

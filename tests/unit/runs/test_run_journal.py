@@ -31,7 +31,7 @@ CALL = ToolCall(call_id="c1", name="pay", arguments_json='{"euro": 5}')
 
 
 class Memory:
-    """Keeps records, and says when a flush was asked for."""
+    """Keeps records, and notes each request for a flush."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -48,7 +48,7 @@ class Memory:
 
 
 class Cash:
-    """A tool that must not be called twice, unless it `repeats`."""
+    """A tool that must not be called twice, unless `repeats` is set."""
 
     def __init__(self, error: ReasondError | None = None, *, repeats: bool = False) -> None:
         self.calls = 0
@@ -198,7 +198,7 @@ async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_cal
 
 
 class SlowAccount:
-    """A caller's budget whose store takes long to hear what a call cost."""
+    """A caller's budget whose store is slow to settle a call."""
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()

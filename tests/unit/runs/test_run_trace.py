@@ -1,4 +1,4 @@
-"""A run in its trace, whoever works on it: taken over, begun again after it was cancelled, followed by others."""
+"""The trace of a run whose process changes, which begins again after a cancellation, or which others follow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = TraceContext(trace_id="c" * 32, span_id="d" * 16, is_sampled=True)
 
 
 def traced_assign(servers: Servers, context: TraceContext = CALLER) -> None:
-    """Let every assignment to come be of a caller that stands at `context`."""
+    """Give the trace context `context` to every later assignment."""
     make = servers._assign
     servers._assign = lambda *args, **keys: make(*args, **{"trace": context.text, **keys})
 

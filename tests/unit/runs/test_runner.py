@@ -329,7 +329,7 @@ async def test_the_same_clock_and_model_give_the_same_log_again(model: EchoModel
 
 
 class Marked(Scripted):
-    """Answers with the mark that its run was given."""
+    """Answers with the nonce of its run."""
 
     async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         assert task.query

@@ -25,7 +25,7 @@ Assign = Callable[..., ReasoningWork]
 
 
 class Limping(MemoryExecutionStore):
-    """A durable store of which single calls fail as a test says."""
+    """A durable store whose calls fail as the test chooses."""
 
     is_durable = True
 
@@ -53,7 +53,7 @@ class Limping(MemoryExecutionStore):
 
 
 class Again(Scripted):
-    """The scripted strategy, which does the same again."""
+    """The scripted strategy, declared as replayable."""
 
     is_replayable = True
 
@@ -100,7 +100,7 @@ async def test_a_unary_run_that_cannot_be_written_down_for_a_fault_of_the_store_
 
 
 class Slow(Limping):
-    """A store that commits a creation when a test lets it."""
+    """A store that commits a creation when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ async def test_who_waits_for_an_execution_hears_of_it_until_it_leaves(assign: As
 
 
 class SlowToEnd(Limping):
-    """A store that takes the end of a run only when a test lets it."""
+    """A store that commits the end of a run only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

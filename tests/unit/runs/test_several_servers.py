@@ -1,4 +1,4 @@
-"""Two runners on one store: what one leaves behind, the other goes on with or ends."""
+"""Two runners on one store: the second resumes or ends the executions that the first left."""
 
 import asyncio
 from contextlib import aclosing
@@ -104,7 +104,7 @@ async def test_upkeep_begins_at_once_and_outlives_a_store_out_of_reach(servers: 
         calls.append("recover")
         if len(calls) < 3:
             raise StoreUnavailableError("gone") if len(calls) == 1 else ZeroDivisionError
-        return await recover(*arguments, **keys)  # type: ignore[arg-type]  # passed on as they came
+        return await recover(*arguments, **keys)  # type: ignore[arg-type]  # arguments passed on unchanged
 
     servers.store.recover = fail_twice  # type: ignore[method-assign,assignment]  # a store that fails twice
     other = servers.server(EchoModel(), replace(LIMITS, lease_s=0.03))
@@ -122,11 +122,11 @@ async def test_after_an_outage_nothing_is_taken_over_before_all_had_time_to_rene
 ) -> None:
     first, other = servers.server(model), servers.server(EchoModel())
     execution = await held_after(servers, first, model, 1)
-    forget, servers.store.forget = servers.store.forget, _unreachable  # type: ignore[method-assign,assignment]  # an outage
-    recover, servers.store.recover = servers.store.recover, _unreachable  # type: ignore[method-assign,assignment]  # as above
+    forget, servers.store.forget = servers.store.forget, _unreachable  # type: ignore[method-assign,assignment]  # an outage begins
+    recover, servers.store.recover = servers.store.recover, _unreachable  # type: ignore[method-assign,assignment]  # the same outage
     with pytest.raises(StoreUnavailableError):
         await other._recoverer.upkeep.round()
-    servers.store.forget, servers.store.recover = forget, recover  # type: ignore[method-assign]  # its end
+    servers.store.forget, servers.store.recover = forget, recover  # type: ignore[method-assign]  # the outage ends
     servers.time.advance(20)
     await other._recoverer.upkeep.round()
     assert other.find_live(execution.execution_id) is None
@@ -210,7 +210,7 @@ async def test_a_wish_to_keep_a_run_survives_the_death_of_the_process(servers: S
 
 
 class OnFile(Servers):
-    """One process after the other on one file."""
+    """Processes that open the same file one after the other."""
 
     def __init__(self, time: ManualClock, assign: Assign, folder: Path) -> None:
         super().__init__(time, assign)

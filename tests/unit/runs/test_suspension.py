@@ -1,4 +1,4 @@
-"""Executions that wait in the store alone: how they get there, who wakes them, and how they end, over every store."""
+"""Suspended executions that only the store holds: how they are suspended, woken and ended, in every store."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_the_time_asleep_is_no_part_of_its_time(house: House) -> None:
     execution = await house.suspend_one(runner, 100.0, 100.0, 0.0, time_limit_s=5.0)
     for _ in range(2):
         house.time.advance(101)
-        # A process that stood still takes nothing over in its first round.
+        # A process that stood still recovers nothing in its first round.
         await runner._recoverer.upkeep.round()
         await runner._recoverer.upkeep.round()
         await end_of(runner, execution)
@@ -192,7 +192,7 @@ async def test_a_caller_that_leaves_while_it_is_woken_leaves_no_lease_without_a_
 
 
 class Stubborn(SharedStore):
-    """Refuses what would suspend."""
+    """Refuses to suspend an execution."""
 
     def __init__(self, error: ReasondError, time: ManualClock) -> None:
         super().__init__(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
@@ -249,7 +249,7 @@ async def test_what_is_cancelled_first_is_not_suspended_and_what_is_suspended_fi
     other = await runner.start(house.kind.create((UNTIL_CALLED,)))
     run = runner.find_live(other.execution_id)
     assert run is not None
-    while run.phase is not Phase.SUSPENDED:  # noqa: ASYNC110 - nothing tells of a phase
+    while run.phase is not Phase.SUSPENDED:  # noqa: ASYNC110 - no event reports a phase
         await asyncio.sleep(0)
     run.cancel()
     await run.wait_for_end()

@@ -37,7 +37,7 @@ async def test_a_program_that_hangs_is_stopped_at_its_limit() -> None:
 
 
 async def test_a_program_that_is_stopped_ends_with_its_children(tmp_path: Path) -> None:
-    """A grandchild holds the pipe open; its end is read only once nobody is left to write."""
+    """A grandchild holds the pipe open. The test reads its end only when no process is left to write."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     grandchild = f"import signal; pipe = open({str(pipe)!r}, 'w'); print('up', file=pipe, flush=True); signal.pause()"

@@ -1,4 +1,4 @@
-"""The program that makes .venv: run as a copy in a folder of its own, with a pip that can reach no index."""
+"""The program that makes .venv runs as a copy in its own folder, with a pip that can reach no index."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The import contracts of .importlinter refuse what they are for; each case breaks one of them in a copy."""
+"""Each import contract of .importlinter refuses what it forbids; each case breaks one contract in a copy."""
 
 from __future__ import annotations
 

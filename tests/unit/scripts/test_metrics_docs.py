@@ -1,4 +1,4 @@
-"""The page of metrics has every metric, and the dashboard is one that Grafana can place."""
+"""The page of metrics lists every metric, and Grafana can load the dashboard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.pages import ROOT
 
 
 def _object(required: str, optional: str = "", **properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with these fields and no other."""
+    """Return the schema of an object with exactly these fields."""
     known: dict[str, Any] = {name: {} for name in [*required.split(), *optional.split()]}
     return {
         "type": "object",
@@ -30,7 +30,7 @@ def _object(required: str, optional: str = "", **properties: Any) -> dict[str, A
 TEXT: Final = {"type": "string", "minLength": 1}
 WHOLE: Final = {"type": "integer", "minimum": 0}
 SOURCE: Final = _object("type uid", type={"const": "prometheus"}, uid={"const": "${datasource}"})
-# Names of Grafana's units that say something of what we count; it shows any other as a suffix of the number.
+# The Grafana units that we use. Grafana appends any other name to the number as a suffix.
 UNITS: Final = ["short", "s", "bytes", "ops", "reqps", "percentunit"]
 TARGET: Final = _object(
     "refId expr legendFormat range",
@@ -68,7 +68,7 @@ VARIABLE: Final = _object(
     datasource=SOURCE,
     refresh={"enum": [0, 1, 2]},
 )
-# As the dashboard kind of Grafana's own schema has it (kinds/dashboard, schema version 39), so far as we use it.
+# The part that we use of Grafana's dashboard schema (kinds/dashboard, schema version 39).
 DASHBOARD: Final = _object(
     "title uid schemaVersion templating panels time",
     "description tags version editable",

@@ -1,4 +1,4 @@
-"""Debian's packages are installed without a question, and only where they are missing and it can be done."""
+"""Debian packages are installed without questions, and only if they are missing and can be installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(len(log.read_text().splitlines()) <= fails)
 
 
 class Apt:
-    """An apt-get on the PATH that writes down how it is called, and fails the first times."""
+    """An apt-get on the PATH that notes its calls and fails the first `fails` times."""
 
     def __init__(self, folder: Path, *, fails: int = 0) -> None:
         self._log = folder / "calls"
@@ -35,7 +35,7 @@ class Apt:
         program.chmod(0o755)
 
     def calls(self) -> list[list[str]]:
-        """Return the arguments of each call, without options; none may have been able to ask."""
+        """Return the arguments of each call without options; assert that no call could have asked a question."""
         lines = self._log.read_text("utf-8").splitlines() if self._log.exists() else []
         found = [json.loads(line) for line in lines]
         assert all(one["is_quiet"] for one in found)
@@ -46,7 +46,7 @@ class Apt:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is all of PATH."""
+    """An empty folder, which is the only one on the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 
@@ -101,6 +101,6 @@ def test_the_real_apt_understands_how_it_is_called(
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/apt-get --simulate "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin:/bin:/usr/sbin:/sbin")
-    # A package that every Debian has: nothing is looked up, and nothing would be changed.
+    # Every Debian has this package, so apt-get fetches and changes nothing.
     assert install_debian("base-files", "no-such-program", is_root=True) == "base-files was installed"
     assert "0 newly installed" in capfd.readouterr().out

@@ -1,4 +1,4 @@
-"""Allowances: what is reserved cannot be spent twice."""
+"""Allowances: a reserved amount cannot be spent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller: finds planted optima, keeps its bounds, and does the same thing however long calls take."""
+"""The controller finds planted optima, keeps its bounds, and gives the same result however long calls take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILED = WrittenError("gone")
 
 
 def trap(name: str) -> float:
-    """Score the way to "1022" low at first and high behind; everything below "0" looks good and leads nowhere."""
+    """Score the path to "1022" low at first and high at its end; nodes below "0" score high but lead nowhere."""
     goal = "1022"
     if goal.startswith(name):
         return (0.3, 0.5, 0.8, 1.0)[len(name) - 1]
@@ -290,7 +290,7 @@ async def test_a_node_keeps_the_verdict_on_it() -> None:
 
 
 class _Unclaimed(WrittenTree):
-    """A tree whose proposer knows of no solution, or whose evaluator is silent."""
+    """A tree whose proposer claims the wrong nodes as solutions, or whose evaluator gives no verdict."""
 
     is_silent = False
 

@@ -1,4 +1,4 @@
-"""Policies: what a beam keeps, and where UCT goes."""
+"""Policies: the nodes that a beam keeps, and the nodes that UCT chooses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def children(parent: Node[str], scores: list[float], *, solutions: tuple[int, ..
 
 
 def expand(selection: BeamSelection[str] | UctSelection[str], scores: dict[str, list[float]]) -> list[str]:
-    """Expand what is chosen with the written scores and return its ids."""
+    """Expand the chosen nodes with the given scores and return their ids."""
     chosen = selection.choose()
     expansions = [
         Expansion(node=one.node, children=children(one.node, scores.get(one.node.node_id, []))) for one in chosen
@@ -76,7 +76,7 @@ def test_uct_expands_every_child_before_any_grandchild_the_best_first() -> None:
 
 
 def test_uct_goes_where_the_formula_is_largest() -> None:
-    """Q + 2 C_p sqrt(ln N / n), by hand: after 3 visits below the root, n = 1 each and N = 3."""
+    """Q + 2 C_p sqrt(ln N / n), computed by hand: after 3 visits below the root, n = 1 for each child and N = 3."""
     values = {"n0.0": [0.8], "n0.1": [0.2]}
     uct = UctSelection(build_root(""), SearchPlan(max_depth=4, branching=2, exploration=0.1))
     expand(uct, {"n0": [0.5, 0.5]})
@@ -95,7 +95,7 @@ def test_a_virtual_loss_sends_the_second_of_a_wave_elsewhere() -> None:
     uct = UctSelection(build_root(""), plan)
     expand(uct, {"n0": [0.9, 0.8]})
     assert expand(uct, {"n0.0": [0.9, 0.9], "n0.1": [0.8, 0.8]}) == ["n0.0", "n0.1"]
-    # Without the loss both would lie below n0.0, whose two children have the best values.
+    # Without the virtual loss, both would be below n0.0, whose two children have the best values.
     assert expand(uct, {}) == ["n0.0.0", "n0.1.0"]
 
 

@@ -1,4 +1,4 @@
-"""Waves: results in order, failures told apart, nothing left behind."""
+"""Waves: results stay in order, kinds of failures are distinguished, and no call is left behind."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_cancelling_the_caller_ends_every_call_before_it_returns() -> None
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=12), st.integers(0, 11))
 def test_calls_are_cancelled_in_their_order(turns: list[int], failing: int) -> None:
-    """Whatever they wait for, and whichever of them fails first."""
+    """The order does not depend on what the calls wait for, or on which of them fails first."""
     cancelled: list[int] = []
 
     async def call(place: int) -> None:

@@ -1,4 +1,4 @@
-"""Written trees for the tests of the search: payloads are paths of digits, scores a function of the payload."""
+"""Trees that tests of the search define: payloads are paths of digits, a function of the payload gives the score."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SpentError(Exception):
 
 
 class WrittenTree:
-    """Proposer and evaluator: node `p` has the children `p0`, `p1` …; one that is in `goals` is terminal.
+    """Proposer and evaluator: node `p` has the children `p0`, `p1` …; a node in `goals` is terminal.
 
-    `fails` maps a payload to the error of expanding it, `judge_fails` to that of judging it; `turns` says how many
-    turns of the event loop a call takes, by its number.
+    `fails` maps a payload to the error of its expansion, `judge_fails` to the error of its judgement. `turns` maps the
+    number of a call to the turns of the event loop that it takes.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WrittenTree:
         finally:
             self.open -= 1
 
-    def bound_cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the ports give it
+    def bound_cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port declares it
         return Cost(model_calls=1, tokens=self.tokens)
 
     async def propose(self, node: Node[str], *, count: int) -> Proposals[str]:
@@ -106,14 +106,14 @@ class WrittenTree:
 
 
 class WrittenEvaluator:
-    """The evaluator's side of a written tree, with a cost of its own."""
+    """The evaluator of a written tree, with its own cost."""
 
     def __init__(self, tree: WrittenTree) -> None:
         self._tree = tree
         self.divide = tree.divide
         self.judge = tree.judge
 
-    def bound_cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port gives it
+    def bound_cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port declares it
         times = 1 if self._tree.is_comparing else count
         return Cost(
             model_calls=times, tokens=times * self._tree.tokens, resources={"checks": count * self._tree.checks}

@@ -1,4 +1,4 @@
-"""What a database can do to a statement, a listener and an address, done by a real server."""
+"""Failures of statements, listeners and addresses, caused by a real server."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -23,14 +23,14 @@ POOLED = "pid <> pg_backend_pid() AND datname = current_database()"
 
 @pytest.fixture
 async def pool(postgres_url: str) -> AsyncGenerator[PostgresPool, None]:
-    """A pool over an empty database with the schema of this release."""
+    """A pool for an empty database with the schema of this release."""
     pool = await PostgresPool.open(postgres_url, probe_interval_s=0.01)
     yield pool
     await pool.aclose()
 
 
 class Job:
-    """Runs a statement and counts how often it was asked to."""
+    """Runs a statement and counts its calls."""
 
     def __init__(self, statement: str) -> None:
         self._statement = statement.encode()
@@ -47,7 +47,7 @@ async def admin(url: str, statement: str) -> None:
 
 
 async def end(url: str, which: str) -> None:
-    """End connections as an operator does."""
+    """End connections as an operator would do."""
     await admin(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {which}")  # noqa: S608 - constants
 
 
@@ -81,7 +81,7 @@ async def test_a_full_disk_is_not_asked_twice_and_a_statement_that_takes_too_lon
 
 
 class CutOff(Job):
-    """A job whose connection the server ends while it is at work, the first time."""
+    """A job whose connection the server ends during the first call."""
 
     async def __call__(self, connection: PgConnection) -> list[tuple[Any, ...]]:
         if not self.runs:

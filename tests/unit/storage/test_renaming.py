@@ -1,4 +1,4 @@
-"""The statements of docs/operations/storage.md that rename the tenants of subjects without one, as they stand there."""
+"""The statements in docs/operations/storage.md that rename tenants, executed exactly as the page shows them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = (
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    """A database of either kind with rows of three tenants, whose foreign keys hold."""
+    """A database of either kind with rows of three tenants and enforced foreign keys."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'reasond.db'}"
     else:
@@ -62,13 +62,13 @@ def tables_of(engine: sa.Engine) -> dict[str, str]:
 
 
 def statements(engine: sa.Engine) -> Sequence[str]:
-    """Return what the page says for this database."""
+    """Return the statements of the page for this database."""
     sqlite, postgres = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     chosen: str = sqlite if engine.dialect.name == "sqlite" else postgres
     return [line.removesuffix(";") for line in chosen.splitlines()]
 
 
-# An index over an expression is left out of what SQLAlchemy tells of a file.
+# SQLAlchemy does not report an index on an expression for SQLite.
 @pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
 def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engine: sa.Engine) -> None:
     before = tables_of(engine)

@@ -1,4 +1,4 @@
-"""The schema is made by migrations, checked at the start, and its revisions keep the data."""
+"""Migrations make the schema, the server checks it at its start, and each revision keeps the data."""
 
 import re
 import sqlite3
@@ -40,7 +40,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
 
 
 def state_of(engine: sa.Engine) -> SchemaState:
-    """Return what a server at its start says of the database."""
+    """Return the state of the schema that a server reports at its start."""
     if engine.dialect.name == "sqlite":
         return read_file_state(Path(engine.url.database or ""))
     return read_database_state(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
@@ -56,7 +56,7 @@ def test_an_upgrade_from_the_first_revision_keeps_the_data(engine: sa.Engine) ->
         upgrade_schema(connection)
         assert connection.exec_driver_sql("SELECT plan, create_time FROM executions").all() == [("the plan", 1.5)]
         assert connection.exec_driver_sql("SELECT count(*) FROM agents").scalar() == 0
-        # What a server of the release before writes during a rolling update.
+        # A server of the previous release writes this row during a rolling update.
         connection.exec_driver_sql(EXECUTION.replace("'e1'", "'e2'"))
         rows = connection.exec_driver_sql("SELECT kind, wake_time FROM executions").all()
         assert rows == [("reasoning", None), ("reasoning", None)]
@@ -162,7 +162,7 @@ def test_a_new_file_has_exactly_the_schema_that_the_migrations_make(tmp_path: Pa
 
 
 def schema_of(path: Path) -> tuple[list[tuple[str, str, str | None]], list[tuple[str]]]:
-    """Return what SQLite says it was made with, without what spaces stand where, and the revision."""
+    """Return the statements that made the SQLite schema, with spaces normalised, and the revision."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
         revision = connection.execute("SELECT version_num FROM alembic_version").fetchall()

@@ -1,4 +1,4 @@
-"""What a file is refused for at the start, when it is read whole, and what becomes of one that goes away."""
+"""When a file is refused at the start, when it is read completely, and what happens if it disappears."""
 
 import resource
 import sqlite3
@@ -31,7 +31,7 @@ def fill(connection: Connection) -> None:
 
 @pytest.fixture
 async def damaged(tmp_path: Path) -> Path:
-    """A file that was closed and then damaged in the middle, where opening it does not look."""
+    """A file that was closed and then damaged in the middle, in pages that opening it does not read."""
     path = tmp_path / "reasond.db"
     file = await SqliteFile.open(path)
     await file.write(fill, then=lambda _: None)
@@ -56,7 +56,7 @@ async def test_a_large_file_that_was_closed_opens_without_being_read(damaged: Pa
 
 
 async def test_why_a_file_cannot_be_written_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The system refuses the write, as a quota does; that is no full disk for SQLite."""
+    """The operating system refuses the write, as a quota does. SQLite does not report that as a full disk."""
     file = await SqliteFile.open(tmp_path / "reasond.db")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))

@@ -1,4 +1,4 @@
-"""Bounded context with its carryovers: hybrid by default, summaries of cut windows, repetition, what it all costs."""
+"""Bounded context with its carryovers: hybrid by default, summaries of truncated windows, repetition, and costs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILLER = "The road was long and the weather of that year was neither good nor ba
 
 
 class Run:
-    """What a run yielded, with the hybrid carryover unless the configuration says otherwise."""
+    """The events of a run. The carryover is hybrid unless the configuration sets another one."""
 
     def __init__(self, details: list[BoundedContextStep], outcome: Outcome) -> None:
         self.details = details
@@ -239,7 +239,7 @@ def far_apart(
     second: str = "The mason Orlo was born in the town of Vash.",
     paragraphs: int = 120,
 ) -> str:
-    """A long text whose evidence stands in its second and its last but one part."""
+    """Return a long text with evidence in its second part and in its second-to-last part."""
     filler = [
         f"{FILLER}That was day {number} of the journey, and nothing of note was seen." for number in range(paragraphs)
     ]
@@ -307,7 +307,7 @@ def test_a_run_can_be_made_again_and_its_cost_is_linear() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 7))
 async def test_recorded_replies_make_the_same_steps_and_calls_again_after_a_cut(cut: int) -> None:
-    """A run ended after call `cut`; another one is given the recorded replies, then the model again."""
+    """A run ends after call `cut`. Another run receives the recorded replies, then calls the model again."""
     chosen: dict[str, Any] = {"max_iterations": 4, "chunk_size": 1280}
     whole = FunctionModel(wanderer)
     first = await run(whole, **chosen)
@@ -322,7 +322,7 @@ async def test_recorded_replies_make_the_same_steps_and_calls_again_after_a_cut(
 
 
 def wanderer(request: ChatRequest) -> str:
-    """Fill every window with words that depend on what is shown, and answer in the last."""
+    """Fill every window with words that depend on the prompt, and answer in the last window."""
     shown = without_nonce(request)
     start = zlib.crc32(shown.encode())
     if is_summary(request):

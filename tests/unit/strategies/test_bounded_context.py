@@ -1,4 +1,4 @@
-"""Bounded context: reading, reasoning, carryover, and every way in which a run can end."""
+"""Bounded context: reading, reasoning, carryover, and each way in which a run can end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG = "The wall has four gates. " * 300
 
 
 class Run:
-    """Everything that one run yielded; small windows unless the configuration says otherwise."""
+    """The events of one run. The windows are small unless the configuration says otherwise."""
 
     def __init__(self, events: list[StrategyEvent]) -> None:
         self.events = events
@@ -361,7 +361,7 @@ async def test_savings_are_measured_as_soon_as_there_are_two_windows() -> None:
 
 
 async def peak_memory(max_iterations: int) -> int:
-    """Return the most bytes held during a run that writes as much as it may in every window."""
+    """Return the peak memory, in bytes, of a run that writes as much as possible in every window."""
 
     def reply(_: ChatRequest) -> str:
         model.requests.clear()

@@ -1,4 +1,4 @@
-"""What a run of bounded context holds of a process's memory, its log and store included, by its depth."""
+"""The memory that a run of bounded context takes, with its log and store, by the number of its windows."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def _now() -> datetime:
 
 
 class DeepThinker(WrappedModel[FunctionModel]):
-    """A model that never answers and never says the same, in one piece, which is cheap to trace.
+    """A model that never answers and never repeats itself; each reply is one piece, which is cheap to trace.
 
-    `held` is what was traced when its last call began: until then nothing of the answer was made. In the `log` nothing
-    waits for a commit then, which on a slow machine would be more; and the lists of free objects are empty.
+    `held` is the traced memory, in bytes, at the start of its last call, before any part of the answer exists. At that
+    time no entry of the `log` waits for a commit (a slow machine would have more of them), and the free lists are
+    empty.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class DeepThinker(WrappedModel[FunctionModel]):
         self.log: RunLog | None = None
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Write a window full."""
+        """Fill one window."""
         self.last -= 1
         if not self.last and self.log is not None:
             await self.log.wait_for_commit()
@@ -82,7 +83,7 @@ class DeepThinker(WrappedModel[FunctionModel]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Bytes: what is held before the last window, the peak, and what is left after the end."""
+    """Traced memory in bytes: before the last window, at the peak, and after the end."""
 
     held: int
     peak: int
@@ -90,8 +91,8 @@ class Traced:
 
 
 async def trace(runner: Runner, store: ExecutionStore, model: DeepThinker, windows: int) -> Traced:
-    """Return what a run of so many windows takes."""
-    # Beyond the range of max_iterations, so that depth is measured and not the length of a text.
+    """Return the memory that a run of `windows` windows takes."""
+    # `max_iterations` is beyond its range, so that the number of windows is measured and not the length of a text.
     config = BoundedContextConfig.model_construct(
         chunk_size=8192,
         carryover_size=512,
@@ -134,7 +135,7 @@ async def trace(runner: Runner, store: ExecutionStore, model: DeepThinker, windo
 
 @pytest.fixture
 async def measured(tmp_path: Path) -> dict[int, Traced]:
-    """What is taken, by depth."""
+    """The traced memory by number of windows."""
     ids = count()
     stores = await open_stores(
         url=f"sqlite:///{tmp_path}/log.db",
@@ -156,7 +157,7 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
         await stores.aclose()
 
 
-# Tracing makes it slow: half a minute where others use the processors, too.
+# Tracing makes the test slow: half a minute on a busy machine.
 async def test_what_a_run_holds_has_a_bound_that_no_depth_moves_and_its_answer_a_line_for_each_window(
     measured: dict[int, Traced],
 ) -> None:

@@ -1,4 +1,4 @@
-"""What bounded context says it saved, against what one pass would take by the model's own count, for every counter."""
+"""The savings that bounded context reports, compared with one pass counted by the model, for every counter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOTES: Final = "<continue>Key Findings: the air trembles, and the telescope stan
 
 
 class Backend(FunctionModel):
-    """A model that reports its own count and `hidden` tokens for each prompt; its users have only `counter`."""
+    """A model that reports its own count plus `hidden` tokens for each prompt; its users see only `counter`."""
 
     def __init__(self, replier: Replier, *, counter: TokenCounter, hidden: int = 0) -> None:
         super().__init__(replier, counter=WordPieceCounter())
@@ -53,7 +53,7 @@ class Backend(FunctionModel):
 
     @property
     def counter(self) -> TokenCounter:
-        """The counter of its users."""
+        """The counter that users of the model see."""
         return self._told
 
     def _usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
@@ -66,14 +66,14 @@ class Backend(FunctionModel):
 
     @property
     def read(self) -> str:
-        """The text of which it answered for the passages."""
+        """The text of the passages that the model answered."""
         users = [request.messages[-1].content for request in self.requests[: len(self.usages)]]
         return "".join(
             user.partition("<passage ")[2].partition(">\n")[2].rpartition("\n</passage")[0] for user in users
         )
 
     def find_truth(self) -> tuple[float, float]:
-        """Return its work over that of one pass over what it read: attention, tokens."""
+        """Return its attention and its tokens, each divided by those of one pass over the text that it read."""
         rules = self.requests[0].messages[0].content.removesuffix(write_fence_rule(NONCE))
         prompt = build_prompt(instructions=rules, question=QUESTION, nonce=NONCE, material=self.read)
         spent = [usage.total_tokens for usage in self.usages]
@@ -82,7 +82,7 @@ class Backend(FunctionModel):
 
 
 def answer_after_reading(request: ChatRequest) -> str:
-    """Take notes while reading, think in one window more, then answer."""
+    """Take notes while reading, think in one more window, then answer."""
     return ANSWER if "This is the last window" in request.messages[0].content else NOTES
 
 
@@ -93,7 +93,7 @@ def answer_at_the_end_of_reading(request: ChatRequest) -> str:
 async def run(
     model: Backend, *, material: str, budget: Budget | None = None
 ) -> tuple[BoundedContextMetrics, FinishReason | None]:
-    """Return the last metrics, and how the run ended; None where it failed."""
+    """Return the last metrics and the finish reason, which is None if the run failed."""
     config = BoundedContextConfig(chunk_size=2048, carryover_size=512, max_iterations=2)
     metered = MeteredModel(model=model, budget=budget or Budget())
     context = RunContext(config=config, model=metered, monotonic=lambda: 0.0, new_nonce=lambda: NONCE)
@@ -107,7 +107,7 @@ async def run(
 
 
 def ratios_of(metrics: BoundedContextMetrics) -> tuple[float, float]:
-    """Return what the metrics say of attention and tokens, as work over that of one pass."""
+    """Return attention and tokens as the metrics report them, each divided by those of one pass."""
     savings = metrics.savings
     assert savings is not None
     return 1 - savings.attention_pct / 100, 1 - savings.tokens_pct / 100

@@ -1,4 +1,4 @@
-"""Chain of thought: one call, and every way in which it can end."""
+"""Chain of thought: one call, and each way in which it can end."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_a_tag_that_was_neutralised_in_the_question_stands_in_the_answer_a
 
 
 class Told(FunctionModel):
-    """A model whose server counts otherwise than the counter at hand, and goes by its own count."""
+    """A model whose server counts differently from the local counter, and applies its own count."""
 
     def __init__(self, told: int | None) -> None:
         super().__init__(lambda _: "<answer>4</answer>", counter=ByteCounter(), context_window=1000)

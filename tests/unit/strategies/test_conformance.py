@@ -1,4 +1,4 @@
-"""Every registered strategy passes the suite that authors of strategies are given."""
+"""Every registered strategy passes the conformance suite that authors of strategies use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def strategy_of(name: str) -> ReasoningStrategy[Any]:
 @pytest.mark.parametrize("name", REGISTERED)
 async def test_a_registered_strategy_conforms(name: str, check: str) -> None:
     for config in CONFIGS.get(name, [{}]):
-        # The suite tries long texts of its own in windows of several sizes.
+        # This check uses long texts of its own in windows of several sizes.
         for material in ("",) if check == "stays_within_the_window" else ("", MATERIAL):
             conformance = StrategyConformance(strategy_of(name), config=config, material=material)
             if reason := await conformance.check(check):
@@ -57,7 +57,7 @@ async def test_reason_takes_a_query_alone_as_fr_1_2_has_it_and_says_which_model_
 
 
 def calls_natively(request: ChatRequest) -> str | Reply:
-    """Call the calculator twice, then answer; answer at once where no call may be made."""
+    """Call the calculator twice, then answer; answer at once if calls are not allowed."""
     done = sum(message.role is Role.TOOL for message in request.messages)
     if done == 2 or request.tool_choice == "none":
         return "<answer>42</answer>"
@@ -66,7 +66,7 @@ def calls_natively(request: ChatRequest) -> str | Reply:
 
 
 def calls_in_text(request: ChatRequest) -> str:
-    """Do the same in the protocol of texts."""
+    """Do the same with the text protocol."""
     done = sum(message.role is Role.ASSISTANT for message in request.messages)
     if done == 2 or "No tools can be called" in request.messages[-1].content:
         return "<answer>42</answer>"

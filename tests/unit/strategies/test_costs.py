@@ -1,4 +1,4 @@
-"""What a strategy says of its cost holds: model calls of real runs against the formula, for any legal configuration."""
+"""The declared cost of a strategy holds: the model calls of real runs match the formula for any legal configuration."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ async def test_bounded_context_makes_one_call_for_each_window_and_at_most_one_mo
     metrics = done.steps[-1].metrics
     assert isinstance(metrics, BoundedContextMetrics)
     prompt = (metrics.capacity_tokens - metrics.effective_capacity_tokens) / most
-    # So small a window keeps nothing for a summary.
+    # Such a small window reserves no tokens for a summary.
     assert windows <= most + 1 + 2 * model.counter.count_text(MATERIAL) / (1024 * 7 / 8 - 512 - prompt)

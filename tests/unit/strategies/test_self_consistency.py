@@ -1,4 +1,4 @@
-"""Self-consistency: samples, votes, and every way in which they can end."""
+"""Self-consistency: samples, votes, and each way in which a run can end."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_others_begin_when_the_first_writes_so_that_its_prompt_is_cached()
 
 
 async def test_others_do_not_wait_for_a_first_that_says_nothing() -> None:
-    """The first is let go only by the third, which begins though the first has said nothing for a second."""
+    """Only the third sample releases the first one. It begins although the first has produced nothing for a second."""
     hold = asyncio.Event()
 
     def reply(_: ChatRequest) -> Reply:
@@ -288,7 +288,7 @@ def test_the_order_in_which_samples_end_changes_nothing(one: list[int], other: l
 
 
 async def _log(turns: list[int]) -> str:
-    """Return everything that a run tells, with the usage at every step; calls take so many turns."""
+    """Return all events of a run with the usage at each step; `turns` gives the loop turns of each call."""
 
     class Slow(FunctionModel):
         async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - as the base class

@@ -1,4 +1,4 @@
-"""What every strategy inherits."""
+"""The behaviour that every strategy inherits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of metrics share: metrics with a small vocabulary, and what they expose."""
+"""Helpers for the tests of metrics: metrics with a small vocabulary, and the samples that they expose."""
 
 from __future__ import annotations
 

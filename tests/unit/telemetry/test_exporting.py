@@ -1,4 +1,4 @@
-"""Where spans go, which are kept, and what a receiver that fails costs."""
+"""Where spans are sent, which spans are kept, and what a failing receiver costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSAMPLED = TraceContext(trace_id="0" * 31 + "1", span_id="b" * 16, is_sampled=F
 
 
 class Exporter:
-    """Answers as it is told."""
+    """Gives the answers of the test in order."""
 
     def __init__(self, *answers: object) -> None:
         self._answers = list(answers)
@@ -174,7 +174,7 @@ async def test_a_receiver_that_redirects_gets_the_spans_and_the_headers_nowhere_
 
 
 def run_without_the_package(code: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` where opentelemetry cannot be imported."""
+    """Run `code` in a process that cannot import opentelemetry."""
     hidden = "import sys; sys.modules['opentelemetry'] = None\n"
     return subprocess.run(
         [sys.executable, "-c", hidden + code], check=False, timeout=180, capture_output=True, text=True
@@ -267,7 +267,7 @@ async def test_an_end_that_takes_too_long_is_left_behind(caplog: pytest.LogCaptu
     release = threading.Event()
 
     class Stuck(Exporter):
-        """Never returns from its end."""
+        """Never returns from `shutdown`."""
 
         def shutdown(self) -> None:
             release.wait(180)

@@ -1,4 +1,4 @@
-"""What is exposed: two formats, one writing for many scrapers, and the event loop goes on meanwhile."""
+"""The metrics page: two formats, one rendering for many scrapers, and an event loop that is not blocked."""
 
 from __future__ import annotations
 

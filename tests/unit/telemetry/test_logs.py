@@ -1,4 +1,4 @@
-"""What a log line says, and what it must never say."""
+"""The fields of a log line, and the contents that it must never have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(message: str, *args: object, extra: dict[str, Any] | None = None, exc
 
 
 def catch(error: Exception) -> Any:
-    """Return `error` as logging takes it, with a traceback."""
+    """Return `error` with its traceback, in the form that logging takes."""
 
     def fail() -> None:
         raise error
@@ -251,21 +251,21 @@ def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> N
 
 
 def apart(*handlers: logging.Handler) -> logging.Logger:
-    """Return a logger of its own, outside the tree of loggers."""
-    log = logging.Logger("reasond.told")  # noqa: LOG001 - as said
+    """Return a separate logger, outside the tree of loggers."""
+    log = logging.Logger("reasond.told")  # noqa: LOG001 - outside the tree on purpose
     for handler in handlers:
         log.addHandler(handler)
     return log
 
 
 def told_to(handler: logging.Handler, **fields: Any) -> None:
-    """Tell one line to a logger that has `handler` alone."""
+    """Log one line to a logger whose only handler is `handler`."""
     log = apart(handler)
     emit_line(log, logging.INFO, "%s %s", "/m", "OK", fields=fields)
 
 
 class Records(logging.Handler):
-    """Keeps the records that it gets."""
+    """Keeps the records that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ def test_lines_by_the_shortest_way_stand_among_the_others_in_order(tmp_path: Pat
         emit_line(log, logging.INFO, "two \u00e4", fields={})
         log.info("three")
         emit_line(log, logging.WARNING, "100 %", fields={})
-        # Read before it is closed: each line is out at once.
+        # The file is read before the handler is closed: each line is written at once.
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [line["message"] for line in lines] == ["one", "two \u00e4", "three", "100 %"]
     assert [line["level"] for line in lines] == ["info", "info", "info", "warning"]
@@ -373,7 +373,7 @@ def test_levels_of_loggers_and_handlers_hold() -> None:
     handler.setLevel(logging.WARNING)
     emit_line(log, logging.INFO, "below the handler's", fields={})
     handler.setLevel(logging.DEBUG)
-    # Loggers remember what they were asked, and only the tree makes them forget.
+    # A logger caches its enabled levels, and only the tree of loggers clears that cache.
     log = apart(handler)
     log.setLevel(logging.WARNING)
     emit_line(log, logging.INFO, "below the logger's", fields={})

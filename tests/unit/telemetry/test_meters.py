@@ -1,4 +1,4 @@
-"""What is told is counted once, where it belongs, and no word from outside makes a series of its own."""
+"""Every report is counted once in its own metric, and no value from outside makes a new series."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_savings(pct: float) -> BoundedContextMetrics:
 
 
 def tell_everything(observer: Observer, word: str) -> None:
-    """Tell one of each, with `word` wherever callers, models or other programs choose."""
+    """Make each report once, with `word` wherever callers, models or other programs choose the value."""
     observer.call_ended("grpc", word, word, 0.1)
     observer.call_failed("grpc", word)
     observer.stream_opened("grpc")

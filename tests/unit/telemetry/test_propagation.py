@@ -1,4 +1,4 @@
-"""What callers say of their trace is read where it is well formed, and nothing else does any harm."""
+"""The trace context of a caller is read if it is well formed; any other value does no harm."""
 
 from __future__ import annotations
 

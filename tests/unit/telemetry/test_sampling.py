@@ -1,4 +1,4 @@
-"""Samples: how late the loop is, how the server is, and a look that fails ends nothing."""
+"""Samples of the loop delay and of the state of the server; a sample that fails does not stop the sampler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_loop_that_was_held_up_is_told_to_be_late() -> None:
     sampler.begin()
     async with asyncio.timeout(LIMIT_S):
         await looks.get()
-        # What a tool that blocks does, while the sampler waits for its next turn.
+        # A blocking tool does this while the sampler waits for its next turn.
         time.sleep(0.3)  # noqa: ASYNC251 - this is what is tested
         await looks.get()
     await sampler.aclose()

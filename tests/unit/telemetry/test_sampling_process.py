@@ -1,4 +1,4 @@
-"""What the system says of this process is believable."""
+"""The figures of the operating system about this process are plausible."""
 
 from __future__ import annotations
 

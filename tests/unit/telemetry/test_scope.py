@@ -1,4 +1,4 @@
-"""What an RPC notes of what it began, and what its lines have of it."""
+"""The notes that an RPC takes of the executions that it begins, and their fields in its log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is believed about the trace that a request belongs to."""
+"""Which callers are trusted to name the trace of a request."""
 
 from __future__ import annotations
 

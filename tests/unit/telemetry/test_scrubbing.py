@@ -1,4 +1,4 @@
-"""No secret survives, wherever it stands, in either form of the logs."""
+"""No secret appears in either format of the logs, wherever in the text it stands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jwt(body: str) -> str:
     return f"{head}.{body}.{body[::-1]}"
 
 
-# A planted text and the part of it that nobody may see.
+# A text with a planted secret, and the secret part of it.
 PLANTED = SAFE.flatmap(
     lambda core: st.sampled_from(
         [

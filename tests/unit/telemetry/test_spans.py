@@ -1,4 +1,4 @@
-"""What is below what, and what an unsampled trace costs."""
+"""The parents of spans, and the cost of a trace that is not sampled."""
 
 from __future__ import annotations
 

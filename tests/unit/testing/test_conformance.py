@@ -1,4 +1,4 @@
-"""The models that ship pass the conformance checks, and each check catches a model that breaks it."""
+"""The models of the package pass the conformance checks, and each check fails for a model that violates it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_all_checks_can_be_run_at_once_and_say_what_does_not_apply() -> No
 
 
 class Bad(FunctionModel):
-    """A model that alters what a good one does."""
+    """A model that alters the events of a correct model."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The suite for strategies finds what it says it finds: one strategy that is good, and one for every way to be bad."""
+"""The suite for strategies finds each fault that it promises to find: one correct strategy, and one for each fault."""
 # ruff: noqa: ARG002 - what overrides takes what the overridden method takes
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TwiceConfig(StrategyConfig):
 
 
 class Twice(ReasoningStrategy[TwiceConfig]):
-    """Asks as often as it is told to; every method can be made bad by itself."""
+    """Asks `rounds` times; a subclass can break each method separately."""
 
     name = "twice"
     description = "Asks again."
@@ -171,7 +171,7 @@ class Remembering(Twice):
 
 
 class Mingling(Twice):
-    """Keeps what it knows where all instances share it."""
+    """Keeps its state in a place that all instances share."""
 
     shared: ClassVar[list[int]] = []
 
@@ -199,7 +199,7 @@ class Deaf(Twice):
 
 
 class OpenCalls(Twice):
-    """Asks in a task of its own and forgets about it."""
+    """Keeps references to its model calls and never closes them."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -219,7 +219,7 @@ class Spendthrift(Twice):
 
 
 class Forgiving(Twice):
-    """Ends as if nothing were wrong, where not even the first call was paid for."""
+    """Yields a normal outcome although the budget did not cover even the first call."""
 
     async def run(self, task: Task, context: RunContext[TwiceConfig]) -> AsyncGenerator[StrategyEvent, None]:
         try:
@@ -236,7 +236,7 @@ class Overflowing(Twice):
 
 
 class Stubborn(Twice):
-    """Asks until the model says something."""
+    """Repeats its call until the model writes something."""
 
     async def run(self, task: Task, context: RunContext[TwiceConfig]) -> AsyncGenerator[StrategyEvent, None]:
         said = ""
@@ -249,7 +249,7 @@ class Stubborn(Twice):
 
 
 class Grouping(Twice):
-    """Asks in a task group, whose errors are groups of errors."""
+    """Asks in a task group, which raises exception groups."""
 
     def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
         async def group() -> AsyncGenerator[Any, None]:
@@ -268,7 +268,7 @@ class Grouping(Twice):
 
 
 class Fickle(Twice):
-    """Depends on something else than its replies."""
+    """Depends on other state than its replies."""
 
     turns: ClassVar[list[int]] = [0]
 
@@ -283,14 +283,14 @@ class Trusting(Twice):
 
 
 class HalfTrusting(Twice):
-    """Marks its fences and neutralises nothing."""
+    """Marks its fences, but neutralises nothing in the text."""
 
     def prompt(self, task: Task, nonce: str) -> Sequence[Message]:
         return (Message(role=Role.USER, content=f"<question {nonce}>\n{task.query}\n</question {nonce}>"),)
 
 
 class Fixed(Twice):
-    """Has one mark for all runs, which can be known."""
+    """Has one mark for all runs, which an attacker can know."""
 
     def prompt(self, task: Task, nonce: str) -> Sequence[Message]:
         return super().prompt(task, "abcdefghijklmnopqrst")

@@ -24,7 +24,7 @@ class EchoArguments(ToolArguments):
 
 
 class Echo(ModelledTool[EchoArguments]):
-    """Does what a test says."""
+    """Does what the test chooses."""
 
     name: ClassVar[str] = "echo"
     description: ClassVar[str] = "Says it again."
@@ -48,7 +48,7 @@ def call(arguments: str = "{}", *, name: str = "echo", call_id: str = "c1") -> T
 
 
 def box(*tools: Tool, max_calls: int | None = None, **limits: float) -> RunToolbox:
-    return RunToolbox(tools=tools, limits=ToolLimits(**limits), max_calls=max_calls)  # type: ignore[arg-type]  # of either kind
+    return RunToolbox(tools=tools, limits=ToolLimits(**limits), max_calls=max_calls)  # type: ignore[arg-type]  # the limits are int and float
 
 
 def message_of(result: ToolResult) -> str:
@@ -249,7 +249,7 @@ async def test_a_result_beyond_the_tools_own_limit_is_cut_and_says_so() -> None:
 
 
 async def test_a_result_is_kept_whole_up_to_what_is_kept_for_a_run() -> None:
-    """`max_output_bytes` of most tools says nothing of its own; docs/guides/tools.md promises the whole."""
+    """Most tools set no `max_output_bytes` of their own; docs/guides/tools.md promises the whole result."""
 
     async def write_much(_text: str) -> object:
         return {"said": "x" * 2_000_000}

@@ -1,4 +1,4 @@
-"""Fetching from real servers on loopback, which the policy of these tests allows by name."""
+"""Requests to real servers on loopback, which the policy of these tests allows by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = "Content-Type: text/plain; charset=utf-8"
 
 
 class Upstream:
-    """Answers every request with the next of `replies`; `requests` are the heads that came."""
+    """Answers every request with the next of `replies`; `requests` holds the heads of the received requests."""
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
@@ -60,7 +60,7 @@ async def running(encrypted: ssl.SSLContext | None = None) -> AsyncIterator[Upst
 
 
 class Names:
-    """A name server that gives its answers one after the other and repeats the last one."""
+    """A name server that gives its answers in order and repeats the last one."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)

@@ -45,9 +45,9 @@ async def test_a_server_that_was_not_started_can_be_closed() -> None:
 
 
 class Odd:
-    """What the package gives for a connection; calls fail as for an odd result, and lists, if it `is_broken`, too.
+    """A connection of the MCP package. Calls fail as after a malformed result; lists fail too if `is_broken` is set.
 
-    As in the package, a list that was told once is remembered unless `cache_mode` is "bypass".
+    As in the package, a list is cached after its first request unless `cache_mode` is "bypass".
     """
 
     def __init__(self, *, is_broken: bool) -> None:

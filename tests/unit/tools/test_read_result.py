@@ -22,7 +22,7 @@ def tool() -> ReadToolResult:
 
 
 async def read(tool: ReadToolResult, **arguments: object) -> Any:
-    return await tool.call(ReadArguments(handle="c2", **arguments), CONTEXT)  # type: ignore[arg-type]  # as the model wrote
+    return await tool.call(ReadArguments(handle="c2", **arguments), CONTEXT)  # type: ignore[arg-type]  # unchecked, as from a model
 
 
 async def test_ranges_join_to_the_whole_result(tool: ReadToolResult) -> None:

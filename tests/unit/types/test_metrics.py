@@ -1,4 +1,4 @@
-"""The lines of windows: a sequence of values like any other, in the memory of their numbers."""
+"""The lines of windows: a sequence of values like any other, which takes only the memory of its numbers."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is spent can be added and taken away."""
+"""Usage can be added and subtracted."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What `value` makes of a class."""
+"""The class that `value` makes."""
 
 from __future__ import annotations
 

@@ -139,9 +139,9 @@ class OpenAIModel:
             request=request, body=self._protocol.build_body(request, self._body_options), deadline=deadline
         )
         self._retries.note_call()
-        given_up = 0
+        given_up, failed_with = 0, ""
         for attempt in counted(1):
-            one = _Attempt(self, call)
+            one = _Attempt(self, call, failed_with)
             try:
                 async with one as answer:
                     while not answer.is_over:
@@ -155,7 +155,7 @@ class OpenAIModel:
                     raise fault.error from None
                 given_up += fault.may_cost
                 wait_s = self._choose_wait_s(fault, attempt=attempt, deadline=deadline)
-                self._observer.attempt_repeated(options.name, fault.error.reason)
+                failed_with = fault.error.reason
             else:
                 return
             await self._sleep(wait_s)
@@ -169,7 +169,7 @@ class OpenAIModel:
         except ModelError as error:
             raise error from None
 
-    async def _begin_attempt(self, call: _ModelCall) -> tuple[StreamedAnswer, BreakerPermit]:
+    async def _begin_attempt(self, call: _ModelCall, failed_with: str) -> tuple[StreamedAnswer, BreakerPermit]:
         """Begin an attempt with a permit of the breaker and a place of the cap; `_end_attempt` returns both."""
         permit = self._breaker.admit()
         if permit is None:
@@ -181,6 +181,8 @@ class OpenAIModel:
             if isinstance(error, NoRoomError):
                 raise self._fault_of_full_cap() from None
             raise
+        if failed_with:
+            self._observer.attempt_repeated(self._options.name, failed_with)
         try:
             return await self._open_answer(call), permit
         except BaseException as error:
@@ -244,19 +246,21 @@ class OpenAIModel:
 class _Attempt:
     """One attempt of a call: opens and closes the answer. Not a generator, which would add a cost to every event.
 
+    `failed_with` is the reason of the attempt that this one repeats, or "".
     `is_accepted` becomes true with the first event. Then the call is not repeated, and the backend counts as healthy,
     even if the caller closes the call before its end.
     """
 
-    __slots__ = ("_answer", "_call", "_model", "_permit", "is_accepted")
+    __slots__ = ("_answer", "_call", "_failed_with", "_model", "_permit", "is_accepted")
 
-    def __init__(self, model: OpenAIModel, call: _ModelCall) -> None:
+    def __init__(self, model: OpenAIModel, call: _ModelCall, failed_with: str) -> None:
         self._model = model
         self._call = call
+        self._failed_with = failed_with
         self.is_accepted = False
 
     async def __aenter__(self) -> StreamedAnswer:
-        self._answer, self._permit = await self._model._begin_attempt(self._call)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`
+        self._answer, self._permit = await self._model._begin_attempt(self._call, self._failed_with)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`
         return self._answer
 
     async def __aexit__(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
+from reasond_server.context.replies import drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
@@ -163,6 +164,10 @@ class ReactRun:
         """Handle a reply; return its step, and the outcome if it is the last reply."""
         self.used_tokens += reply.spent.total_tokens
         parsed = reply.parsed
+        if self.due is not None and not self.specs:
+            # This prompt named the tag, and this call has to answer; the tag is no stop string, so text may follow it.
+            parsed = replace(parsed, text=drop_continue_tags(parsed.text))
+            reply = replace(reply, parsed=parsed)
         has_words = bool((parsed.text + parsed.content).strip())
         self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1
         answer = parsed.content.strip() if parsed.kind is TagKind.ANSWER else ""

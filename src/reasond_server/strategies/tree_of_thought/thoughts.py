@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import ModelReply, bound_prompt, hear
-from reasond_server.context.replies import TagParser
+from reasond_server.context.replies import parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContentFilteredError, InternalError
 from reasond_server.llm.model import ModelFinish
@@ -278,10 +278,7 @@ def _split_parts(text: str) -> Sequence[str]:
 
 
 def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
-    parser = TagParser(kinds=(TagKind.ANSWER,))
-    parser.feed(part)
-    parser.close(is_stop=is_whole)
-    parsed = parser.result
+    parsed = parse_reply(part, kinds=(TagKind.ANSWER,), is_stop=is_whole)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     return ProposedThought(text=text, answer=answer)

@@ -1,4 +1,4 @@
-"""What reports teach: tokenizer and template apart, nothing from a single false one, and a change from its second."""
+"""Learning from reports: tokenizer and template separately, nothing from one false report, a change from its second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(text: str) -> Sequence[Message]:
 
 
 def count_truly(text: str, *, hidden: int) -> int:
-    """Return what a server reports whose tokens have 4.5 characters, and which adds `hidden` tokens to each call."""
+    """Return the count of a server whose tokens have 4.5 characters and which adds `hidden` tokens to each call."""
     return hidden + 11 + round(len(text) / 4.5)
 
 
@@ -97,7 +97,7 @@ def test_a_line_over_prompts_of_any_lengths_is_never_underestimated(
     lengths: list[int], hidden: int, noise: float
 ) -> None:
     counter = EstimatingCounter()
-    # One long call and one short one tell the two unknown numbers.
+    # Two calls, one long and one short, determine the two unknown numbers.
     teach(counter, [MATERIAL[:9_000], SHORT[0]], hidden=hidden)
     for length in lengths:
         messages, reported = ask(MATERIAL[:length]), count_truly(MATERIAL[:length], hidden=hidden)

@@ -111,7 +111,7 @@ def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: T
 
 @given(st.text(alphabet="ab1 \n漢<", min_size=1, max_size=50), st.integers(min_value=32_760, max_value=32_776))
 def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: int) -> None:
-    """Whatever is repeated up to the end of a part, the pieces are those of one look at everything."""
+    """A text counted in parts has the same pieces as the whole text, also if a repetition crosses a boundary."""
     text = (end * size)[:size] + end
     one_look = re.findall(r" ?(?:[^\W\d_]{1,8}|\d{1,3})|\s{1,16}|[\s\S]", text)
     assert WORDS.split(text) == one_look

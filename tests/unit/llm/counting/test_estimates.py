@@ -1,4 +1,4 @@
-"""Estimates: additive, never above the bytes, upwards, and closer with every report."""
+"""Estimates: additive, never larger than the number of bytes, rounded up, and closer with every report."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_learning_brings_the_estimate_of_a_prompt_to_just_above_the_truth() -> N
 
 def test_english_prose_is_not_underestimated_before_any_report() -> None:
     prose = "It was a bright cold day in April, and the clocks were striking thirteen. " * 50
-    # A word is a token as a rule, and so is a sign: 14 and 2 in every sentence.
+    # Usually a word is one token, and a punctuation mark too: 14 and 2 in every sentence.
     assert 50 * 16 <= EstimatingCounter().count_text(prose) <= 50 * 16 * 2
 
 
@@ -117,7 +117,7 @@ def test_the_lower_estimate_is_below_the_truth_in_every_script(script: str) -> N
 @pytest.mark.parametrize("script", SAMPLES)
 def test_bytes_are_above_the_truth_in_every_script(script: str) -> None:
     sample = SAMPLES[script]
-    # SentencePiece puts a blank before a text; the allowance for each message covers it.
+    # SentencePiece puts a blank before a text. The allowance for each message covers that token.
     assert ByteCounter().count_text(sample.text) + 1 >= sample.most
 
 

@@ -15,7 +15,7 @@ RANKS = Ranks(name="tiny", sha256=hashlib.sha256(CONTENT).hexdigest(), pattern="
 
 
 class Publisher(BaseHTTPRequestHandler):
-    """Publishes the file, and something else under another name."""
+    """Serves the file at /tiny, status 404 at /missing, and other content elsewhere."""
 
     def do_GET(self) -> None:
         is_here = self.path != "/missing"
@@ -24,7 +24,7 @@ class Publisher(BaseHTTPRequestHandler):
         self.wfile.write(CONTENT if self.path == "/tiny" else b"<html>something else</html>")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Forks of learning counters: independent of one another, heard by their parent, made again from a snapshot."""
+"""Forks of learning counters: they are independent, their parent learns from them, and a snapshot restores them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = [Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER
 
 
 class OneEach(EncodedCounter):
-    """A tokenizer whose tokens are characters."""
+    """A tokenizer that makes one token of each character."""
 
     def _count(self, text: str) -> int:
         return len(text)

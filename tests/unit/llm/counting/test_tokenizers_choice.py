@@ -42,7 +42,7 @@ def test_without_ranks_there_is_an_estimate(model: str, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
     ranks = made_up_ranks(tmp_path)
-    # Refused by the system whoever asks; another user's folder is refused to all but root.
+    # A name that is too long is refused for every user; root could read the folder of another user.
     out_of_reach = tmp_path / ("x" * 300)
     assert isinstance(choose_counter("auto", "gpt-4o", folders=[out_of_reach], known=[ranks]), EstimatingCounter)
     counter = choose_counter("auto", "gpt-4o", folders=[out_of_reach, tmp_path], known=[ranks])

@@ -1,4 +1,4 @@
-"""Tokenizer files: counts within their limits, nothing cut or filled up, and errors that tell what to do."""
+"""Tokenizer files: counts stay within their limits, nothing is truncated or padded, and errors say what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reasond_server.llm.model import Message, Role
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write a byte-level tokenizer with special tokens and with the traps of training left in it."""
+    """Write a byte-level tokenizer with special tokens, and with truncation and padding left over from training."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces = ["th", "the", "Ġthe", "Ġt", "wa", "ll", "wall", "Ġwall", "Ġw"]

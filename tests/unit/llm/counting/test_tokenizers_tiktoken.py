@@ -1,4 +1,4 @@
-"""tiktoken from local files: nothing fetched, nothing deleted, no text that raises, and cuts within their limits."""
+"""tiktoken from local files: it fetches and deletes nothing, no text raises, and cuts stay within their limits."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class TokenizerSample(NamedTuple):
-    """A text, and the fewest and the most tokens that it has by a real tokenizer."""
+    """A text, and the smallest and the largest number of tokens that a real tokenizer makes of it."""
 
     text: str
     fewest: int

@@ -1,4 +1,4 @@
-"""A small real HTTP server whose manners a test chooses: it keeps no limit, refuses, tells, hangs or breaks off."""
+"""A small real HTTP server whose behaviour a test chooses: it can ignore limits, refuse, report, hang or disconnect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 @dataclass(kw_only=True)
 class Manners:
-    """What the server does; by default it takes every field and honours none."""
+    """The behaviour of the server. By default it accepts every field and obeys none."""
 
     limits: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Manners:
 
 @contextmanager
 def odd_server(manners: Manners) -> Iterator[str]:
-    """Serve while the context lasts; yields the base URL."""
+    """Serve while the context is open; yields the base URL."""
 
     class Handler(_Handler):
         chosen = manners

@@ -1,7 +1,7 @@
-"""The addresses and headers that we build are those of the installed `openai` package, used as its documentation shows.
+"""Our addresses and headers are those that the installed `openai` package sends.
 
-The package does the same with a transport that sends nothing. What describes the package itself is left out of the
-comparison: its name in `user-agent`, and its `x-stainless-*` headers.
+The package is used as its documentation shows, with a transport that sends nothing. The comparison leaves out the
+headers that describe the package itself: its name in `user-agent`, and `x-stainless-*`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def test_requests_go_where_the_package_sends_them(base_url: str, model: st
 async def test_a_query_of_the_address_goes_where_the_package_puts_a_default_query(
     base_url: str, version: str, slash: str
 ) -> None:
-    """The package itself appends its paths to a query in the address."""
+    """The package itself appends its paths to the query of an address."""
     query = {"team": "a b", "x": "1&2"}
     theirs = await request_of_package(base_url, CHAT, version=version, default_query=query)
     ours = httpx2.URL(str(head_of(f"{base_url}{slash}?team=a%20b&x=1%262", version=version).url))
@@ -106,7 +106,7 @@ async def test_requests_carry_the_headers_of_the_package(
         monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-1")
     theirs = dict((await request_of_package(base_url, CHAT, version=version)).headers)
     ours = head_of(base_url, version=version).headers
-    # Those that aiohttp adds, those that are ours alone, and those in which the package speaks of itself.
+    # Headers that aiohttp adds, headers that only we send, and headers that describe the package.
     different = {"host", "content-length", "connection", "accept", "accept-encoding", "user-agent"}
     expected = {name: value for name, value in theirs.items() if not name.startswith("x-stainless-")}
     assert {name: value for name, value in ours.items() if name not in different} == {

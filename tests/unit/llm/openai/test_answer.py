@@ -25,7 +25,7 @@ OPTIONS = BackendOptions(name="main", model="m-1", base_url="http://host.example
 
 
 class Pieces:
-    """An answer in the pieces that a test says, then its end, which may be known with the last, or a break."""
+    """An answer in the given pieces, then its end or a failure. The end can be known together with the last piece."""
 
     def __init__(self, *pieces: bytes, breaks: bool = False, ends_with_last: bool = False) -> None:
         self.headers: dict[str, str] = {}

@@ -106,3 +106,16 @@ async def test_what_the_adapter_does_beside_a_call_is_told() -> None:
     assert found["reasond_model_retries_total main MODEL_UNAVAILABLE"] == 1
     assert found["reasond_model_usage_mended_total main estimated"] == 2
     assert found["reasond_model_room_wait_seconds_count main"] >= 1
+
+
+async def test_an_attempt_that_the_open_breaker_refuses_is_not_counted_as_repeated() -> None:
+    counted = metrics()
+    policy = RetryPolicy(max_attempts=3, breaker_window=1)
+    async with (
+        upstream(refusing("503 Service Unavailable")) as server,
+        backend(server, retries=policy, observer=counted) as one,
+    ):
+        with pytest.raises(ModelUnavailableError, match="left alone"):
+            _ = [event async for event in one.model.stream(request())]
+        assert server.calls == 1
+    assert not any(name.startswith("reasond_model_retries_total") for name in values(counted))

@@ -18,7 +18,7 @@ PIECES = st.lists(
 
 
 def split(pieces: Sequence[str]) -> tuple[str, str]:
-    """Return reasoning and answer."""
+    """Return the reasoning and the answer."""
     splitter = ThinkSplitter()
     found = [one for piece in pieces for one in splitter.feed(piece)] + splitter.flush()
     reasoning = "".join(one.text for one in found if isinstance(one, ReasoningText))

@@ -1,4 +1,4 @@
-"""What is sent under the Responses protocol, and what a profile makes of it."""
+"""The requests of the Responses protocol, and how a profile changes them."""
 
 from __future__ import annotations
 
@@ -120,5 +120,5 @@ def test_a_schema_is_asked_for_as_far_as_it_is_followed(level: SchemaLevel) -> N
         assert data["text"]["format"]["type"] == "json_schema"
         assert data["text"]["format"]["schema"] == schema
         assert not warnings
-    # What enforces a schema need not show it to the model.
+    # A server that enforces a schema need not receive it in the instructions.
     assert ("JSON Schema" in data.get("instructions", "")) is (level is not SchemaLevel.STRICT)

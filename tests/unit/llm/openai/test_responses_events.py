@@ -1,4 +1,4 @@
-"""The events of a response become text, reasoning, calls, an ending or an error; unknown ones nothing."""
+"""The events of a response become text, reasoning, calls, an ending or an error; unknown events are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts by the server: what is asked of which kind, what is remembered, and that a failure costs one line of log."""
+"""Counts by the server: the request for each kind of server, the cache, and one log line for a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Asked = tuple[str, dict[str, Any]]
 
 
 class Answers:
-    """A transport that gives written answers in their order; an exception is raised."""
+    """A transport that returns the given answers in order; it raises an answer that is an exception."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)

@@ -35,7 +35,7 @@ def read(*pieces: bytes, limit: int = 100) -> list[tuple[bytes, bytes]]:
 
 
 def reference(stream: bytes) -> list[tuple[bytes, bytes]]:
-    """The algorithm of the specification, on the whole stream at once."""
+    """Parse the whole stream at once with the algorithm of the specification."""
     lines = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]
     events: list[tuple[bytes, bytes]] = []
     name = b""

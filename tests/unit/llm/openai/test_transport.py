@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -49,6 +50,14 @@ async def test_the_body_comes_as_the_server_wrote_it() -> None:
         assert f"authorization: Bearer {KEY}" in asked.head
         assert "accept-encoding: identity" in asked.head
         assert asked.json == {"model": "m-1"}
+
+
+async def test_the_packages_below_log_no_request_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        await read(one)
+        assert len(server.conversations) == 1
+    assert [record.getMessage() for record in caplog.records if record.name != "asyncio"] == []
 
 
 async def test_what_is_there_is_had_without_waiting_and_a_break_is_told_either_way() -> None:
@@ -222,6 +231,6 @@ async def test_a_refused_request_is_no_pattern_for_later_ones() -> None:
 
 
 def headers_of(asked: Conversation) -> set[tuple[str, str]]:
-    """Return the headers of a request, names in lower case."""
+    """Return the headers of a request with their names in lower case."""
     lines = asked.head.strip().split("\r\n")[1:]
     return {(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)}

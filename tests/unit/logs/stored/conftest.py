@@ -1,4 +1,4 @@
-"""Stores of all three kinds, empty, over a clock that a test moves."""
+"""Empty stores of all three kinds, with a clock that a test moves."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from tests.stores.logs import START
 
 
 class Time:
-    """Shows START until somebody lets time pass."""
+    """A clock that shows START until a test advances it."""
 
     def __init__(self) -> None:
         self.time: datetime = START
@@ -33,7 +33,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Opened:
-    """A store and what lets time pass for it."""
+    """A store, and a function that lets time pass for it."""
 
     store: ExecutionStore
     pass_time: Callable[[float], Awaitable[None]]
@@ -46,7 +46,7 @@ def time() -> Time:
 
 @asynccontextmanager
 async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened, None]:
-    """Open the store at `url`, PostgreSQL's leases being moved in its table."""
+    """Open the store at `url`. For PostgreSQL, time passes when the leases are moved in its table."""
     stores = await open_stores(
         url=url,
         data_dir=str(folder),
@@ -71,7 +71,7 @@ async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened,
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def any_store(request: pytest.FixtureRequest, tmp_path: Path, time: Time) -> AsyncGenerator[Opened, None]:
-    """Every kind of store in turn."""
+    """Each kind of store in turn."""
     if request.param == "memory":
         store = MemoryExecutionStore(max_executions=1000, max_bytes=10**6, now=time.now)
         yield Opened(store=store, pass_time=time.advance)

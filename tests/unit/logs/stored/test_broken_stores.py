@@ -1,4 +1,4 @@
-"""The checks of stores fail on stores that break the contract; that ours pass is told by their own tests."""
+"""The conformance checks fail on stores that break the contract. Other tests show that our stores pass them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,7 +29,7 @@ class Time:
 
 
 class NoFence(MemoryExecutionStore):
-    """Takes a writer for alive that was replaced."""
+    """Accepts a writer that was replaced."""
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         logs = self._logs
@@ -40,7 +40,7 @@ class NoFence(MemoryExecutionStore):
 
 
 class NoVersion(MemoryExecutionStore):
-    """Appends wherever the log is by now."""
+    """Appends at the current version of the log, whatever version the writer gives."""
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         moved = []
@@ -51,7 +51,7 @@ class NoVersion(MemoryExecutionStore):
 
 
 class AllOrNothing(MemoryExecutionStore):
-    """Refuses a whole batch for one part."""
+    """Refuses a whole batch because of one part."""
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         outcomes = await super().append(batch)
@@ -60,7 +60,7 @@ class AllOrNothing(MemoryExecutionStore):
 
 
 class LostAnswers(MemoryExecutionStore):
-    """Takes a repeated append for another one."""
+    """Does not recognise a repeated append."""
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         known = [part.execution.execution_id in self._logs for part in batch]
@@ -76,7 +76,7 @@ class LostAnswers(MemoryExecutionStore):
 
 
 class Deaf(MemoryExecutionStore):
-    """Tells nobody of anything."""
+    """Notifies nobody."""
 
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
         del execution_id, notify
@@ -84,21 +84,21 @@ class Deaf(MemoryExecutionStore):
 
 
 class SharedOrphans(MemoryExecutionStore):
-    """Gives one orphan to everybody who asks."""
+    """Gives one orphan to every process that asks."""
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         return await super().recover(replace(lease, seconds=-1), limit=limit)
 
 
 class Greedy(MemoryExecutionStore):
-    """Recovers more than it was asked for."""
+    """Recovers more executions than were asked for."""
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         return await super().recover(lease, limit=limit + 100)
 
 
 class Mixed(MemoryExecutionStore):
-    """Shows everybody everything."""
+    """Shows every execution to every tenant."""
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         return (
@@ -116,7 +116,7 @@ class OldestFirst(MemoryExecutionStore):
 
 
 class Unfiltered(MemoryExecutionStore):
-    """Lists whatever there is."""
+    """Lists all executions and ignores the filter."""
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
@@ -126,21 +126,21 @@ class Unfiltered(MemoryExecutionStore):
 
 
 class Content(MemoryExecutionStore):
-    """Never hears of a cancellation in its renewals."""
+    """Never reports a cancellation when a lease is renewed."""
 
     async def renew(self, lease: Lease, fences: Any) -> Renewal:
         return replace(await super().renew(lease, fences), cancel_requested=())
 
 
 class Sticky(MemoryExecutionStore):
-    """Keeps request ids for ever."""
+    """Never releases a request id."""
 
     async def release(self, tenant: str, execution_id: str) -> None:
         await self.find(tenant, execution_id)
 
 
 class Generous(MemoryExecutionStore):
-    """Gives one suspended execution to everybody who wakes it."""
+    """Gives one suspended execution to every process that wakes it."""
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
         log = self._table.find(tenant, execution_id)
@@ -148,14 +148,14 @@ class Generous(MemoryExecutionStore):
 
 
 class Sleepy(MemoryExecutionStore):
-    """Lets nothing wake by itself."""
+    """Never recovers a suspended execution."""
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         return [one for one in await super().recover(lease, limit=limit) if not one.was_suspended]
 
 
 class Leasing(MemoryExecutionStore):
-    """Takes from whoever suspended an execution what follows."""
+    """Accepts further appends from the process that suspended an execution."""
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         for part in batch:
@@ -165,7 +165,7 @@ class Leasing(MemoryExecutionStore):
 
 
 class Unlimited(MemoryExecutionStore):
-    """Reads on to the end."""
+    """Ignores the limit of a read."""
 
     async def read(self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None) -> Any:
         del limit

@@ -1,4 +1,4 @@
-"""Whatever a log can hold comes back equal, and what cannot be read says so."""
+"""Every value that a log can hold is decoded as an equal value, and a value that cannot be read raises an error."""
 
 import traceback
 import types

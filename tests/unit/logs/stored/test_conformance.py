@@ -1,4 +1,4 @@
-"""Memory, SQLite and PostgreSQL keep the same contract."""
+"""Memory, SQLite and PostgreSQL fulfil the same contract."""
 
 import pytest
 

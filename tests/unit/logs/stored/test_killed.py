@@ -1,4 +1,4 @@
-"""Suspended executions outlive the process that suspended or woke them, however it died."""
+"""A suspended execution survives when the process that suspended or woke it is killed."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ LEASE = Lease(owner="one", seconds=15)
 
 
 async def suspend_and_die(url: str, folder: str, *, wakes: bool) -> None:
-    """Suspend an execution, wake it where that is asked for, print its id and be killed."""
+    """Suspend an execution, wake it if `wakes` is set, print its id, then kill this process."""
     async with open_one(url, Path(folder), Time()) as one:
         log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
         await log.create(plan='{"p":1}')

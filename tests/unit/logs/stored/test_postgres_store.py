@@ -1,4 +1,4 @@
-"""What only a server has to do: be shared, go away and come back."""
+"""The properties that only a server has: several processes share it, and it can go away and return."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ SECRET = "the secret that must not be logged"
 async def refusing(
     connection: psycopg.AsyncConnection[tuple[object, ...]], *, table: str, code: str
 ) -> AsyncGenerator[None, None]:
-    """Let the server refuse every insertion into `table` with one of its codes."""
+    """Let the server refuse every insertion into `table` with the given error code."""
     body = f"BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END"
     await connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
     trigger = f"CREATE TRIGGER refuse BEFORE INSERT ON {table} EXECUTE FUNCTION refuse()"
@@ -121,7 +121,7 @@ async def test_a_crash_of_the_server_heals_and_watchers_look_again(tmp_path: Pat
                 except StoreUnavailableError:
                     continue
             await asyncio.to_thread(server.restart)
-            # Every idle connection is dead now; a reader does not notice.
+            # Every idle connection is closed now. A reader does not notice it.
             assert [event.sequence for event in await one.store.read(*log.name)] == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Logs that cannot be read: they end, with what is left of them, and keep no other log from going on."""
+"""Unreadable logs: they end with the events that could be read, and do not stop any other log from being recovered."""
 
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -26,7 +26,7 @@ PLAN = encode_plan(Plan(work=WORK, nonce="n" * 28))
 
 @dataclass(frozen=True)
 class Breakable:
-    """A store with the means to damage it, and to let time pass."""
+    """A store, a function that damages it, and a function that lets time pass."""
 
     store: ExecutionStore
     change: Callable[[str], Awaitable[None]]
@@ -36,7 +36,7 @@ class Breakable:
         return list(await self.store.recover(Lease(owner="two", seconds=15), limit=limit))
 
     async def write_log(self) -> HandWrittenLog:
-        """Return a log of three events and a record whose writer is gone."""
+        """Return a log of three events and one record, whose writer is gone."""
         log = HandWrittenLog.new(self.store, tenant="acme", request_id="r1")
         await log.create(plan=PLAN)
         assert await log.write(first_event(), Record(key="count:1", body="{}"), step("a"), step("b", index=1)) is None

@@ -1,4 +1,4 @@
-"""What only a file has to do: survive, be alone, be full, be damaged, and let go of what was deleted."""
+"""The properties of a file: it survives, has one owner, can be full or damaged, and keeps no deleted content."""
 
 import asyncio
 import os

@@ -30,7 +30,7 @@ CALL = 'Let me see. <action>{"tool": "look", "arguments": {"at": "wall"}}</actio
 
 
 class Recorder:
-    """A toolbox that notes every call and answers with what `answer` makes of it."""
+    """A toolbox that notes every call and answers with the result of `answer`."""
 
     def __init__(self, answer: Callable[[ToolCall], str] = lambda _: '"seen"', *, is_error: bool = False) -> None:
         self.calls: list[ToolCall] = []

@@ -74,7 +74,7 @@ async def test_an_error_of_the_model_passes_through_after_the_steps() -> None:
 
 
 def exploring(places: int) -> Callable[[ChatRequest], str]:
-    """Return a model that looks at so many places, and answers then."""
+    """Return a model that calls `look` for `places` places, then answers."""
     made = iter(range(places))
 
     def reply(request: ChatRequest) -> str:

@@ -30,7 +30,7 @@ def converse(*, is_native: bool = False) -> Conversation:
 
 
 def look(conversation: Conversation, *, words: int, number: int, is_error: bool = False) -> None:
-    """Add a cycle with one call and a result of so many words."""
+    """Add a cycle with one call and a result of `words` words."""
     call = ToolCall(call_id=f"c{number}", name="look", arguments_json=f'{{"at":{number}}}')
     conversation.add(text=f"Thought {number}.", reasoning="hidden", calls=[(call, f"w{number}")])
     result = ToolResult(call_id=call.call_id, result_json=f'"{"word " * words}"', is_error=is_error)

@@ -1,7 +1,7 @@
-"""What ReAct asks its model stays as it was written down, byte for byte.
+"""The requests of ReAct to its model equal the recorded ones byte for byte.
 
 `golden/*.json` hold every request of a run. `python -m tests.unit.strategies.react.test_golden_prompts` writes them
-anew, which only a change that is meant to be seen by models may do.
+again. Do that only for a change that models are meant to see.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def replies(*, is_native: bool, has_tools: bool) -> list[str | Reply]:
-    """Return replies that call, repeat themselves, break the protocol and at last answer."""
+    """Return replies that call, repeat themselves, break the protocol and finally answer."""
 
     def call(place: int) -> str | Reply:
         arguments = f'{{"at": "wall {place}"}}'
@@ -59,7 +59,7 @@ def replies(*, is_native: bool, has_tools: bool) -> list[str | Reply]:
 
 
 def describe(request: ChatRequest) -> dict[str, object]:
-    """Return all that a request says, in a form that no renaming inside the server changes."""
+    """Return the whole content of a request in a form that does not depend on names inside the server."""
     return {
         "messages": [
             [
@@ -77,7 +77,7 @@ def describe(request: ChatRequest) -> dict[str, object]:
 
 
 async def requests(case: str) -> str:
-    """Return the requests of a case, whole where they are new, and a digest of what was said before."""
+    """Return the requests of a case: new messages in full, and a digest of the earlier ones."""
     wanted = CASES[case]
     is_native = wanted.get("is_native", False)
     has_tools = wanted["config"].get("allow_tool_use", True)

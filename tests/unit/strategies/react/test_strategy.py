@@ -130,6 +130,23 @@ async def test_thoughts_without_tools_go_on_until_an_answer() -> None:
     assert text_of(model.requests[2]).endswith("cut off at its limit of 100 tokens. Go on, more briefly.")
 
 
+@pytest.mark.parametrize(
+    ("last", "thought", "answer"),
+    [
+        ("I count. <continue>Four gates.</continue>", "I count. Four gates.", "I count. Four gates."),
+        ("<continue>Four gates. <answer>4</answer></continue>", "Four gates.", "4"),
+        ("Four gates.</continue> So 4.", "Four gates. So 4.", "Four gates. So 4."),
+    ],
+)
+async def test_notes_in_the_call_that_has_to_answer_are_shown_without_their_tags(
+    last: str, thought: str, answer: str
+) -> None:
+    with ScriptedModel(["<continue>I look.</continue>", last]) as model:
+        steps, outcome = await run(model, allow_tool_use=False, max_iterations=2)
+    assert model.requests[-1].stop == ("</answer>",), "an answer may follow the notes"
+    assert (steps[-1].thought, outcome.answer) == (thought, answer)
+
+
 async def test_only_the_first_action_counts_and_what_follows_it_is_never_read() -> None:
     tools = Recorder()
     invented = f"{CALL}\nObservation: 99 m\n<answer>99 m</answer>"

@@ -1,4 +1,4 @@
-"""Tools within their share of the window: what is shortened, in which order, and what is refused."""
+"""Tools within their share of the window: which are shortened, in which order, and which are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_offer_that_fits_is_taken_as_it_is_and_another_is_shortened_without_c
     shortened = fit_offer(large, counter=ByteCounter(), window=None)
     assert shortened.specs == fit_specs(large.specs, counter=ByteCounter(), window=None)
     assert len(shortened.whole) < MOST_TOOL_TOKENS < len(large.whole)
-    # Each of them is within its bound, and they are together too large for a share of this window.
+    # Each tool is within its own bound, but together they exceed the share of this window.
     many = Offers().make([spec(f"t{place}", words=500) for place in range(3)])
     told = fit_offer(many, counter=ByteCounter(), window=6_400)
     assert told.specs == fit_specs(many.specs, counter=ByteCounter(), window=6_400) != many.specs
@@ -140,7 +140,7 @@ def test_whatever_a_schema_says_a_tool_stays_within_its_bound_and_no_call_is_new
     assert len(json.dumps(told.parameters, ensure_ascii=False).encode()) <= MOST_TOOL_TOKENS <= MOST_OFFER_TOKENS
     try:
         Draft202012Validator.check_schema(schema)
-    except Exception:  # noqa: BLE001 - only schemas that are some can be compared
+    except Exception:  # noqa: BLE001 - only valid schemas can be compared
         return
     if Draft202012Validator(schema).is_valid(arguments):
         assert Draft202012Validator(told.parameters).is_valid(arguments)

@@ -1,8 +1,8 @@
-"""What tree of thought sends and logs stays as it was written down before its search was reshaped, byte for byte.
+"""The requests and logs of tree of thought equal those recorded before its search was restructured, byte for byte.
 
-`golden/*.json` hold whole runs, one file for each order of search and judge; `golden/digests.json` holds a SHA-256 of
-many more. `python -m tests.unit.strategies.tree_of_thought.test_golden_logs` writes them anew, which only a change that
-is meant to be seen by callers may do.
+`golden/*.json` hold whole runs, one file for each order of search and judge; `golden/digests.json` holds SHA-256
+digests of many more runs. `python -m tests.unit.strategies.tree_of_thought.test_golden_logs` writes them again. Do that
+only for a change that callers are meant to see.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def describe(metrics: StrategyMetrics) -> list[object]:
 
 
 def line(event: StrategyEvent) -> list[object]:
-    """Return an event in a form that no renaming inside the server changes."""
+    """Return an event in a form that does not depend on names inside the server."""
     if isinstance(event, Wrote):
         return ["wrote", event.text]
     if isinstance(event, Outcome):
@@ -69,7 +69,7 @@ def line(event: StrategyEvent) -> list[object]:
 
 
 def digest_of(request: ChatRequest) -> str:
-    """Return the digest of everything that a request says."""
+    """Return the digest of the whole content of a request."""
     messages = [[str(message.role), message.content] for message in request.messages]
     whole = [messages, request.max_tokens, request.temperature, list(request.stop), request.label]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:16]
@@ -92,7 +92,7 @@ async def log(
 
 
 def faulty(seed: int) -> Callable[[ChatRequest], str | Reply]:
-    """Return a model that repeats itself, fails, and judges in ways that cannot be read."""
+    """Return a model that repeats itself, fails, and gives unreadable judgements."""
 
     def reply(request: ChatRequest) -> str | Reply:
         user = request.messages[-1].content
@@ -127,7 +127,7 @@ async def digests() -> dict[str, str]:
 
 
 async def whole(search: str, evaluator: str) -> str:
-    """Return two runs, line by line: a game that is solved and a model that errs."""
+    """Return two runs, line by line: a game that is solved and a model that fails."""
     (numbers,) = puzzles(1, seed=11)
     config = {"search": search, "evaluator": evaluator}
     game = await log(Player(seed=3, skill=0.5, insight=0.9).model, question_of(numbers), {}, config)

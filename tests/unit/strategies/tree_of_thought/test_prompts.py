@@ -1,4 +1,4 @@
-"""Prompts of the search: fenced, alike at their beginning, and clipped to their room."""
+"""Prompts of the search: fenced, with a common beginning, and cut to their share of the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree of thought: the search over thoughts, its bounds, and every way in which it can end."""
+"""Tree of thought: the search over thoughts, its bounds, and each way in which a run can end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def run(
 def thinker(
     propose: Callable[[str], str | Reply], judge: Callable[[str], str | Reply] = lambda _: "<answer>5</answer>"
 ) -> Callable[[ChatRequest], str | Reply]:
-    """Return a model's function from what the prompt shows: the notes, or the thoughts to judge."""
+    """Return a model's function that replies to the content of the prompt: the notes, or the thoughts to judge."""
 
     def reply(request: ChatRequest) -> str | Reply:
         user = request.messages[-1].content
@@ -270,7 +270,7 @@ def test_no_bound_is_exceeded_and_latencies_change_nothing(
 
 
 async def _log(config: dict[str, object], budget: Budget, turns: Sequence[int]) -> tuple[str, tuple[int, int]]:
-    """Return all events with the usage at each, and calls and tokens in the end; calls take so many turns."""
+    """Return all events with their usage, and the final calls and tokens; `turns` gives the loop turns of a call."""
 
     class Slow(FunctionModel):
         async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - as the base class
@@ -368,7 +368,7 @@ async def test_hidden_reasoning_is_no_thought() -> None:
 @pytest.mark.parametrize("evaluator", ["value", "vote"])
 @pytest.mark.parametrize("is_exact", [True, False])
 async def test_no_prompt_outgrows_the_models_window(evaluator: str, is_exact: bool) -> None:  # noqa: FBT001 - a case
-    """`ScriptedModel` and its like refuse a prompt that is larger than their window."""
+    """`ScriptedModel` and the similar models refuse a prompt that is larger than their window."""
     calls = iter(range(1000))
     words = "wall " * 120
     model = FunctionModel(

@@ -1,4 +1,4 @@
-"""Thoughts and judgements as models write them, and as they stray from the form."""
+"""Thoughts and judgements in the form that the prompt asks for, and with deviations from it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_whatever_a_model_writes_is_read_without_fail(text: str, count: int) -> 
 
 @pytest.mark.parametrize("unit", ["Thought 1: ", "\n1. ", "<answer>", "9", "1: 2, ", "no ", "%", "*", " "])
 def test_long_hostile_replies_are_read_in_time(unit: str) -> None:
-    """A pattern that tried every cut of a text would not end within the time limit of the test."""
+    """A pattern that tries every cut of a text would exceed the time limit of the test."""
     text = unit * (200_000 // len(unit))
     split_thoughts(text, is_whole=True)
     read_score(text)
