@@ -96,3 +96,10 @@ async def serve_until_told(**told: Any) -> None:  # noqa: ANN401 - any JSON
     print(json.dumps(told), flush=True)
     loop.add_reader(sys.stdin, answer)
     await ended.wait()
+
+
+def migrate_store(url: str) -> None:
+    """Bring the database at `url` to the schema of the installed server, as `reasond migrate` does."""
+    # A command, because `before_after` imports these modules beside earlier code, which has the function elsewhere.
+    environ = {**os.environ, "REASOND__STORE__URL": url}
+    subprocess.run([sys.executable, "-m", "reasond_server", "migrate"], env=environ, check=True, capture_output=True)

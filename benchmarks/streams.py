@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, migrate_store, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server import app
-from reasond_server.stores import migrate_stores
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import running_server
 from reasond_server.types import CustomMetrics, FinishReason, Thought
@@ -194,7 +193,7 @@ def rounds(stack: ExitStack, folder: Path, count: int) -> dict[str, list[Figures
         urls = {"memory": "memory:", "SQLite": f"sqlite:///{folder / f'{number}.db'}"}
         if postgres is not None:
             urls["PostgreSQL"] = postgres.new_database()
-            migrate_stores(url=urls["PostgreSQL"], data_dir="")
+            migrate_store(urls["PostgreSQL"])
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             with running(MODULE, BARE, core=measured) as server:
                 bare_us = runner.run(measure_bare(server))

@@ -31,11 +31,10 @@ import grpc
 from benchmarks.instant import InstantModel
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, migrate_store, running, serve_until_told
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server import app
-from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.engines.postgres import is_postgres_here, running_postgres
 
@@ -179,7 +178,7 @@ def rounds_of(stack: ExitStack, folder: Path, options: argparse.Namespace) -> li
     stores = {MEMORY: "memory:", SQLITE: f"sqlite:///{folder / 'unary.db'}"}
     if POSTGRES in options.sides and is_postgres_here():
         stores[POSTGRES] = stack.enter_context(running_postgres()).new_database()
-        migrate_stores(url=stores[POSTGRES], data_dir="")
+        migrate_store(stores[POSTGRES])
     settings = {name: {"REASOND__STORE__URL": url} for name, url in stores.items()}
     settings[ONE_CALL] = {
         "REASOND__STORE__URL": "memory:",
