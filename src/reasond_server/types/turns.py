@@ -1,0 +1,363 @@
+"""Turns: the events of their logs, and what clients send and get.
+
+A turn is one request of a conversation: the model calls tools of the server and of the client until it answers. While
+it waits for its client, the turn is suspended. Its state is the fold of its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent
+from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
+from reasond_server.types.steps import ToolCall, ToolResult
+from reasond_server.types.tasks import Budget
+from reasond_server.types.usage import NOTHING, Usage
+from reasond_server.types.values import value
+
+
+class ContextScope(StrEnum):
+    """How long a block of context applies: in one model call of the turn, or in every call of the session."""
+
+    TURN = "turn"
+    SESSION = "session"
+
+
+class ContextGoal(StrEnum):
+    """What a prompt is for: to plan the next step, or to write the answer from full results."""
+
+    PLANNING = "planning"
+    SYNTHESIS = "synthesis"
+
+
+class Rendering(StrEnum):
+    """How a tool result appears in a prompt."""
+
+    FULL = "full"
+    PREVIEW = "preview"
+    SUMMARY = "summary"
+    HANDLE = "handle"
+
+
+class CallKind(StrEnum):
+    """What a client is asked for: the result of its tool, an approval, or what came of a call nobody knows about."""
+
+    EXECUTE = "execute"
+    APPROVE = "approve"
+    RESOLVE = "resolve"
+
+
+class LedgerState(StrEnum):
+    """The state of one tool call of a turn."""
+
+    EXPECTED = "expected"
+    STARTED = "started"
+    HANDED_OFF = "handed_off"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    NOT_RUN = "not_run"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the call has an outcome."""
+        return self in _CLOSED
+
+
+_CLOSED = frozenset({LedgerState.SUCCEEDED, LedgerState.FAILED, LedgerState.UNKNOWN, LedgerState.NOT_RUN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTool:
+    """A tool that the client executes; `parameters_json` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters_json: JsonText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBlock:
+    """Text that the client adds to prompts under a `name`."""
+
+    name: str
+    scope: ContextScope
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextItem:
+    """One part of a prompt: where it comes from, how it was rendered, its tokens as shown and in full."""
+
+    source: Word
+    rendering: Rendering
+    tokens: int
+    full_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRendering:
+    """The text that stands for the result of a call in all prompts from now on."""
+
+    call_id: Word
+    rendering: Rendering
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A call that the client has to settle.
+
+    `idempotency_key` names the call: a client that repeats it gives the same key to the system that it acts on.
+    `fingerprint` is a digest of the tool, its arguments and the `kind`.
+    """
+
+    call: ToolCall
+    kind: CallKind
+    idempotency_key: Word
+    fingerprint: Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A person's decision about a call that needs approval; the model learns the `reason`."""
+
+    call_id: Word
+    is_approved: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStart:
+    """The request that starts a turn; an empty `session_id` is a turn without memory.
+
+    If `if_revision` is set, the session must have that revision; 0 means that it must not exist yet.
+    """
+
+    message: str
+    session_id: str = ""
+    if_revision: int | None = None
+    material: str = ""
+    mode: str | None = None
+    client_tools: Sequence[ClientTool] = ()
+    context: Sequence[ContextBlock] = ()
+    budget: Budget = field(default_factory=Budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReentry:
+    """The request that settles the pending calls of a turn, all of them at once."""
+
+    turn_id: str
+    etag: str
+    results: Sequence[ToolResult] = ()
+    decisions: Sequence[Decision] = ()
+
+
+@EVENTS.declare("turn_started", wire_tag="started", keys=("session_id", "mode", "model", "session_revision"))
+@value
+class TurnStarted(Event):
+    """The first event of a turn; `session_revision` is that of the session after the start, 0 without a session."""
+
+    session_id: Word
+    mode: Word
+    model: Word
+    message: str
+    session_revision: int = 0
+    material: str = ""
+    client_tools: Sequence[ClientTool] = ()
+    context: Sequence[ContextBlock] = ()
+
+
+@EVENTS.declare(
+    "model_call", keys=("index", "goal", "mode", "model", "usage", "elapsed_ms", "context", "tools", "text", "calls")
+)
+@value
+class ModelCallStep(Event):
+    """One model call with its reply; its `calls` are expected from now on.
+
+    `provider_ids` are the ids of the calls on the wire to the model. `renderings` are the texts that this prompt
+    introduced. `blocks` names the blocks of context with the scope TURN that this call has consumed.
+    """
+
+    index: int
+    goal: ContextGoal
+    mode: Word
+    model: Word
+    usage: Usage
+    elapsed_s: float
+    text: str
+    thinking: str = ""
+    finish: Word = ""
+    context: Sequence[ContextItem] = ()
+    tools: Sequence[str] = ()
+    calls: Sequence[ToolCall] = ()
+    provider_ids: Sequence[str] = ()
+    renderings: Sequence[StoredRendering] = ()
+    blocks: Sequence[str] = ()
+
+
+@EVENTS.declare(
+    "turn_tool",
+    wire_tag="tool",
+    keys=("call_id", "tool", "state", "is_error", "result_bytes", "fingerprint", "elapsed_ms"),
+)
+@value
+class ToolStep(Event):
+    """A tool call of the server began or ended; the result is read with ReadToolResult."""
+
+    call_id: Word
+    tool: Word
+    state: LedgerState
+    fingerprint: Word = ""
+    is_error: bool = False
+    result_bytes: int = 0
+    elapsed_s: float = 0.0
+    result_json: JsonText = ""
+
+
+@EVENTS.declare("mode_change")
+@value
+class ModeChange(Event):
+    """The mode that is in force from the next model call."""
+
+    call_id: Word
+    old_mode: Word
+    new_mode: Word
+
+
+@EVENTS.declare("handed_off")
+@value
+class HandedOff(Event):
+    """The turn waits for its client until `expire_time`; a re-entry names `etag`."""
+
+    etag: Word
+    expire_time: datetime
+    calls: Sequence[PendingCall]
+
+
+@EVENTS.declare("reentered", keys=("etag", "call_ids"))
+@value
+class Reentered(Event):
+    """The client settled all pending calls. `digest` tells a repeated re-entry from another one."""
+
+    etag: Word
+    digest: Word
+    call_ids: Sequence[Word]
+    results: Sequence[ToolResult] = ()
+    decisions: Sequence[Decision] = ()
+
+
+@EVENTS.declare("turn_completed", wire_tag="completed")
+@value
+class TurnResult(LastEvent):
+    """The last event of a turn; `mode` is the one that the next turn of the session begins in."""
+
+    execution_id: Annotated[str, Treatment(is_content=False, wire_name="turn_id")]
+    answer: str
+    finish_reason: FinishReason
+    mode: Word
+    model: Word
+    usage: Usage
+    elapsed_s: float
+    warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))] = ()
+    error: ExecutionFailure | None = None
+
+
+@EVENTS.declare("turn_delta", wire_tag="delta", is_logged=False)
+@value
+class TurnDelta:
+    """Text that the model has just written in model call `index`; a synthesis may still replace a draft."""
+
+    index: int
+    text: str
+    is_draft: bool = False
+
+
+class TurnState(StrEnum):
+    """What a turn does, or how it ended."""
+
+    RUNNING = "running"
+    AWAITING_CLIENT = "awaiting_client"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+@value
+class LedgerEntry:
+    """One tool call of a turn for callers: its state and the size of its result."""
+
+    call_id: Word
+    tool: Word
+    state: LedgerState
+    is_error: bool = False
+    result_bytes: int = 0
+
+
+@value
+class Turn:
+    """A turn for callers, without its content; `ledger` is empty in lists."""
+
+    turn_id: Word
+    session_id: Word
+    state: TurnState
+    mode: Word
+    model: Word
+    create_time: datetime
+    handoff: HandedOff | None = None
+    ledger: Sequence[LedgerEntry] = ()
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    usage: Usage = NOTHING
+    last_sequence: int = 0
+    request_id: Word = ""
+
+
+@value
+class SessionView:
+    """A session for callers."""
+
+    session_id: Word
+    revision: int
+    mode: Word
+    open_turn_id: Word
+    turn_count: int
+    create_time: datetime
+    update_time: datetime
+    expire_time: datetime
+
+
+@value
+class TextHit:
+    """A place in a result that contains the wanted text; `offset` counts characters."""
+
+    offset: int
+    text: str
+
+
+@value
+class ResultPart:
+    """Which part of a tool result to read; by default all of it. `limit` 0 means no limit of its own."""
+
+    offset: int = 0
+    limit: int = 0
+    json_pointer: str | None = None
+    contains: str | None = None
+
+
+@value
+class ResultExcerpt:
+    """A part of a tool result: text that begins at character `offset`; `next_offset` is 0 at the end."""
+
+    text: str
+    total_characters: int
+    offset: int = 0
+    next_offset: int = 0
+    hits: Sequence[TextHit] = ()
+    is_error: bool = False
