@@ -59,7 +59,8 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         """
         text = self._find_text(arguments)
         if arguments.contains is not None:
-            return _find_places(text, arguments)
+            hits, count = find_places(text, arguments.contains, offset=arguments.offset, limit=arguments.limit)
+            return {"hits": hits, "places": count, "total_characters": len(text)}
         part = text[arguments.offset : arguments.offset + arguments.limit]
         end = arguments.offset + len(part)
         answer: dict[str, Any] = {"text": part, "offset": arguments.offset, "total_characters": len(text)}
@@ -77,13 +78,16 @@ class ReadToolResult(ModelledTool[ReadArguments]):
             raise ArgumentsRefusedError(f"json_pointer {show(arguments.json_pointer)}: {error}") from None
 
 
-def _find_places(text: str, arguments: ReadArguments) -> object:
-    """Return the offsets at which the wanted text occurs, each with its surroundings, within `limit` characters."""
-    wanted, folded = (arguments.contains or "").lower(), text.lower()
+def find_places(text: str, wanted: str, *, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """Return places from `offset` on at which `wanted` occurs, whatever its case, and how many there are.
+
+    A place is its "offset" and the "text" around it. At most 20 are returned, with at most `limit` characters together.
+    """
+    wanted, folded = wanted.lower(), text.lower()
     # The lower-case text can be longer than the text, which would make the offsets wrong.
     folded = folded if len(folded) == len(text) else text
     hits: list[dict[str, Any]] = []
-    at, room, count = folded.find(wanted, arguments.offset), arguments.limit, 0
+    at, room, count = folded.find(wanted, offset), limit, 0
     while at >= 0:
         count += 1
         shown_part = text[max(0, at - _AROUND_HIT) : at + len(wanted) + _AROUND_HIT]
@@ -91,7 +95,7 @@ def _find_places(text: str, arguments: ReadArguments) -> object:
             hits.append({"offset": at, "text": shown_part})
             room -= len(shown_part)
         at = folded.find(wanted, at + len(wanted) + _AROUND_HIT)
-    return {"hits": hits, "places": count, "total_characters": len(text)}
+    return hits, count
 
 
 def _describe_missing(handle: str, memory: ResultMemory) -> str:

@@ -100,12 +100,14 @@ class ContextItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRendering:
-    """The text that stands for the result of a call in all prompts from now on."""
+class LoggedRendering:
+    """How a result, a thought or a turn of the history is shown from now on; `source` names it as in ContextItem."""
 
-    call_id: Word
+    source: Word
     rendering: Rendering
-    text: str
+    tokens: int
+    full_tokens: int
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +182,8 @@ class TurnStarted(Event):
 class ModelCallStep(Event):
     """One model call with its reply; its `calls` are expected from now on.
 
-    `provider_ids` are the ids of the calls on the wire to the model. `renderings` are the texts that this prompt
-    introduced. `blocks` names the blocks of context with the scope TURN that this call has consumed.
+    `provider_ids` are the ids of the calls on the wire to the model. `renderings` are those that this prompt
+    introduced or changed. `blocks` names the blocks of context with the scope TURN that this call has consumed.
     """
 
     index: int
@@ -197,7 +199,7 @@ class ModelCallStep(Event):
     tools: Sequence[str] = ()
     calls: Sequence[ToolCall] = ()
     provider_ids: Sequence[str] = ()
-    renderings: Sequence[StoredRendering] = ()
+    renderings: Sequence[LoggedRendering] = ()
     blocks: Sequence[str] = ()
 
 
