@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class LedgerCall:
     """One tool call of a turn with what is known of it; `kind` is what the client is asked for while it is handed off.
 
-    `is_approved` is a person's decision about it; None while there is none.
+    `is_approved` is a person's decision about it, None while there is none, and `refusal` its reason.
     """
 
     call: ToolCall
@@ -40,6 +40,7 @@ class LedgerCall:
     state: LedgerState = LedgerState.EXPECTED
     kind: CallKind | None = None
     is_approved: bool | None = None
+    refusal: str = ""
     result: ToolResult | None = None
 
     @property
@@ -167,7 +168,7 @@ class TurnProgress:
 
     def _take_decision(self, decision: Decision) -> None:
         one = self.ledger[decision.call_id]
-        one.is_approved, one.state = decision.is_approved, LedgerState.EXPECTED
+        one.is_approved, one.refusal, one.state = decision.is_approved, decision.reason, LedgerState.EXPECTED
 
 
 def fold(events: Iterable[Event]) -> TurnProgress:

@@ -138,6 +138,8 @@ def _close(
     refused = ""
     if failure is not None:
         refused = f"the call {failure.call.call_id} failed before it"
+    elif one.is_approved is False:
+        refused = f"a person refused the call: {one.refusal or 'no reason was given'}"
     elif list(progress.replies[-1].calls).index(one) >= policy.max_calls_per_reply:
         refused = f"a reply may have {policy.max_calls_per_reply} calls"
     elif one.is_approved is None and progress.made_calls >= policy.max_tool_calls:
@@ -204,8 +206,8 @@ def _stop_for(one: LedgerCall) -> ReasondError:
 
 def _stop_for_unknown(one: LedgerCall) -> ReasondError:
     return ToolOutcomeUnknownError(
-        f"The server went down while the tool {show(one.call.name)} was at work in the call {one.call.call_id}; whether "
-        "it did its part is not known",
+        f"The server went down while the tool {show(one.call.name)} was at work in the call {one.call.call_id}; "
+        "whether it did its part is not known",
         remedy='See for yourself, then start another turn; the session is usable. With on_unknown_outcome = "ask" '
         "the turn asks its client instead.",
         metadata={"call_id": one.call.call_id, "tool": one.call.name},
