@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.reasoning_context import build_reasoning_context, write_steps
-from reasond_server.context.reasoning_parts import ContextGoal, ContextInputs, ContextSettings, PromptPart
+from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
 from reasond_server.context.shown_steps import count_calls
 from reasond_server.context.step_messages import WireIds
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
@@ -19,6 +19,7 @@ from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import ToolCall, ToolResult
+from reasond_server.types.turns import ContextGoal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

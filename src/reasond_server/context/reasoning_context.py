@@ -18,9 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.reasoning_parts import (
-    ContextGoal,
     ContextInputs,
-    ContextItem,
     ContextReport,
     PromptPart,
     ReasoningContext,
@@ -30,9 +28,10 @@ from reasond_server.context.shown_steps import ShownResult, ShownSteps, count_ca
 from reasond_server.context.step_messages import LEFT_OUT_THOUGHT, WireIds
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.model import Message, Role, TokenCounter
-from reasond_server.tools.previews import Rendering, render_preview
+from reasond_server.tools.previews import render_preview
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import ToolResult
+from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

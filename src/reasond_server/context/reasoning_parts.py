@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from reasond_server.types.turns import ContextGoal
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
     from reasond_server.context.step_records import ReasoningStepRecord
     from reasond_server.llm.model import Message, TokenCounter
-    from reasond_server.tools.previews import Rendering
-
-
-class ContextGoal(StrEnum):
-    """What a model call is for: deciding on the next step, or writing the answer from everything."""
-
-    PLANNING = "planning"
-    SYNTHESIS = "synthesis"
+    from reasond_server.types.turns import ContextItem, Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +61,6 @@ class StoredRendering:
     tokens: int
     full_tokens: int
     text: str = ""
-
-
-@value
-class ContextItem:
-    """Something in a prompt: a part's source, `step:N` for the text of a reply, or the id of a call for its result.
-
-    `tokens` are 0 for a part of the history that is left out.
-    """
-
-    source: str
-    rendering: Rendering
-    tokens: int
-    full_tokens: int
 
 
 @value

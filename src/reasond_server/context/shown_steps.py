@@ -17,7 +17,7 @@ from reasond_server.context.step_messages import (
     write_step,
 )
 from reasond_server.context.tags import neutralize
-from reasond_server.tools.previews import Rendering
+from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,6 @@ LONG_TEXT_CHARACTERS, and the event loop goes on.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
@@ -23,6 +22,7 @@ from reasond_server.tools.preview_room import PreviewRoom, clip
 from reasond_server.tools.preview_tables import write_table
 from reasond_server.tools.preview_words import pick_query_words
 from reasond_server.tools.results import to_json_text
+from reasond_server.types.turns import Rendering
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -34,15 +34,6 @@ _LEAST_ROWS: Final = 2
 _HALF: Final = 2
 # For the line break between two parts.
 _JOINT: Final = 2
-
-
-class Rendering(StrEnum):
-    """How something is shown in a prompt."""
-
-    FULL = "full"
-    PREVIEW = "preview"
-    SUMMARY = "summary"
-    HANDLE = "handle"
 
 
 @value

@@ -325,7 +325,9 @@ class TurnLoop:
         """Append `event` to the log and take it in."""
         self._run.append(event, now=self._clock.now())
         self._progress.apply(event)
-        self._run.work.new_step_count += isinstance(event, ModelCallStep)
+        if isinstance(event, ModelCallStep):
+            self._run.work.step_count += 1
+            self._run.work.new_step_count += 1
 
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""

@@ -450,7 +450,9 @@ class TurnService:
     def _as_turn_delta(self, event: StreamEvent, delta: TextDelta) -> StreamEvent:
         run = self._runner.find_live(event.execution_id)
         is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
-        return event._replace(event=TurnDelta(index=delta.iteration_index, text=delta.text, is_draft=is_draft))
+        return event._replace(
+            event=TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
+        )
 
 
 def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:

@@ -145,6 +145,7 @@ class TurnWork:
         "request",
         "reserved_tokens",
         "source",
+        "step_count",
     )
 
     def __init__(
@@ -164,6 +165,7 @@ class TurnWork:
         self.agent = ""
         self.request = request
         self.may_suspend = True
+        self.step_count = len(progress.replies)
         self.new_step_count = 0
         self.metrics = None
         self.progress = progress
@@ -175,11 +177,6 @@ class TurnWork:
         self._policy = policy
         self._context = context
         self._loop: TurnLoop | None = None
-
-    @property
-    def step_count(self) -> int:
-        """Model calls so far, in all lives."""
-        return len(self.progress.replies)
 
     @property
     def is_draft(self) -> bool:

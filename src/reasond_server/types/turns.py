@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent
+from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
 from reasond_server.types.steps import ToolCall, ToolResult
 from reasond_server.types.tasks import Budget
@@ -91,7 +91,10 @@ class ContextBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItem:
-    """One part of a prompt: where it comes from, how it was rendered, its tokens as shown and in full."""
+    """Something in a prompt: a part's source, `step:N` for the text of a reply, or the id of a call for its result.
+
+    `tokens` are 0 for a part of the history that is left out.
+    """
 
     source: Word
     rendering: Rendering
@@ -272,11 +275,9 @@ class TurnResult(LastEvent):
 
 @EVENTS.declare("turn_delta", wire_tag="delta", is_logged=False)
 @value
-class TurnDelta:
-    """Text that the model has just written in model call `index`; a synthesis may still replace a draft."""
+class TurnDelta(TextDelta):
+    """Text that the model has just written in model call `iteration_index`; a synthesis may still replace a draft."""
 
-    index: int
-    text: str
     is_draft: bool = False
 
 

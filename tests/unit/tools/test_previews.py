@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
-from reasond_server.tools.previews import Rendering, render_preview
+from reasond_server.tools.previews import render_preview
 from reasond_server.tools.results import to_json_text
+from reasond_server.types.turns import Rendering
 
 COUNTER = WordPieceCounter()
 ANYTHING = st.recursive(

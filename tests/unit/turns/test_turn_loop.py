@@ -15,7 +15,6 @@ from reasond_server.errors import (
     TurnNotAwaitingError,
 )
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnToolFailure, TurnPolicy
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
@@ -35,12 +34,13 @@ from reasond_server.types.turns import (
     TurnStarted,
     TurnState,
 )
-from tests.turning import Note, TurnServer, WallClock, ask_tools, client_tool, settle
+from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from reasond_server.testing import Reply
     from reasond_server.turns.service import TurnView
 
 
@@ -138,7 +138,7 @@ async def test_registry_enforcement_a_tool_that_was_not_offered_is_a_hard_error_
         await server.run(TurnStart(message="Do it", client_tools=[client_tool()]))
 
     assert caught.value.execution_id is not None
-    view = await server.service.get(_caller(), caught.value.execution_id)
+    view = await server.service.get(CALLER, caught.value.execution_id)
     assert view.turn.state is TurnState.FAILED
     assert len(view.turn.ledger) == 1
 
@@ -153,7 +153,7 @@ async def test_the_first_failure_of_a_tool_ends_the_turn_and_the_other_calls_do_
         await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
 
     assert len(note.calls) == 1
-    view = await server.service.get(_caller(), str(caught.value.execution_id))
+    view = await server.service.get(CALLER, str(caught.value.execution_id))
     assert states_of(view) == {"c1": LedgerState.FAILED, "c2": LedgerState.NOT_RUN, "c3": LedgerState.NOT_RUN}
 
 
@@ -209,7 +209,7 @@ async def test_mid_turn_mode_change() -> None:
     changes = [event for event in await server.log(view.turn.turn_id) if isinstance(event, ModeChange)]
     assert [(one.old_mode, one.new_mode) for one in changes] == [("default", "write")]
     assert view.turn.mode == "write"
-    assert (await server.service.get_session(_caller(), "s1")).mode == "write"
+    assert (await server.service.get_session(CALLER, "s1")).mode == "write"
 
 
 async def test_bootstrap_is_consumed_by_the_first_reply_and_not_repeated_in_the_next_turn() -> None:
@@ -248,7 +248,7 @@ async def test_the_history_of_a_session_has_calls_and_results_in_pairs() -> None
 
     last = server.model.requests[-1].messages
     assert [message.role for message in last] == ["system", "user", "assistant", "tool", "assistant", "user"]
-    session = await server.service.get_session(_caller(), "s1")
+    session = await server.service.get_session(CALLER, "s1")
     assert (session.revision, session.turn_count, session.open_turn_id) == (4, 2, "")
     assert view.turn.session_id == "s1"
 
@@ -261,8 +261,8 @@ async def test_a_session_has_one_open_turn_and_the_second_start_names_it() -> No
         await server.run(TurnStart(session_id="s1", message="Go on"))
 
     assert caught.value.retry_after_s is None
-    await server.service.cancel(_caller(), view.turn.turn_id)
-    assert (await server.service.get_session(_caller(), "s1")).open_turn_id == ""
+    await server.service.cancel(CALLER, view.turn.turn_id)
+    assert (await server.service.get_session(CALLER, "s1")).open_turn_id == ""
 
 
 async def test_re_entry_verification_failures() -> None:
@@ -283,8 +283,8 @@ async def test_re_entry_verification_failures() -> None:
         "results[3].call_id",
         "decisions[0].call_id",
     ]
+    broken = [ToolResult(call_id=one.call_id, result_json="{") for one in whole.results]
     with pytest.raises(ToolResultsUnexpectedError, match="JSON"):
-        broken = [ToolResult(call_id=one.call_id, result_json="{") for one in whole.results]
         await server.run(TurnReentry(turn_id=whole.turn_id, etag=whole.etag, results=broken))
 
     view = await server.run(whole)
@@ -356,9 +356,3 @@ async def test_calls_beyond_the_limits_of_a_reply_and_of_the_turn_are_closed_wit
 
     assert len(note.calls) == 2
     assert list(states_of(view).values()) == [LedgerState.SUCCEEDED] * 2 + [LedgerState.NOT_RUN] * 3
-
-
-def _caller() -> Any:
-    from tests.turning import CALLER
-
-    return CALLER

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reasond_server.context.calls import count_prompt
 from reasond_server.context.shown_steps import ShownResult, ShownSteps, count_calls
 from reasond_server.strategies.react.tool_use import Offer
-from reasond_server.tools.previews import Rendering
+from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
