@@ -188,16 +188,6 @@ class TurnWork:
         """Empty: every process can go on with a turn."""
         return ""
 
-    @property
-    def session_end(self) -> SessionEnd | None:
-        """What the turn leaves in its session; None without one."""
-        start = self.progress.start
-        if start is None or not start.session_id:
-            return None
-        blocks = {one.name: one.text for one in start.context if one.scope is ContextScope.SESSION}
-        expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
-        return SessionEnd(state={"mode": self.progress.mode, "blocks": blocks}, expire_time=expire_time)
-
     def describe(self) -> Json:
         """Return the first event and what else was decided, from which any process restores the turn."""
         known = self._assignment
@@ -256,6 +246,7 @@ class TurnWork:
             error=ending.to_failure(),
         )
         self.progress.apply(result)
+        run.log.session_end = self._describe_session()
         return result
 
     def _charge_earlier_lives(self, run: Run) -> None:
@@ -271,6 +262,15 @@ class TurnWork:
             await run.log.flush()
 
         run.accounts.model.before_call = reserve
+
+    def _describe_session(self) -> SessionEnd | None:
+        """Return what the turn leaves in its session; None without one."""
+        start = self.progress.start
+        if start is None or not start.session_id:
+            return None
+        blocks = {one.name: one.text for one in start.context if one.scope is ContextScope.SESSION}
+        expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
+        return SessionEnd(state={"mode": self.progress.mode, "blocks": blocks}, expire_time=expire_time)
 
 
 def _read_reservation(recovery: Recovery, reply_count: int) -> int:
