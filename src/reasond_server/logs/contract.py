@@ -119,9 +119,9 @@ def require_same_session(execution: Execution, claim: SessionClaim | None) -> No
     """Refuse an execution that names another session than the one that it claims.
 
     Raises:
-        InternalError: the names differ.
+        InternalError: the names differ, or are empty.
     """
-    if execution.session_id != ("" if claim is None else claim.session_id):
+    if execution.session_id != ("" if claim is None else claim.session_id or None):
         raise InternalError(f"the execution {execution.execution_id} names another session than it claims")
 
 
@@ -224,6 +224,8 @@ class _Watch:
 
 def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
     """Return why the `events` of `part` do not continue the log after event `last`; empty if they do."""
+    if part.creation is not None and part.execution.session_id:
+        return "a first append in a session"
     for event in events:
         last += 1
         if event.sequence != last:

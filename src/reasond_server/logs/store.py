@@ -216,8 +216,8 @@ class ExecutionStore(Protocol):
 
     `sessions` reads and deletes sessions.
 
-    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one LastEvent. Any call may raise
-    StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
+    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one LastEvent. Any call may
+    raise StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
     """
 
     sessions: SessionStore
