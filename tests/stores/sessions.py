@@ -104,7 +104,7 @@ class SessionChecks:
         """A second start is refused, whether the first execution runs or is suspended, and creates nothing."""
         log = await self._begin()
         for is_running in (True, False):
-            error = await self._refused(TurnLeasedError, "s")
+            error = await self._expect_refused_start(TurnLeasedError, "s")
             same(error.metadata, {"session_id": "s", "turn_id": log.name[1]})
             same(error.retry_after_s is not None, is_running)
             same([one.execution_id for one in await self._page()], [log.name[1]])
@@ -115,7 +115,7 @@ class SessionChecks:
         found = await self._store.wake(Lease(owner="two", seconds=LEASE_S), *log.name)
         if found is not None:
             log.go_on(found)
-        await self._refused(TurnLeasedError, "s")
+        await self._expect_refused_start(TurnLeasedError, "s")
         nothing(await self._end(log))
         await self._begin()
 
@@ -152,16 +152,16 @@ class SessionChecks:
 
     async def compares_the_revision(self) -> None:
         """`if_revision` must be the present revision; 0 stands for a session that does not exist."""
-        error = await self._refused(EtagMismatchError, "s", if_revision=1)
+        error = await self._expect_refused_start(EtagMismatchError, "s", if_revision=1)
         same((error.metadata["revision"], error.metadata["if_revision"]), ("0", "1"))
         await raises(SessionNotFoundError, self._find())
         log = self._log()
         await self._create(log, self._claim(if_revision=0))
         nothing(await log.write(first_event()))
-        await self._refused(TurnLeasedError, "s", if_revision=1)
+        await self._expect_refused_start(TurnLeasedError, "s", if_revision=1)
         nothing(await self._end(log))
         for wrong in (0, 1, 3):
-            error = await self._refused(EtagMismatchError, "s", if_revision=wrong)
+            error = await self._expect_refused_start(EtagMismatchError, "s", if_revision=wrong)
             same(("2" in error.message, str(wrong) in error.message), (True, True))
         await self._create(self._log(), self._claim(if_revision=2))
         same((await self._find()).revision, 3)
@@ -278,7 +278,7 @@ class SessionChecks:
         await self._let_pass(10 * _SESSION_S)
         await self._store.forget(limit=9)
         same((await self._find()).open_execution, log.name[1])
-        await self._refused(TurnLeasedError, "s")
+        await self._expect_refused_start(TurnLeasedError, "s")
         found = await self._store.wake(Lease(owner="two", seconds=LEASE_S), *log.name)
         if found is not None:
             log.go_on(found)
@@ -393,7 +393,7 @@ class SessionChecks:
             log.took(part)
         return refused
 
-    async def _refused(
+    async def _expect_refused_start(
         self, kind: type[ReasondError], session_id: str, *, if_revision: int | None = None
     ) -> ReasondError:
         log = self._log(session_id=session_id)
