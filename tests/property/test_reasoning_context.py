@@ -85,7 +85,7 @@ def all_inputs(draw: st.DrawFn) -> ContextInputs:
         budget_tokens=draw(st.one_of(st.none(), st.integers(60, 3_000))),
         settings=draw(st.sampled_from([SETTINGS, replace(SETTINGS, clear_at_least_tokens=0, keep_recent=0)])),
         query="How many failed?",
-        counter=draw(st.sampled_from([WordPieceCounter(), ByteCounter()])),
+        counter=WordPieceCounter() if draw(st.booleans()) else ByteCounter(),
         nonce=NONCE,
         is_native=is_native,
     )
