@@ -126,7 +126,7 @@ class TurnServer:
         self.service = TurnService(
             store=store,
             runner=self.runner,
-            desk=ExecutionDesk(store=store, runner=self.runner, follower=follower),
+            desk=ExecutionDesk(store=store, runner=self.runner, follower=follower, kind=self.kind.kind),
             kind=self.kind,
             policy=policy,
             clock=clock,
@@ -144,20 +144,27 @@ class TurnServer:
     async def log(self, turn_id: str) -> list[Any]:
         return [logged.event for logged in await self.store.read(CALLER.tenant, turn_id)]
 
+    async def wait_for_calls(self, count: int) -> None:
+        """Wait until the model was called `count` times."""
+        async with asyncio.timeout(60):
+            while len(self.model.requests) < count:  # noqa: ASYNC110 - the scripted model tells nobody of a call
+                await asyncio.sleep(0.01)
+
     async def round(self) -> None:
         """Do the upkeep once, as it is done every third of a lease."""
         await self.runner._recoverer.upkeep.round()
 
     async def kill(self) -> None:
-        """End like a process that is killed: write nothing more, and let its leases run out."""
-        tasks = [run.driver for run in self.runner.runs.by_id.values()]
-        for run in tuple(self.runner.runs.by_id.values()):
+        """End like a process that is killed: write nothing more. Its leases are over at once: tests need not wait."""
+        runs = dict(self.runner.runs.by_id)
+        for run in runs.values():
             run.log.close(StoreUnavailableError("dead"))
-        for task in tasks:
-            assert task is not None
-            task.cancel()
-            await asyncio.wait([task])
-        self.time.moved_s += 20
+        for run in runs.values():
+            assert run.driver is not None
+            run.driver.cancel()
+            await asyncio.wait([run.driver])
+        for execution_id, run in runs.items():
+            await self.runner._driver.give_back(execution_id, run.log.fence)
 
     async def stop(self) -> None:
         await self.runner.stop()

@@ -42,6 +42,7 @@ from reasond_server.llm.traced_model import trace_model
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
+from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
@@ -267,7 +268,15 @@ class Server:
             write_timeout_s=server.write_timeout_s,
             observer=self._measuring.observer,
         )
-        return (reasoning, serve_agents(agents))
+        if core.turns is None:
+            return (reasoning, serve_agents(agents))
+        turns = serve_turns(
+            core.turns,
+            max_send_bytes=GrpcOptions.of(server).max_send_bytes,
+            write_timeout_s=server.write_timeout_s,
+            observer=self._measuring.observer,
+        )
+        return (reasoning, turns, serve_agents(agents))
 
     def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
+    from reasond_server.turns.service import TurnService
 
 
 def system_clock() -> Clock:
@@ -48,6 +49,7 @@ class Core:
     runner: Runner
     registry: StrategyRegistry
     tools: Tools
+    turns: TurnService | None = None
 
 
 def registry_of(settings: Settings) -> StrategyRegistry:

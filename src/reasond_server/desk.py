@@ -14,13 +14,14 @@ from pydantic_core import from_json, to_json
 from reasond_server.access import audit
 from reasond_server.access.permissions import require_strategy
 from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
+from reasond_server.logs.contract import build_not_found_error
 from reasond_server.logs.store import ExecutionFilter
 from reasond_server.telemetry.scope import note_execution
 from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.runs.following import Follower
@@ -50,19 +51,46 @@ class ExecutionPage:
     next_page_token: str
 
 
-class ExecutionDesk:
-    """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
+def allow(_caller: Principal, _execution: Execution) -> None:
+    """Let every caller use its executions."""
 
-    The permissions to read and to list apply to all strategies. A caller with permission for some strategies only can
-    follow, cancel and delete only their executions.
+
+def require_own_strategy(caller: Principal, execution: Execution) -> None:
+    """Refuse an execution whose strategy `caller` may not use.
+
+    Raises:
+        PermissionMissingError: the token grants only other strategies.
+    """
+    require_strategy(caller, execution.strategy)
+
+
+class ExecutionDesk:
+    """Reads, follows, lists, cancels and deletes executions of one `kind` for a verified caller, who sees only its own.
+
+    The permissions to read and to list apply to all executions. To follow, cancel and delete one, a caller must also
+    pass `require`. For reasoning that is the permission for its strategy.
 
     The audit log records what is found and refused.
     """
 
-    def __init__(self, *, store: ExecutionStore, runner: Runner, follower: Follower) -> None:
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        follower: Follower,
+        kind: str,
+        require: Callable[[Principal, Execution], None] = allow,
+    ) -> None:
         self._store = store
         self._runner = runner
         self._follower = follower
+        self._kind = kind
+        self._require = require
+
+    async def find(self, caller: Principal, execution_id: str) -> Execution:
+        """Return the execution. Raises as `read`."""
+        return await self._find(caller, execution_id)
 
     async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
         """Return the execution with its log so far. Raises as `resume`, but checks no permission for the strategy."""
@@ -124,6 +152,7 @@ class ExecutionDesk:
         *,
         strategy: str = "",
         finish_reason: FinishReason | None = None,
+        session_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> ExecutionPage:
@@ -136,7 +165,7 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
+        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self._kind, session_id=session_id)
         before = _place_of(page_token, wanted) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -153,8 +182,10 @@ class ExecutionDesk:
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
+            if execution.kind != self._kind:
+                raise build_not_found_error(execution_id)
             if is_used:
-                require_strategy(caller, execution.strategy)
+                self._require(caller, execution)
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
@@ -224,7 +255,7 @@ def note_concerned(execution_id: str) -> None:
 
 def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
     """Return the token of the page that begins after `execution`."""
-    place = [execution.create_time.timestamp(), execution.execution_id, wanted.strategy, wanted.finish_reason]
+    place = [execution.create_time.timestamp(), execution.execution_id, *_name_filters(wanted)]
     return base64.urlsafe_b64encode(to_json(place)).decode()
 
 
@@ -236,11 +267,15 @@ def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
     """
     try:
         match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(execution_id), strategy, finish_reason] if (
-                strategy == wanted.strategy and finish_reason == wanted.finish_reason
-            ):
+            case [float(time), str(execution_id), *filters] if filters == _name_filters(wanted):
                 return time, execution_id
     except (ValueError, binascii.Error):
         pass
     text = "must be the next_page_token of the page before, with the same filters"
     raise InvalidRequestError.of(Violation(field="page_token", description=text))
+
+
+def _name_filters(wanted: ExecutionFilter) -> list[str | None]:
+    """Return the filters for which a token holds."""
+    own = [wanted.session_id] if wanted.session_id else []
+    return [wanted.strategy, wanted.finish_reason, *own]

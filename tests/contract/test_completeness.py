@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from reasond import AsyncClient, Client
-from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2
+from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2, turn_service_pb2
 from reasond_server import errors
 from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
+from reasond_server.grpc_api.turn_servicer import TurnServicer
 from reasond_server.services import DECLARED
 
 OPERATIONS = {rpc for service in DECLARED for rpc in service.permissions}
 ROOT = Path(__file__).parents[2]
 SERVICES = {
     ReasoningServicer: reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
+    TurnServicer: turn_service_pb2.DESCRIPTOR.services_by_name["TurnService"],
     AgentServicer: agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 }
 RPCS = [(servicer, method.name) for servicer, service in SERVICES.items() for method in service.methods]

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 EXECUTE = "reasoning:execute"
 TOOLS = "reasoning:tools"
 READ_EXECUTIONS = "executions:read"
+EXECUTE_TURNS = "turns:execute"
+READ_TURNS = "turns:read"
 WRITE_AGENTS = "agents:write"
 METRICS = "metrics:read"
 ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
-KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WRITE_AGENTS}))
+KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, EXECUTE_TURNS, READ_TURNS, WRITE_AGENTS}))
 """Every permission except those for single strategies."""
 
 

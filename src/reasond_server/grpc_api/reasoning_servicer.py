@@ -1,16 +1,13 @@
-"""ReasoningService over gRPC: converts requests, calls the core, converts responses; detects clients that stall."""
+"""ReasoningService over gRPC: converts requests, calls the core, converts responses; decides nothing."""
 # ruff: noqa: N802 - the names of the methods are those of the contract
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1 import reasoning_service_pb2_grpc
-from reasond_server.errors import ReasondError, SlowConsumerError
+from reasond_server.errors import ReasondError
 from reasond_server.grpc_api.conversion import (
     MAX_TRACE_BYTES,
     event_message,
@@ -18,21 +15,22 @@ from reasond_server.grpc_api.conversion import (
     fill_traced,
 )
 from reasond_server.grpc_api.filling import json_text
-from reasond_server.grpc_api.guard import TRANSPORT, current_principal, remaining_s
+from reasond_server.grpc_api.guard import current_principal, remaining_s
 from reasond_server.grpc_api.requests import (
     finish_reason_of,
     invalid,
     name_request_fields,
+    required_id,
     required_task,
     task_of,
     trace_view_of,
 )
+from reasond_server.grpc_api.stream_writing import StreamWriter
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-    from typing import Self
+    from collections.abc import AsyncGenerator
 
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context, GenericRegistry
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 _LARGEST_PAGE: Final = 100
 _RESULT_ROOM_BYTES: Final = 512 * 1024
 _COST_CLASSES: Final = {cost: pb.CostClass.Value(f"COST_CLASS_{cost.name}") for cost in CostClass}
-_log = logging.getLogger("reasond.grpc")
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -62,10 +59,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         write_timeout_s: float = 30.0,
         observer: CallObserver = UNOBSERVED,
     ) -> None:
-        self._observer = observer
         self._service = service
         self._max_send_bytes = max_send_bytes
-        self._write_timeout_s = write_timeout_s
+        self._streams = StreamWriter(write_timeout_s=write_timeout_s, observer=observer)
 
     def register(self, registry: GenericRegistry) -> None:
         """Add the RPCs to a server."""
@@ -90,21 +86,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         self, request: pb.ReasonIterationsRequest, context: Context
     ) -> None:
         """Write the events of a new or an earlier execution as they come."""
-        self._observer.stream_opened(TRANSPORT)
         try:
-            with StallWatch(limit_s=self._write_timeout_s) as watch:
-                async with aclosing(self._events(request, context)) as events:
-                    async for event in events:
-                        try:
-                            # Waits while the client's flow-control window is full.
-                            await watch.write_within(context.write(event_message(event)))
-                        except TimeoutError:
-                            raise self._cut_off(event) from None
+            await self._streams.write(self._events(request, context), context, event_message)
         except ReasondError as error:
             name_request_fields(error, request.task)
             raise
-        finally:
-            self._observer.stream_closed(TRANSPORT)
 
     async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
         """List the enabled strategies; the page token is the last name of the previous page."""
@@ -124,7 +110,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         """Return an execution with its result so far."""
         del context
         view = trace_view_of(request.trace_view)
-        found = await self._service.get(current_principal(), _required_id(request.execution_id))
+        found = await self._service.get(current_principal(), required_id(request.execution_id, field="execution_id"))
         response = pb.GetExecutionResponse(execution=execution_message(found.execution))
         self._fill_traced(response.reasoning, found, view)
         return response
@@ -132,7 +118,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
         del context
-        execution = await self._service.desk.cancel(current_principal(), _required_id(request.execution_id))
+        execution = await self._service.desk.cancel(
+            current_principal(), required_id(request.execution_id, field="execution_id")
+        )
         return pb.CancelExecutionResponse(execution=execution_message(execution))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
@@ -152,7 +140,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
         """Forget an execution."""
         del context
-        await self._service.desk.delete(current_principal(), _required_id(request.execution_id))
+        await self._service.desk.delete(current_principal(), required_id(request.execution_id, field="execution_id"))
         return pb.DeleteExecutionResponse()
 
     def _events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
@@ -163,7 +151,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
                 raise invalid("request_id", "belongs to a task; resume names its execution instead")
             return self._service.desk.resume(
                 current_principal(),
-                _required_id(request.resume.execution_id, field="resume.execution_id"),
+                required_id(request.resume.execution_id, field="resume.execution_id"),
                 after_sequence=request.resume.after_sequence,
                 include_deltas=request.include_deltas,
                 keep_running=request.keep_running,
@@ -179,31 +167,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             deadline_s=remaining_s(context),
         )
 
-    def _cut_off(self, event: StreamEvent) -> SlowConsumerError:
-        """Log that the client did not read `event` in time; return the error for the client."""
-        self._observer.slow_consumer(TRANSPORT)
-        # Logged now: the status, and so the access log, waits until the client has read all earlier data.
-        facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
-        _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts)
-        error = SlowConsumerError(
-            f"The client took no message for {self._write_timeout_s:g} s",
-            remedy="Resume with the execution_id and the last sequence that was read.",
-            metadata={"undelivered_sequence": str(event.sequence)},
-        )
-        error.execution_id = event.execution_id
-        return error
-
     def _fill_traced(
         self, message: execution_pb2.Reasoning, found: ExecutionView, view: pb.TraceView.ValueType
     ) -> None:
         room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
         fill_traced(message, found.result, found.steps, view, max_bytes=room)
-
-
-def _required_id(execution_id: str, *, field: str = "execution_id") -> str:
-    if not execution_id:
-        raise invalid(field, "is required")
-    return execution_id
 
 
 def _page_size(size: int) -> int:
@@ -233,72 +201,3 @@ def _strategy(info: StrategyInfo) -> pb.Strategy:
         cost_class=_COST_CLASSES[info.cost_class] if info.cost_class else pb.COST_CLASS_UNSPECIFIED,
         cost_formula=info.cost_formula,
     )
-
-
-class Timers(Protocol):
-    """The part of an event loop that sets timers; in seconds."""
-
-    def time(self) -> float:
-        """Return the time on its clock."""
-        ...
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
-        """Call `callback` when the clock says `when`."""
-        ...
-
-
-class StallWatch:
-    """Limits each write of the current task to `limit_s` seconds, while the context lasts.
-
-    `asyncio.timeout` sets and cancels a timer for every message. Here one timer fires once in `limit_s` seconds
-    and checks how long the current write has waited. `timers` defaults to the running event loop.
-    """
-
-    def __init__(self, *, limit_s: float, timers: Timers | None = None) -> None:
-        self._limit_s = limit_s
-        self._timers: Timers = timers or asyncio.get_running_loop()
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelling = 0
-        self._since_s: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_cut = False
-
-    def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
-        self._cancelling = 0 if self._task is None else self._task.cancelling()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def write_within(self, write: Awaitable[None]) -> None:
-        """Await `write`.
-
-        Raises:
-            TimeoutError: the write took too long and was cancelled.
-        """
-        self._since_s, self._has_cut = self._timers.time(), False
-        if self._timer is None:
-            self._timer = self._timers.call_at(self._since_s + self._limit_s, self._look)
-        try:
-            await write
-        except asyncio.CancelledError:
-            # A cancellation by somebody else must not be suppressed.
-            if not self._has_cut or self._task is None or self._task.uncancel() > self._cancelling:
-                raise
-            raise TimeoutError from None
-        finally:
-            self._since_s = None
-
-    def _look(self) -> None:
-        """Cancel a write that takes too long, else set the timer again; without a write, the next write sets it."""
-        self._timer = None
-        if self._since_s is None or self._task is None:
-            return
-        until_s = self._since_s + self._limit_s
-        if self._timers.time() < until_s:
-            self._timer = self._timers.call_at(until_s, self._look)
-        else:
-            self._has_cut = True
-            self._task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.types import Budget, FinishReason, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from google.protobuf import duration_pb2
     from google.protobuf.descriptor import EnumDescriptor
@@ -46,7 +47,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         config=config,
         agent=task.agent or None,
         agent_capabilities=tuple(task.agent_capabilities),
-        budget=budget_of(task.budget) if task.HasField("budget") else _NO_BUDGET,
+        budget=budget_of(task.budget, path="task.budget") if task.HasField("budget") else _NO_BUDGET,
     )
 
 
@@ -61,8 +62,8 @@ def required_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
     return task_of(request.task)
 
 
-def budget_of(budget: execution_pb2.Budget) -> Budget:
-    """Return the bounds that are set; their ranges are checked with the rest of the task.
+def budget_of(budget: execution_pb2.Budget, *, path: str) -> Budget:
+    """Return the bounds that are set; their ranges are checked with the rest of the request.
 
     Raises:
         InvalidRequestError: `max_elapsed` is not a valid duration.
@@ -74,7 +75,7 @@ def budget_of(budget: execution_pb2.Budget) -> Budget:
         max_total_tokens=budget.max_total_tokens if budget.HasField("max_total_tokens") else None,
         max_model_calls=budget.max_model_calls if budget.HasField("max_model_calls") else None,
         max_tool_calls=budget.max_tool_calls if budget.HasField("max_tool_calls") else None,
-        max_elapsed_s=seconds_of(budget.max_elapsed, path="task.budget.max_elapsed") if has_elapsed else None,
+        max_elapsed_s=seconds_of(budget.max_elapsed, path=f"{path}.max_elapsed") if has_elapsed else None,
     )
 
 
@@ -108,9 +109,8 @@ def finish_reason_of(number: int) -> FinishReason | None:
     Raises:
         InvalidRequestError: the proto declares no such value.
     """
-    name = _name_of(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
-    word = name.removeprefix("FINISH_REASON_").lower()
-    return None if word == "unspecified" else FinishReason(word)
+    word = enum_word(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
+    return None if word is None else FinishReason(word)
 
 
 def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) -> None:
@@ -126,6 +126,27 @@ def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) 
         replace(violation, field=f"{prefix}{violation.field}") if _is_of_task(violation, error) else violation
         for violation in error.violations
     )
+
+
+def prefix_fields(error: ReasondError, prefix: str, fields: Collection[str]) -> None:
+    """Put `prefix` before the violations of `error` that name one of `fields`, or a part of one (AIP-193)."""
+    error.violations = tuple(
+        replace(each, field=f"{prefix}{each.field}")
+        if re.split(r"[.\[]", each.field, maxsplit=1)[0] in fields
+        else each
+        for each in error.violations
+    )
+
+
+def required_id(value: str, *, field: str) -> str:
+    """Return the id in `field` of a request.
+
+    Raises:
+        InvalidRequestError: it is empty.
+    """
+    if not value:
+        raise invalid(field, "is required")
+    return value
 
 
 def invalid(field: str, description: str) -> InvalidRequestError:
@@ -157,7 +178,7 @@ def _config_of(config: Message, *, path: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, value in config.ListFields():
         if field.enum_type is not None:
-            word = _enum_word(field.enum_type, value, path=f"{path}.{field.name}")
+            word = enum_word(field.enum_type, value, path=f"{path}.{field.name}")
             if word is not None:
                 values[field.name] = word
         elif isinstance(value, float) and not math.isfinite(value):
@@ -167,7 +188,12 @@ def _config_of(config: Message, *, path: str) -> dict[str, Any]:
     return values
 
 
-def _enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
+def enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
+    """Return the word of an enum's value; None for unspecified.
+
+    Raises:
+        InvalidRequestError: the proto declares no such value.
+    """
     name = _name_of(kind, number, path=path)
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return name.removeprefix(prefix).lower() if number else None

@@ -1,7 +1,7 @@
 """The JSON-RPC endpoint: checks media types, bounds bodies, sends answers or server-sent events.
 
-A stream has the same events as ReasonIterations and is resumed by Last-Event-ID. Each event is
-`id: <execution_id>:<sequence>` (logged events only), `event:` its kind and one line of JSON as `data:`. The last one
+A stream has the same events as ReasonIterations or ExecuteTurn and is resumed by Last-Event-ID. Each event is
+`id: <id of the log>:<sequence>` (logged events only), `event:` its kind and one line of JSON as `data:`. The last one
 is `completed`, or `error` with a JSON-RPC error object; a failed run sends both. Source: WHATWG HTML, section 9.2.
 """
 
@@ -141,15 +141,15 @@ async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> As
     try:
         async with aclosing(call.events(params, last_event_id)) as events:
             async for event in events:
-                yield frame(event)
+                yield frame(event, id_name=call.id_name)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
         yield _frame("error", await call.explain(failure_of(error)))
 
 
-def frame(event: StreamEvent) -> bytes:
-    """Return one event as server-sent event."""
+def frame(event: StreamEvent, *, id_name: str = "execution_id") -> bytes:
+    """Return one event as server-sent event; `id_name` is the key of its log's id."""
     place = f"{event.execution_id}:{event.sequence}" if is_logged(event) else ""
-    return _frame(event_name(event), event_json(event), place=place)
+    return _frame(event_name(event), event_json(event, id_name=id_name), place=place)
 
 
 def _frame(name: str, data: Mapping[str, Any], *, place: str = "") -> bytes:

@@ -47,21 +47,27 @@ if TYPE_CHECKING:
 class Streaming:
     """How a method streams events: the required permission, and the function that yields them.
 
-    `open` takes the caller, the parameters, and the cursor to resume from; None starts a new execution.
+    `open` takes the caller, the parameters, and the cursor to resume from; None starts a new execution. `id_name` is
+    the key of the log's id in the events.
     """
 
     operation: Operation
     open: Callable[[Principal, Any, Cursor | None], AsyncGenerator[StreamEvent, None]]
+    id_name: str = "execution_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method: its required permission, its parameters and its function."""
+    """One method: its required permission, its parameters and its function.
+
+    `read_partial` returns the partial result of a failed execution in place of the function that `Methods` has.
+    """
 
     operation: Operation
     params: type[Params]
     run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]
     streaming: Streaming | None = None
+    read_partial: Callable[[Principal, str], Awaitable[dict[str, Any]]] | None = None
 
 
 class Methods:
@@ -283,6 +289,12 @@ class Call:
         self._principal: Principal | None = None
         self._decision: audit.Decision | None = None
 
+    @property
+    def id_name(self) -> str:
+        """The key of the log's id in the events of the call."""
+        method = self._methods.get(self._name)
+        return method.streaming.id_name if method is not None and method.streaming is not None else ""
+
     async def answer(self, params: RpcParams) -> Mapping[str, Any]:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
         code, since_s, failure = "CANCELLED", time.monotonic(), None
@@ -384,8 +396,10 @@ class Call:
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None if it is no longer stored."""
+        method = self._methods.get(self._name)
+        read = (method and method.read_partial) or self._methods.read_partial
         try:
-            return await self._methods.read_partial(principal, execution_id)
+            return await read(principal, execution_id)
         except ReasondError:
             return None
 

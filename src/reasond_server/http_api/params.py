@@ -8,7 +8,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from reasond_server.errors import InvalidRequestError, Violation
 from reasond_server.reasoning.requests import require_material, require_query
-from reasond_server.types import Budget, FinishReason, Task
+from reasond_server.types import Budget, FinishReason, Task, ToolResult
+from reasond_server.types.turns import (
+    ClientTool,
+    ContextBlock,
+    ContextScope,
+    Decision,
+    ResultPart,
+    TurnReentry,
+    TurnStart,
+)
 from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
@@ -17,8 +26,10 @@ if TYPE_CHECKING:
 _MAX_VIOLATIONS: Final = 20
 _MAX_FIELD_CHARACTERS: Final = 120
 _MANY: Final = 100
+# A bound on work before the core checks its own, smaller bounds.
+_MOST_ITEMS: Final = 1_000
 _NO_BUDGET: Final = Budget()
-_STREAM_OPTIONS: Final = frozenset({"include_deltas", "keep_running"})
+_STREAM_OPTIONS: Final = frozenset({"follow", "include_deltas", "keep_running"})
 # Integers that every JSON parser represents exactly (RFC 8259, section 6).
 _Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 
@@ -52,7 +63,22 @@ class BudgetParams(Params):
         )
 
 
-class ExecuteParams(Params):
+class StreamableParams(Params):
+    """Parameters of a method that can stream."""
+
+    def refuse_stream_options(self) -> None:
+        """Reject options that only a stream supports.
+
+        Raises:
+            InvalidRequestError: such an option is set.
+        """
+        given = _STREAM_OPTIONS & self.model_fields_set
+        if given:
+            description = "needs a stream; ask for one with 'Accept: text/event-stream'"
+            raise InvalidRequestError.of(*(Violation(field=name, description=description) for name in sorted(given)))
+
+
+class ExecuteParams(StreamableParams):
     """Parameters of `reasoning.execute` and its aliases: four of seed 001, and our own, from `material` on.
 
     `include_deltas` and `keep_running` are for streams only. A missing query counts as an empty one, so that
@@ -89,17 +115,6 @@ class ExecuteParams(Params):
             budget=self.budget.budget() if self.budget else _NO_BUDGET,
         )
 
-    def refuse_stream_options(self) -> None:
-        """Reject options that only a stream supports.
-
-        Raises:
-            InvalidRequestError: such an option is set.
-        """
-        given = _STREAM_OPTIONS & self.model_fields_set
-        if given:
-            description = "needs a stream; ask for one with 'Accept: text/event-stream'"
-            raise InvalidRequestError.of(*(Violation(field=name, description=description) for name in sorted(given)))
-
 
 class ExecutionParams(Params):
     """Parameters of the methods about one execution."""
@@ -130,6 +145,169 @@ class ListAgentsParams(Params):
     page_token: str = ""
 
 
+class ClientToolParams(Params):
+    """A tool that the client executes; the core checks its parts."""
+
+    name: str = ""
+    description: str = ""
+    parameters_json: str = ""
+
+
+class ContextBlockParams(Params):
+    """Text that the client adds to prompts; the core checks its parts."""
+
+    name: str = ""
+    scope: Annotated[ContextScope, Field(strict=False)] = ContextScope.TURN
+    text: str = ""
+
+
+class TurnStreamParams(StreamableParams):
+    """Options of a stream of turn events."""
+
+    include_deltas: bool = False
+    follow: bool = False
+
+
+class StartTurnParams(TurnStreamParams):
+    """Parameters of `turns.start`, as TurnStart; a missing message counts as an empty one."""
+
+    message: str = ""
+    session_id: str = ""
+    if_revision: _Whole | None = None
+    material: str = ""
+    mode: str | None = None
+    client_tools: list[ClientToolParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
+    context: list[ContextBlockParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
+    budget: BudgetParams | None = None
+    request_id: str | None = None
+
+    def start(self) -> TurnStart:
+        """Return the start of the turn."""
+        return TurnStart(
+            message=self.message,
+            session_id=self.session_id,
+            if_revision=self.if_revision,
+            material=self.material,
+            mode=self.mode,
+            client_tools=tuple(
+                ClientTool(name=each.name, description=each.description, parameters_json=each.parameters_json)
+                for each in self.client_tools
+            ),
+            context=tuple(ContextBlock(name=each.name, scope=each.scope, text=each.text) for each in self.context),
+            budget=self.budget.budget() if self.budget else _NO_BUDGET,
+        )
+
+
+class ToolResultParams(Params):
+    """The result of a call as JSON text."""
+
+    call_id: str = ""
+    result_json: str = ""
+    is_error: bool = False
+
+
+class DecisionParams(Params):
+    """A decision about a call that needs approval."""
+
+    call_id: str = ""
+    is_approved: bool
+    reason: str = ""
+
+
+class ReenterTurnParams(TurnStreamParams):
+    """Parameters of `turns.reenter`, as TurnReentry."""
+
+    turn_id: str = ""
+    etag: str = ""
+    results: list[ToolResultParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
+    decisions: list[DecisionParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
+
+    def reentry(self) -> TurnReentry:
+        """Return the results and decisions."""
+        return TurnReentry(
+            turn_id=self.turn_id,
+            etag=self.etag,
+            results=tuple(
+                ToolResult(call_id=each.call_id, result_json=each.result_json, is_error=each.is_error)
+                for each in self.results
+            ),
+            decisions=tuple(
+                Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
+                for each in self.decisions
+            ),
+        )
+
+
+class AttachTurnParams(TurnStreamParams):
+    """Parameters of `turns.attach`: a turn, and the last event of it that is known."""
+
+    turn_id: str = Field(min_length=1)
+    after_sequence: Annotated[_Whole, Field(ge=0)] = 0
+
+
+class TurnParams(Params):
+    """Parameters of the methods about one turn."""
+
+    turn_id: str = Field(min_length=1)
+
+
+class ListTurnsParams(Params):
+    """Parameters of `turns.list`: filter and paging, as ListTurnsRequest."""
+
+    session_id: str = ""
+    page_size: _Whole = 0
+    page_token: str = ""
+
+
+class ReadToolResultParams(TurnParams):
+    """Parameters of `turns.read_tool_result`: a range, a JSON pointer or a text to find, of which one may be given."""
+
+    call_id: str = Field(min_length=1)
+    offset: _Whole | None = None
+    limit: _Whole | None = None
+    json_pointer: str | None = None
+    contains: str | None = None
+    max_bytes: _Whole = 0
+
+    def part(self) -> ResultPart:
+        """Return the part to read.
+
+        Raises:
+            InvalidRequestError: more than one kind of part is given.
+        """
+        parts = {"offset": (self.offset, self.limit) != (None, None)}
+        parts |= {"json_pointer": self.json_pointer is not None, "contains": self.contains is not None}
+        given = [name for name, is_given in parts.items() if is_given]
+        if len(given) > 1:
+            description = f"cannot be combined with {given[0]}; leave one out"
+            raise InvalidRequestError.of(Violation(field=given[1], description=description))
+        return ResultPart(
+            offset=self.offset or 0, limit=self.limit or 0, json_pointer=self.json_pointer, contains=self.contains
+        )
+
+
+class SessionParams(Params):
+    """Parameters of the methods about one session."""
+
+    session_id: str = Field(min_length=1)
+
+
+class ListSessionsParams(Params):
+    """Parameters of `sessions.list`: paging, as ListSessionsRequest."""
+
+    page_size: _Whole = 0
+    page_token: str = ""
+
+
+_WITHIN: Final = {
+    "budget": BudgetParams.model_fields,
+    "client_tools": ClientToolParams.model_fields,
+    "context": ContextBlockParams.model_fields,
+    "decisions": DecisionParams.model_fields,
+    "results": ToolResultParams.model_fields,
+}
+"""The names inside the objects of each field, to suggest for an unknown one."""
+
 ParamsT = TypeVar("ParamsT", bound=Params)
 
 
@@ -144,8 +322,7 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
         few = params if len(params) <= _MANY else drop_surplus_unknown(params, kind.model_fields)
         return kind.model_validate(few)
     except ValidationError as error:
-        within = {"budget": BudgetParams.model_fields}
-        found = violations_of(error, known=kind.model_fields, within=within, most=_MAX_VIOLATIONS)
+        found = violations_of(error, known=kind.model_fields, within=_WITHIN, most=_MAX_VIOLATIONS)
     raise InvalidRequestError.of(
         *(Violation(field=each.field[:_MAX_FIELD_CHARACTERS], description=each.description) for each in found)
     )

@@ -35,17 +35,15 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     Raises:
         InvalidRequestError: with one violation for each problem of the task.
     """
-    found = [*_in_query(task.query), *(_in_material(task.material) if task.material else ()), *_in_names(task)]
+    found = [*_in_query(task.query), *(find_in_material(task.material) if task.material else ()), *_in_names(task)]
     if task.budget != _UNBOUNDED:
-        found += _in_budget(task.budget)
+        found += find_in_budget(task.budget)
     if task.config and depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
     elif task.config and (count := _values_in(task.config)) > MAX_CONFIG_VALUES:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
         found.append(Violation(field="config", description=text))
-    if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
-        text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {show(request_id)}"
-        found.append(Violation(field="request_id", description=text))
+    found += find_in_id("request_id", request_id)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -57,7 +55,7 @@ def require_query(query: str) -> str:
 
 def require_material(material: str) -> str:
     """Return `material` if it is within its limits; a ValueError says what is wrong."""
-    return _require_none(material, _in_material(material))
+    return _require_none(material, find_in_material(material))
 
 
 def _require_none(text: str, problems: Iterator[Violation]) -> str:
@@ -72,6 +70,13 @@ def digest_of(task: Task) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def find_in_id(field: str, text: str) -> Iterator[Violation]:
+    """Yield what is wrong with an id that a client chose; an empty one is right."""
+    if len(text) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(text):
+        words = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {show(text)}"
+        yield Violation(field=field, description=words)
+
+
 def _values_in(config: Json) -> int:
     """Return the number of members and items of `config` at all levels; its depth must already be checked."""
     seen = 0
@@ -84,27 +89,33 @@ def _values_in(config: Json) -> int:
 
 
 def _in_query(query: str) -> Iterator[Violation]:
+    return find_in_words("query", query)
+
+
+def find_in_words(field: str, text: str) -> Iterator[Violation]:
+    """Yield what is wrong with what a user says."""
     # Existing clients parse these words (seed 001).
     bounds = f"must be between 1 and {MAX_QUERY_CHARACTERS} characters"
-    if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
-        yield Violation(field="query", description=bounds)
+    if not 1 <= len(text) <= MAX_QUERY_CHARACTERS:
+        yield Violation(field=field, description=bounds)
         # The content of a text of wrong length is not checked.
         return
-    if not query.strip():
-        yield Violation(field="query", description=f"{bounds}, and not white space alone")
-    yield from _unfit_characters("query", query)
+    if not text.strip():
+        yield Violation(field=field, description=f"{bounds}, and not white space alone")
+    yield from find_unfit_characters(field, text)
 
 
-def _in_material(material: str) -> Iterator[Violation]:
+def find_in_material(material: str) -> Iterator[Violation]:
+    """Yield what is wrong with a long text."""
     size = len(material) if material.isascii() else len(material.encode("utf-8", "surrogatepass"))
     if size > MAX_MATERIAL_BYTES:
         text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
         yield Violation(field="material", description=text)
         return
-    yield from _unfit_characters("material", material)
+    yield from find_unfit_characters("material", material)
 
 
-def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
+def find_unfit_characters(field: str, text: str) -> Iterator[Violation]:
     """Yield violations for characters that no transport can return: NUL and lone surrogates."""
     if "\0" in text:
         place = text.index("\0")
@@ -133,7 +144,8 @@ def _in_names(task: Task) -> Iterator[Violation]:
         yield Violation(field="agent_capabilities", description=text)
 
 
-def _in_budget(budget: Budget) -> Iterator[Violation]:
+def find_in_budget(budget: Budget) -> Iterator[Violation]:
+    """Yield the bounds that are too small."""
     bounds = (
         ("max_total_tokens", budget.max_total_tokens, 1),
         ("max_model_calls", budget.max_model_calls, 1),

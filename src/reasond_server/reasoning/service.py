@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
-from reasond_server.desk import ExecutionDesk, link_rpc_to, note_concerned
+from reasond_server.desk import ExecutionDesk, link_rpc_to, note_concerned, require_own_strategy
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
@@ -125,7 +125,9 @@ class ReasoningService:
             heartbeat_interval_s=policy.heartbeat_interval_s,
             flush_interval_s=policy.flush_interval_s,
         )
-        self.desk = ExecutionDesk(store=store, runner=runner, follower=follower)
+        self.desk = ExecutionDesk(
+            store=store, runner=runner, follower=follower, kind=kind.kind, require=require_own_strategy
+        )
 
     @property
     def model_name(self) -> str:

@@ -90,7 +90,7 @@ def check_reentry(reentry: TurnReentry, progress: TurnProgress, *, now: datetime
     violations = [*_find_unfit_results(reentry, kinds, max_result_bytes), *_find_unfit_decisions(reentry, kinds)]
     if violations:
         raise ToolResultsUnexpectedError.of(*violations)
-    settled = {one.call_id for one in (*reentry.results, *reentry.decisions)}
+    settled = {*[one.call_id for one in reentry.results], *[one.call_id for one in reentry.decisions]}
     missing = [name for name in kinds if name not in settled]
     if missing:
         raise ToolResultsMissingError(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json
 
-from reasond_server.access import audit
 from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import (
@@ -155,7 +154,6 @@ class TurnService:
             cursor.turn_id,
             after_sequence=cursor.after_sequence,
             include_deltas=include_deltas,
-            kind=TURN,
         )
         async with aclosing(events):
             async for event in events:
@@ -190,9 +188,7 @@ class TurnService:
         Raises:
             InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
         """
-        page = await self._desk.list(
-            caller, kind=TURN, session_id=session_id, page_size=page_size, page_token=page_token
-        )
+        page = await self._desk.list(caller, session_id=session_id, page_size=page_size, page_token=page_token)
         return TurnPage(
             turns=[view_turn(execution) for execution in page.executions], next_page_token=page.next_page_token
         )
@@ -200,14 +196,14 @@ class TurnService:
     async def cancel(self, caller: Principal, turn_id: str) -> Turn:
         """Cancel a turn that runs or waits, and return it. Raises as `get`."""
         await self._find(caller, turn_id)
-        execution = await self._desk.cancel(caller, turn_id, kind=TURN)
+        execution = await self._desk.cancel(caller, turn_id)
         _, progress = await self._read(caller, turn_id)
         return view_turn(execution, progress)
 
     async def delete(self, caller: Principal, turn_id: str) -> None:
         """Cancel the turn if it has not ended, and forget it. Raises as `get`."""
         await self._find(caller, turn_id)
-        await self._desk.delete(caller, turn_id, kind=TURN)
+        await self._desk.delete(caller, turn_id)
 
     async def read_tool_result(
         self, caller: Principal, turn_id: str, call_id: str, part: ResultPart, *, max_bytes: int = 0
@@ -401,7 +397,7 @@ class TurnService:
             HandoffExpiredError, TurnNotAwaitingError: the turn has ended, or does not wait.
         """
         execution = await self._find(caller, reentry.turn_id)
-        log = await self._desk.read(caller, reentry.turn_id, kind=TURN)
+        log = await self._desk.read(caller, reentry.turn_id)
         progress = fold(logged.event for logged in log.events)
         for logged in log.events:
             if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:
@@ -418,16 +414,13 @@ class TurnService:
     async def _find(self, caller: Principal, turn_id: str) -> Execution:
         """Return the execution of the caller's turn."""
         try:
-            log = await self._desk.find(caller, turn_id, kind=TURN)
+            return await self._desk.find(caller, turn_id)
         except ExecutionNotFoundError:
-            error = TurnNotFoundError(f"There is no turn {show(turn_id)}")
-            audit.refuse(error, turn_id)
-            raise error from None
-        return log
+            raise TurnNotFoundError(f"There is no turn {show(turn_id)} for this caller") from None
 
     async def _read(self, caller: Principal, turn_id: str) -> tuple[Execution, TurnProgress]:
         await self._find(caller, turn_id)
-        log = await self._desk.read(caller, turn_id, kind=TURN)
+        log = await self._desk.read(caller, turn_id)
         return log.execution, fold(logged.event for logged in log.events)
 
     async def _find_session(self, tenant: str, session_id: str) -> Session | None:

@@ -155,8 +155,8 @@ def _list_mistakes(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> l
 
 def _is_of_type(value: object, wanted: object) -> bool:
     """Return whether `value` is of the JSON type or types `wanted`; anything else says nothing about it."""
-    names = wanted if isinstance(wanted, list) else [wanted]
-    if not all(isinstance(name, str) and name in _TYPES for name in names):
+    names: list[str] = wanted if isinstance(wanted, list) else [str(wanted)]
+    if not all(name in _TYPES for name in names):
         return True
     if isinstance(value, bool):
         return "boolean" in names

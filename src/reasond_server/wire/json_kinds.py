@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from reasond_server.types.kinds import METRICS, STEPS, Field, fields_of
+from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, fields_of
 
 JsonObject = dict[str, Any]
 
@@ -46,20 +46,30 @@ def milliseconds(seconds: float) -> int:
 
 def _compile(cls: type) -> Callable[[Any], JsonObject]:
     """Return a function as fast as a hand-written one; its source contains only names of the server's own classes."""
-    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {})  # noqa: S307 - no text from outside, as in dataclasses
+    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {"timestamp": timestamp})  # noqa: S307 - no text from outside, as in dataclasses
     return made
 
 
 def _object(cls: type, value: str) -> str:
     """Return the source of the JSON object for an instance of `cls`, which the source `value` evaluates to."""
-    kind = STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
+    event = EVENTS.kinds.get(cls)
+    kind = event or STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
     if kind is not None and kind.body:
         return f"dict({value}.{kind.body})"
     fields = {field.name: field for field in fields_of(cls)}
     names = kind.keys if kind is not None and kind.keys else tuple(fields)
-    if missing := fields.keys() - set(names):
+    if event is not None:
+        # Their keys are those of the wire; fields without a key are only stored.
+        names = [_field_name(name, fields) for name in names]
+    elif missing := fields.keys() - set(names):
         raise TypeError(f"{cls.__name__} declares keys without {sorted(missing)}")
     return "{" + ", ".join(_member(name, fields.get(name), f"{value}.{name}") for name in names) + "}"
+
+
+def _field_name(key: str, fields: Mapping[str, Field]) -> str:
+    """Return the name of the field that the key of an event shows: a duration is `x_ms` for the field `x_s`."""
+    seconds = f"{key.removesuffix('_ms')}_s"
+    return seconds if key not in fields and seconds in fields else key
 
 
 def _member(name: str, field: Field | None, value: str) -> str:
@@ -83,4 +93,6 @@ def _one(value: str, kind: type) -> str:
         return _object(kind, value)
     if issubclass(kind, Enum):
         return f"{value}.value"
+    if kind is datetime:
+        return f"timestamp({value})"
     return f"dict({value})" if kind is Mapping else value

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.reasoning.service import StrategyInfo
     from reasond_server.types import Execution, Metrics, StreamEvent, ToolCall, ToolResult
+    from reasond_server.types.turns import Turn, TurnResult
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
@@ -137,11 +138,14 @@ def agent_json(agent: RegisteredAgent) -> JsonObject:
     }
 
 
-def event_json(event: StreamEvent) -> JsonObject:
-    """Return one event of a stream: its sequence number, its time, and its body under the key `event_name(event)`."""
+def event_json(event: StreamEvent, *, id_name: str = "execution_id") -> JsonObject:
+    """Return one event of a stream: its sequence number, its time, and its body under the key `event_name(event)`.
+
+    `id_name` is the key of its log's id.
+    """
     kind = event.event.__class__
     return {
-        "execution_id": event.execution_id,
+        id_name: event.execution_id,
         "sequence": event.sequence,
         "create_time": timestamp(event.create_time),
         EVENTS.kinds[kind].wire_tag: _BODIES.get(kind, kind_json)(event.event),
@@ -149,13 +153,18 @@ def event_json(event: StreamEvent) -> JsonObject:
 
 
 def event_name(event: StreamEvent) -> str:
-    """Return the name of the field of ReasonIterationsResponse that carries `event`."""
+    """Return the name of the field that carries `event` in the response of its streaming RPC."""
     return EVENTS.kinds[event.event.__class__].wire_tag
 
 
 def is_logged(event: StreamEvent) -> bool:
     """Return whether `event` has its own sequence number, so that a stream can resume after it."""
     return EVENTS.kinds[event.event.__class__].is_logged
+
+
+def turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
+    """Return a turn, and how it ended; null before that."""
+    return {"turn": kind_json(turn), "result": None if result is None else kind_json(result)}
 
 
 def iteration_json(step: Iteration) -> JsonObject:

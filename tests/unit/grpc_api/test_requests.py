@@ -134,7 +134,7 @@ def test_a_malformed_duration_is_refused(seconds: int, nanos: int) -> None:
     budget = execution_pb2.Budget(max_elapsed=duration_pb2.Duration(seconds=seconds, nanos=nanos))
 
     with pytest.raises(InvalidRequestError, match=r"task\.budget\.max_elapsed is no valid duration"):
-        budget_of(budget)
+        budget_of(budget, path="task.budget")
 
 
 def test_a_negative_duration_is_understood() -> None:
@@ -142,7 +142,7 @@ def test_a_negative_duration_is_understood() -> None:
 
 
 def test_an_empty_budget_sets_no_bound() -> None:
-    assert budget_of(execution_pb2.Budget()) == Budget()
+    assert budget_of(execution_pb2.Budget(), path="task.budget") == Budget()
 
 
 def test_trace_views_are_understood() -> None:
@@ -160,12 +160,12 @@ def test_a_trace_view_that_nobody_declared_is_refused(number: int) -> None:
 
 def test_finish_reasons_are_understood() -> None:
     assert finish_reason_of(0) is None
-    assert {finish_reason_of(number) for number in range(1, 9)} == set(FinishReason)
+    assert {finish_reason_of(number) for number in range(1, 10)} == set(FinishReason)
 
 
 def test_a_finish_reason_that_nobody_declared_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="finish_reason must be one of"):
-        finish_reason_of(9)
+        finish_reason_of(10)
 
 
 def test_fields_of_the_core_are_named_as_fields_of_the_request() -> None:

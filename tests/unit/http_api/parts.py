@@ -26,6 +26,7 @@ from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
+from reasond_server.services.turns import serve_turns
 from reasond_server.testing import FunctionModel
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ async def serve(
     tls: TlsFiles | None = None,
     verify: Any = True,
     require_permission: Callable[..., None] = require_permission,
+    turns: Any = None,
 ) -> Site:
     """Start a site; `stack` stops it."""
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
@@ -107,7 +109,7 @@ async def serve(
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
     app = HttpApp(
-        methods=methods_of(core.reasoning, agents),
+        methods=methods_of(core.reasoning, agents, turns),
         card=agents.build_own_card,
         authenticate=verifier().verify,
         require=require_permission,
@@ -125,9 +127,9 @@ async def serve(
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 
 
-def methods_of(reasoning: Any, agents: AgentService) -> Methods:
-    """Return the methods of both services."""
-    services = [serve_reasoning(reasoning), serve_agents(agents)]
+def methods_of(reasoning: Any, agents: AgentService, turns: Any = None) -> Methods:
+    """Return the methods of all services."""
+    services = [serve_reasoning(reasoning), serve_agents(agents), serve_turns(turns)]
     return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
 
 

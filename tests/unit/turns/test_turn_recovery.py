@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,17 +14,17 @@ from reasond_server.errors import (
     ToolOutcomeUnknownError,
     TurnLeasedError,
 )
+from reasond_server.logs.store import ExecutionFilter
 from reasond_server.stores import open_stores
+from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.service import TurnCursor
-from reasond_server.types import Budget, FinishReason, ToolResult
+from reasond_server.types import Budget, FinishReason
 from reasond_server.types.turns import (
     CallKind,
     LedgerState,
     ModelCallStep,
     Reentered,
-    ToolStep,
-    TurnReentry,
     TurnResult,
     TurnStart,
     TurnState,
@@ -33,12 +32,11 @@ from reasond_server.types.turns import (
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator
     from pathlib import Path
     from typing import Any
 
     from reasond_server.logs.store import ExecutionStore
-    from reasond_server.testing import Reply
 
 
 class Servers:
@@ -72,12 +70,22 @@ async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
         max_file_bytes=10**9,
     )
     found = Servers(stores.executions, time)
+    if request.param == "postgres":
+        await forget_all(stores.executions)
     try:
         yield found
     finally:
         for server in found.all:
             await server.stop()
         await stores.aclose()
+
+
+async def forget_all(store: ExecutionStore) -> None:
+    """Delete what another test left in the database."""
+    for each in await store.page(CALLER.tenant, ExecutionFilter(), size=100, before=None):
+        await store.delete(CALLER.tenant, each.execution_id)
+    for session in await store.sessions.page(CALLER.tenant, size=100, before=None):
+        await store.sessions.delete(CALLER.tenant, session.session_id)
 
 
 async def end_of(server: TurnServer, turn_id: str) -> TurnResult:
@@ -203,7 +211,7 @@ async def test_a_turn_that_died_after_its_re_entry_goes_on_and_the_same_re_entry
 
 async def test_of_many_re_entries_in_two_processes_one_wins(servers: Servers) -> None:
     note = Note()
-    replies = [ask_tools(("open_file", {"path": "a"})), ask_tools(("note", {"text": "n"})), "Done."]
+    replies: list[str | Reply] = [ask_tools(("open_file", {"path": "a"})), ask_tools(("note", {"text": "n"})), "Done."]
     one = servers.server(*replies, tools=[note])
     view = await one.run(TurnStart(message="Go", client_tools=[client_tool()]))
     two = servers.server(*replies[1:], tools=[note])
@@ -245,7 +253,7 @@ async def test_an_expired_hand_off_ends_the_turn_and_frees_the_session(servers: 
 
 
 async def test_of_many_starts_on_one_session_one_turn_is_open(servers: Servers) -> None:
-    replies = [ask_tools(("open_file", {"path": "a"}))] * 2
+    replies: list[str | Reply] = [ask_tools(("open_file", {"path": "a"}))] * 2
     both = [servers.server(*replies) for _ in range(2)]
     start = TurnStart(session_id="s1", message="Go", client_tools=[client_tool()])
 
@@ -261,14 +269,11 @@ async def test_of_many_starts_on_one_session_one_turn_is_open(servers: Servers) 
 async def test_the_reservation_of_a_model_call_in_flight_is_charged_when_another_process_goes_on(
     servers: Servers,
 ) -> None:
-    from reasond_server.testing import Reply
-
     held = asyncio.Event()
     first = servers.server(ask_tools(("note", {"text": "n"})), Reply(text="never", hold=held), tools=[Note()])
     budget = Budget(max_total_tokens=20_000)
     running = asyncio.create_task(first.run(TurnStart(message="Go", budget=budget)))
-    while len(first.model.requests) < 2:
-        await asyncio.sleep(0.01)
+    await first.wait_for_calls(2)
     (turn_id,) = first.runner.runs.by_id
     await first.kill()
     running.cancel()

@@ -471,9 +471,9 @@ class ReadToolResultRequest(google.protobuf.message.Message):
     call_id: builtins.str
     """The call. Required."""
     json_pointer: builtins.str
-    """The part at a JSON pointer (RFC 6901), such as `/items/0/name`."""
+    """The part at a JSON pointer (RFC 6901), such as `/items/0/name`; at most 1,000 characters."""
     contains: builtins.str
-    """The places that contain this text, whatever its case."""
+    """The places that contain this text, whatever its case; 1-1,000 characters."""
     max_bytes: builtins.int
     """Most bytes of text to return, at most 3 MiB; 0 means that."""
     @property

@@ -230,9 +230,9 @@ class ClientTool(google.protobuf.message.Message):
     name: builtins.str
     """Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required."""
     description: builtins.str
-    """One or two sentences for the model."""
+    """One or two sentences for the model, at most 2,000 characters."""
     parameters_json: builtins.str
-    """The JSON Schema of its arguments, an object. Empty means no arguments."""
+    """The JSON Schema of its arguments, an object; at most 65,536 bytes and 16 levels. Empty means no arguments."""
     def __init__(
         self,
         *,
@@ -254,11 +254,11 @@ class ContextBlock(google.protobuf.message.Message):
     SCOPE_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Its name, 1-64 characters. Required."""
+    """Its name, 1-64 characters, of no other block of the turn. Required."""
     scope: global___ContextScope.ValueType
     """How long it applies."""
     text: builtins.str
-    """The text; empty removes a block of the session."""
+    """The text, at most 100,000 characters; empty removes a block of the session."""
     def __init__(
         self,
         *,
@@ -285,7 +285,9 @@ class TurnStart(google.protobuf.message.Message):
     CONTEXT_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
     session_id: builtins.str
-    """The conversation, at most 128 characters; the first turn of a session makes it. Empty: no memory."""
+    """The conversation, at most 128 characters of printable ASCII without blanks; the first turn of a session makes
+    it. Empty: no memory.
+    """
     if_revision: builtins.int
     """If set, the session must have this revision; 0: it must not exist yet."""
     message: builtins.str
@@ -300,7 +302,7 @@ class TurnStart(google.protobuf.message.Message):
 
     @property
     def context(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ContextBlock]:
-        """Text for the prompts."""
+        """Text for the prompts, at most 64 blocks."""
 
     @property
     def budget(self) -> reasond.v1.execution_pb2.Budget:
@@ -341,7 +343,7 @@ class Decision(google.protobuf.message.Message):
     is_approved: builtins.bool
     """Whether the server may make it."""
     reason: builtins.str
-    """What the model is told if it may not."""
+    """What the model is told if it may not, at most 1,000 characters."""
     def __init__(
         self,
         *,

@@ -1,0 +1,179 @@
+"""Turns over gRPC: requests of the proto -> types, and types -> messages by the declarations of their kinds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from reasond.v1 import turn_service_pb2 as pb
+from reasond.v1 import turns_pb2
+from reasond_server.grpc_api.filling import Alternatives, Fillers
+from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, required_id
+from reasond_server.grpc_api.times import fill_timestamp
+from reasond_server.turns.service import TurnCursor
+from reasond_server.types import Budget, ToolResult
+from reasond_server.types.kinds import EVENTS
+from reasond_server.types.turns import (
+    ClientTool,
+    ContextBlock,
+    ContextScope,
+    Decision,
+    ResultExcerpt,
+    ResultPart,
+    SessionView,
+    Turn,
+    TurnReentry,
+    TurnResult,
+    TurnStart,
+)
+
+if TYPE_CHECKING:
+    from reasond.v1 import execution_pb2
+    from reasond_server.turns.service import TurnView
+    from reasond_server.types import StreamEvent
+
+_NO_BUDGET: Final = Budget()
+_EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
+_FILLERS: Final = Fillers(
+    {
+        Turn: turns_pb2.Turn.DESCRIPTOR,
+        TurnResult: turns_pb2.TurnResult.DESCRIPTOR,
+        SessionView: turns_pb2.Session.DESCRIPTOR,
+        ResultExcerpt: pb.ReadToolResultResponse.DESCRIPTOR,
+    }
+)
+
+
+def source_of(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | TurnCursor:
+    """Return what the request wants. Raises as `work_of`."""
+    if request.WhichOneof("source") != "attach":
+        return work_of(request)
+    _refuse_request_id(request)
+    return cursor_of(request.attach)
+
+
+def work_of(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | TurnReentry:
+    """Return what a request starts or goes on with.
+
+    Raises:
+        InvalidRequestError: it has no source, a request id without a start, or a value that the proto does not declare.
+    """
+    case = request.WhichOneof("source")
+    if case is None:
+        raise invalid("start", "is required, unless reentry is given")
+    if case == "start":
+        return start_of(request.start)
+    _refuse_request_id(request)
+    return reentry_of(request.reentry)
+
+
+def start_of(start: turns_pb2.TurnStart) -> TurnStart:
+    """Return the start of a turn; its limits are checked by `turns.requests`.
+
+    Raises:
+        InvalidRequestError: a value is not declared by the proto.
+    """
+    return TurnStart(
+        message=start.message,
+        session_id=start.session_id,
+        if_revision=start.if_revision if start.HasField("if_revision") else None,
+        material=start.material,
+        mode=start.mode if start.HasField("mode") else None,
+        client_tools=tuple(
+            ClientTool(name=tool.name, description=tool.description, parameters_json=tool.parameters_json)
+            for tool in start.client_tools
+        ),
+        context=tuple(
+            ContextBlock(
+                name=block.name, scope=_scope_of(block.scope, path=f"start.context[{index}].scope"), text=block.text
+            )
+            for index, block in enumerate(start.context)
+        ),
+        budget=budget_of(start.budget, path="start.budget") if start.HasField("budget") else _NO_BUDGET,
+    )
+
+
+def reentry_of(reentry: turns_pb2.TurnReentry) -> TurnReentry:
+    """Return the results and decisions for a hand-off."""
+    return TurnReentry(
+        turn_id=reentry.turn_id,
+        etag=reentry.etag,
+        results=tuple(
+            ToolResult(call_id=each.call_id, result_json=each.result_json, is_error=each.is_error)
+            for each in reentry.results
+        ),
+        decisions=tuple(
+            Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
+            for each in reentry.decisions
+        ),
+    )
+
+
+def cursor_of(cursor: execution_pb2.ExecutionCursor) -> TurnCursor:
+    """Return the place to follow a turn from.
+
+    Raises:
+        InvalidRequestError: it names no turn, or a negative place.
+    """
+    if cursor.after_sequence < 0:
+        raise invalid("attach.after_sequence", f"must be at least 0, got {cursor.after_sequence}")
+    return TurnCursor(
+        turn_id=required_id(cursor.execution_id, field="attach.execution_id"), after_sequence=cursor.after_sequence
+    )
+
+
+def part_of(request: pb.ReadToolResultRequest) -> ResultPart:
+    """Return the part of a tool result that the request wants."""
+    case = request.WhichOneof("part")
+    if case == "range":
+        return ResultPart(offset=request.range.offset, limit=request.range.limit)
+    if case == "json_pointer":
+        return ResultPart(json_pointer=request.json_pointer)
+    return ResultPart(contains=request.contains) if case == "contains" else ResultPart()
+
+
+def turn_event_message(event: StreamEvent) -> pb.ExecuteTurnResponse:
+    """Return one event of a turn."""
+    message = pb.ExecuteTurnResponse()
+    message.turn_id, message.sequence = event.execution_id, event.sequence
+    fill_timestamp(message.create_time, event.create_time)
+    happening = event.event
+    _EVENTS[happening.__class__](message, happening, True)
+    return message
+
+
+def turn_message(turn: Turn) -> turns_pb2.Turn:
+    """Return a turn without its content."""
+    message = turns_pb2.Turn()
+    _FILLERS[Turn](message, turn, True)
+    return message
+
+
+def fill_view(message: pb.RunTurnResponse | pb.GetTurnResponse, view: TurnView) -> None:
+    """Write a turn, and how it ended if it did."""
+    _FILLERS[Turn](message.turn, view.turn, True)
+    if view.result is not None:
+        _FILLERS[TurnResult](message.result, view.result, True)
+
+
+def session_message(session: SessionView) -> turns_pb2.Session:
+    """Return a session."""
+    message = turns_pb2.Session()
+    _FILLERS[SessionView](message, session, True)
+    return message
+
+
+def excerpt_message(excerpt: ResultExcerpt) -> pb.ReadToolResultResponse:
+    """Return a part of a tool result."""
+    message = pb.ReadToolResultResponse()
+    _FILLERS[ResultExcerpt](message, excerpt, True)
+    return message
+
+
+def _refuse_request_id(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> None:
+    if request.request_id:
+        raise invalid("request_id", f"belongs to start; {request.WhichOneof('source')} names its turn instead")
+
+
+def _scope_of(number: int, *, path: str) -> ContextScope:
+    word = enum_word(turns_pb2.ContextScope.DESCRIPTOR, number, path=path)
+    return ContextScope.TURN if word is None else ContextScope(word)

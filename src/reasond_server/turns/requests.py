@@ -1,0 +1,182 @@
+"""Checks the requests of turns, once for all transports; the comments of turns.proto state the limits.
+
+Nothing is stored before these checks. They name the fields of a request without what holds it: `message`,
+`client_tools[0].name`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.reasoning.requests import (
+    find_in_budget,
+    find_in_id,
+    find_in_material,
+    find_in_words,
+    find_unfit_characters,
+)
+from reasond_server.turns.tool_schemas import read_schema
+from reasond_server.types.turns import ContextScope
+from reasond_server.violations import suggest_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.types import ToolResult
+    from reasond_server.types.turns import ClientTool, ContextBlock, Decision, ResultPart, TurnReentry, TurnStart
+
+RESERVED_TOOL_NAMES: Final = frozenset({"mode_state_change", "read_tool_result"})
+"""The built-in tools of every turn."""
+
+MAX_ID_CHARACTERS: Final = 128
+MAX_BLOCKS: Final = 64
+MAX_BLOCK_NAME_CHARACTERS: Final = 64
+MAX_BLOCK_CHARACTERS: Final = 100_000
+MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 2_000
+MAX_REASON_CHARACTERS: Final = 1_000
+MAX_PART_CHARACTERS: Final = 1_000
+MAX_SETTLED_CALLS: Final = 1_000
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+
+
+def check_start(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Collection[str], request_id: str) -> None:
+    """Refuse the start of a turn that exceeds the limits, or names what this server does not have.
+
+    Raises:
+        InvalidRequestError: with one violation for each problem.
+    """
+    found = [
+        *find_in_words("message", start.message),
+        *find_in_material(start.material),
+        *_in_session(start),
+        *_in_mode(start.mode, policy),
+        *_in_tools(start.client_tools, policy, server_tool_names),
+        *_in_blocks(start.context),
+        *find_in_budget(start.budget),
+        *find_in_id("request_id", request_id),
+    ]
+    if found:
+        raise InvalidRequestError.of(*found)
+
+
+def check_reentry_shape(reentry: TurnReentry) -> None:
+    """Refuse a re-entry that could not fit any hand-off: without ids, or too large. The turn checks the rest.
+
+    Raises:
+        InvalidRequestError: with one violation for each problem.
+    """
+    found = [*_in_required_id("turn_id", reentry.turn_id), *_in_required_id("etag", reentry.etag)]
+    parts: Mapping[str, Sequence[ToolResult | Decision]]
+    parts = {"results": reentry.results, "decisions": reentry.decisions}
+    for field, settled in parts.items():
+        if len(settled) > MAX_SETTLED_CALLS:
+            text = f"must have at most {MAX_SETTLED_CALLS} entries, got {len(settled)}; send one for each pending call"
+            found.append(Violation(field=field, description=text))
+            continue
+        for index, each in enumerate(settled):
+            found += _in_required_id(f"{field}[{index}].call_id", each.call_id)
+    for index, decision in enumerate(reentry.decisions[:MAX_SETTLED_CALLS]):
+        found += _in_text(f"decisions[{index}].reason", decision.reason, most=MAX_REASON_CHARACTERS)
+    if found:
+        raise InvalidRequestError.of(*found)
+
+
+def check_part(part: ResultPart, *, max_bytes: int) -> None:
+    """Refuse a part of a tool result that cannot exist.
+
+    Raises:
+        InvalidRequestError: with one violation for each problem.
+    """
+    counts = (("offset", part.offset), ("limit", part.limit), ("max_bytes", max_bytes))
+    found = [Violation(field=name, description=f"must be at least 0, got {n}") for name, n in counts if n < 0]
+    if part.json_pointer is not None:
+        found += _in_text("json_pointer", part.json_pointer, most=MAX_PART_CHARACTERS)
+        if part.json_pointer and not part.json_pointer.startswith("/"):
+            text = f"must be empty or begin with / (RFC 6901), got {show(part.json_pointer)}"
+            found.append(Violation(field="json_pointer", description=text))
+    if part.contains is not None:
+        found += _in_text("contains", part.contains, least=1, most=MAX_PART_CHARACTERS)
+    if found:
+        raise InvalidRequestError.of(*found)
+
+
+def _in_session(start: TurnStart) -> Iterator[Violation]:
+    yield from find_in_id("session_id", start.session_id)
+    if start.if_revision is None:
+        return
+    if start.if_revision < 0:
+        yield Violation(field="if_revision", description=f"must be at least 0, got {start.if_revision}")
+    elif not start.session_id:
+        yield Violation(field="if_revision", description="needs a session_id, whose revision it is")
+
+
+def _in_mode(mode: str | None, policy: TurnPolicy) -> Iterator[Violation]:
+    if mode is not None and policy.find_mode(mode) is None:
+        hint = suggest_nearest(mode, {*policy.modes, policy.default_mode})
+        yield Violation(field="mode", description=f"is no mode of this server, got {show(mode)}{hint}")
+
+
+def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Collection[str]) -> Iterator[Violation]:
+    if len(tools) > policy.max_client_tools:
+        text = (
+            f"must have at most {policy.max_client_tools} entries, got {len(tools)}; offer only those that are needed"
+        )
+        yield Violation(field="client_tools", description=text)
+        return
+    counts = Counter(tool.name for tool in tools)
+    for index, tool in enumerate(tools):
+        field = f"client_tools[{index}]"
+        yield from _in_tool_name(f"{field}.name", tool.name, counts[tool.name], server_names)
+        yield from _in_text(f"{field}.description", tool.description, most=MAX_TOOL_DESCRIPTION_CHARACTERS)
+        try:
+            read_schema(tool.parameters_json)
+        except ValueError as error:
+            yield Violation(field=f"{field}.parameters_json", description=str(error))
+
+
+def _in_tool_name(field: str, name: str, count: int, server_names: Collection[str]) -> Iterator[Violation]:
+    if not _TOOL_NAME.match(name):
+        yield Violation(field=field, description=f"must have 1-64 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
+    elif name in RESERVED_TOOL_NAMES:
+        yield Violation(field=field, description=f"{show(name)} is a built-in tool of every turn; rename yours")
+    elif name in server_names:
+        yield Violation(field=field, description=f"{show(name)} is a tool of this server; rename yours")
+    elif count > 1:
+        yield Violation(
+            field=field, description=f"{show(name)} is the name of {count} client tools; rename all but one"
+        )
+
+
+def _in_blocks(blocks: Sequence[ContextBlock]) -> Iterator[Violation]:
+    if len(blocks) > MAX_BLOCKS:
+        text = f"must have at most {MAX_BLOCKS} entries, got {len(blocks)}; join some of them"
+        yield Violation(field="context", description=text)
+        return
+    counts = Counter(block.name for block in blocks)
+    for index, block in enumerate(blocks):
+        field = f"context[{index}]"
+        yield from _in_text(f"{field}.name", block.name, least=1, most=MAX_BLOCK_NAME_CHARACTERS)
+        if counts[block.name] > 1:
+            text = f"{show(block.name)} is the name of {counts[block.name]} blocks; rename all but one"
+            yield Violation(field=f"{field}.name", description=text)
+        least = 1 if block.scope is ContextScope.TURN else 0
+        yield from _in_text(f"{field}.text", block.text, least=least, most=MAX_BLOCK_CHARACTERS)
+
+
+def _in_required_id(field: str, text: str) -> Iterator[Violation]:
+    if not text:
+        yield Violation(field=field, description="is required")
+    else:
+        yield from find_in_id(field, text)
+
+
+def _in_text(field: str, text: str, *, least: int = 0, most: int) -> Iterator[Violation]:
+    if not least <= len(text) <= most:
+        bounds = f"between {least} and {most}" if least else f"at most {most}"
+        yield Violation(field=field, description=f"must be {bounds} characters, got {len(text)}")
+    else:
+        yield from find_unfit_characters(field, text)
