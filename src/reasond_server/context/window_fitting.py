@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import run_by_size
+from reasond_server.context.calls import count_prompt, run_by_size
 from reasond_server.context.window_plan import (
     UNREAD,
     Window,
@@ -95,7 +95,7 @@ class FittedWindow:
     @property
     def shows_text(self) -> bool:
         """Whether the window shows a part of the material."""
-        return self.window.reading is not None or (self.window.shows_material and bool(self.plan.material))
+        return bool(self.plan.find_text(self.window))
 
     def build_bare_prompt(self) -> Sequence[Message]:
         """Return the messages without the text that this window shows first; empty if it shows no new text."""
@@ -115,8 +115,7 @@ async def fit_windows(
     """Yield the calls of `plan` in order.
 
     Before each call, `notes` returns the carryover within carryover_size by the given counter, and `must_end` returns
-    whether a reasoning window must be the last. After each call, `must_repeat` returns whether the same window is sent
-    again.
+    whether a reasoning window must be the last. After each call, `must_repeat` returns whether it is sent once more.
 
     Raises:
         ContextExhaustedError: the first prompt leaves no room for output or for the notes, even with very little
@@ -128,9 +127,10 @@ async def fit_windows(
     while (window := next(windows, None)) is not None:
         window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
         carried = notes(counter)
-        messages = plan.build_prompt(window, notes=carried)
+        characters = len(plan.question) + len(carried) + len(plan.find_text(window))
+        messages = await run_by_size(characters, partial(plan.build_prompt, window, notes=carried))
         told = await model.count_exactly(messages)
-        counted = model.counter.count_prompt(messages)
+        counted = await count_prompt(messages, model.counter)
         tokens = counted if told is None else told
         if not told_frame and tokens > counted:
             told_frame, counted_frame = await _measure_frame(plan, model)
@@ -228,7 +228,7 @@ async def _plan_rest(
 
 def _plan_last_window(plan: WindowPlan, window: Window, refusal: ContextExhaustedError) -> WindowPlan:
     """Return a plan with one last window, which shows the notes and none of the text of `window` and after it."""
-    is_unread = window.reading is not None or (window.shows_material and bool(plan.material))
+    is_unread = bool(plan.find_text(window))
     why = f"{UNREAD if is_unread else _ENDED_EARLY} {refusal.full_message}"
     return replace(
         plan,

@@ -151,23 +151,26 @@ class WindowPlan:
 
         With `has_text` false, they have only the parts that every window repeats.
         """
+        text, passage = self.find_text(window) if has_text else "", None
+        kind = _ANSWER_NOW if window.is_last else ""
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
-            text = self.segments[number - 1 - self.segments_before] if has_text else ""
-            return build_prompt(
-                instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
-                question=self.question,
-                nonce=self.nonce,
-                notes=notes,
-                passage=Passage(text=text, segment=number, segment_count=count),
-            )
+            passage = Passage(text=text, segment=number, segment_count=count)
+            kind = _READ_LAST if number == count else _READ
         return build_prompt(
-            instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
+            instructions=self.limits.rules + kind,
             question=self.question,
             nonce=self.nonce,
             notes=notes,
-            material=self.material if window.shows_material and has_text else "",
+            material="" if passage else text,
+            passage=passage,
         )
+
+    def find_text(self, window: Window) -> str:
+        """Return the part of the material that `window` shows; empty for none."""
+        if window.reading is not None:
+            return self.segments[window.reading.segment - 1 - self.segments_before]
+        return self.material if window.shows_material else ""
 
     def _bound_capacity(self, *, prompt_tokens: int) -> int:
         window = self.limits.chunk_size - prompt_tokens
