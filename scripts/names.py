@@ -33,6 +33,7 @@ SHARED_MODULES: dict[str, str] = {
     "errors": "the exception tree, in the server and in the client",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
+    "turns": "what holds of turns alone: their values, their settings, their service on both transports",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
 }
 IRREGULAR_PARTICIPLES = """

@@ -20,7 +20,7 @@ from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.tools.source import Tools
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.turns.service import TurnCursor, TurnService
+from reasond_server.turns.turn_service import TurnCursor, TurnService
 from reasond_server.turns.turn_work import TurnKind
 from reasond_server.types import Principal, ToolCall, ToolResult
 from reasond_server.types.turns import ClientTool, Decision, HandedOff, TurnReentry, TurnStart
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore
-    from reasond_server.turns.service import TurnView
+    from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent
 
 CALLER = Principal(subject="sub:ann", tenant="acme", permissions=frozenset({"admin"}))
@@ -131,7 +131,6 @@ class TurnServer:
             policy=policy,
             clock=clock,
             tool_names=lambda: source.names,
-            model_name=self.model.name,
         )
 
     async def run(self, source: TurnStart | TurnReentry, **options: Any) -> TurnView:

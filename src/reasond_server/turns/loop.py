@@ -19,10 +19,10 @@ from reasond_server.runs.work import RunEnding
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.handoff import build_handoff, take_fingerprint
 from reasond_server.turns.history import write_history
+from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
 from reasond_server.turns.policy import Mode
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
-from reasond_server.turns.steps import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
-from reasond_server.turns.tools import MODE_STATE_CHANGE
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.history import EndedTurn
+    from reasond_server.turns.next_step import NextStep
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.turns.steps import NextStep
-    from reasond_server.turns.tools import TurnTools
+    from reasond_server.turns.turn_tools import TurnTools
     from reasond_server.types import Event
 
 RESERVED: Final = "reserved"

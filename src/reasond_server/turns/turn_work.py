@@ -17,7 +17,7 @@ from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
-from reasond_server.turns.tools import TurnTools
+from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.types import Budget, FinishReason, StrategySource, Usage, UsageSource
 from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnResult, TurnStarted
 from reasond_server.types.values import value
@@ -46,7 +46,7 @@ class TurnAssignment:
 
 
 class TurnKind:
-    """Makes the work of turns: new work, or restored work that goes on from the log."""
+    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log."""
 
     kind: str = TURN
 
@@ -56,7 +56,7 @@ class TurnKind:
         self._clock = clock
         self._store = store
         self._tools = tools
-        self._policy = policy
+        self.policy = policy
         self._context = context
 
     def create(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
@@ -99,7 +99,7 @@ class TurnKind:
         return [TurnStarted(session_id=execution.session_id, mode="", model=execution.model, message=""), result]
 
     def _build(self, assignment: TurnAssignment, request: WorkRequest, progress: TurnProgress) -> TurnWork:
-        budget, policy = assignment.budget, self._policy
+        budget, policy = assignment.budget, self.policy
         bounded = replace(
             policy,
             max_model_calls=min(policy.max_model_calls, budget.max_model_calls or policy.max_model_calls),

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reasond_server.testing import Reply
-    from reasond_server.turns.service import TurnView
+    from reasond_server.turns.turn_service import TurnView
 
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:

@@ -18,7 +18,7 @@ from reasond_server.logs.store import ExecutionFilter
 from reasond_server.stores import open_stores
 from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
-from reasond_server.turns.service import TurnCursor
+from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import Budget, FinishReason
 from reasond_server.types.turns import (
     CallKind,

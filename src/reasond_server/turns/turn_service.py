@@ -35,9 +35,9 @@ from reasond_server.telemetry.scope import current_trace
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry, digest_of_reentry
 from reasond_server.turns.history import TURN
-from reasond_server.turns.requests import check_part, check_reentry_shape, check_start
+from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
+from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
-from reasond_server.turns.views import take_excerpt, view_session, view_turn
 from reasond_server.types import FinishReason, LoggedEvent, StreamEvent, TextDelta
 from reasond_server.types.turns import (
     ContextBlock,
@@ -118,7 +118,6 @@ class TurnService:
         policy: TurnPolicy,
         clock: Clock,
         tool_names: Callable[[], Sequence[str]],
-        model_name: str,
         limits: CallerLimits = NO_LIMITS,
     ) -> None:
         self._store = store
@@ -128,7 +127,6 @@ class TurnService:
         self._policy = policy
         self._clock = clock
         self._tool_names = tool_names
-        self._model_name = model_name
         self._limits = limits
 
     async def stream(
@@ -341,7 +339,7 @@ class TurnService:
             start=TurnStarted(
                 session_id=start.session_id,
                 mode=mode,
-                model=self._model_name,
+                model="",
                 message=start.message,
                 session_revision=revision + 1 if start.session_id else 0,
                 material=start.material,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.turns.tools import TurnTools
+    from reasond_server.turns.turn_tools import TurnTools
 
 
 @value
