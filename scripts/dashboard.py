@@ -78,6 +78,8 @@ CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
 END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
 FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
 ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
+HANDED_RATE = f"sum (rate(reasond_handoff_calls_total{{{JOB}}}[{WINDOW}]))"
+UNKNOWN_RATE = f"sum (rate(reasond_tool_outcomes_unknown_total{{{JOB}}}[{WINDOW}]))"
 COMMIT_RATE = f"sum (rate(reasond_store_commit_duration_seconds_count{{{JOB}}}[{WINDOW}]))"
 
 ROWS: dict[str, Sequence[Panel]] = {
@@ -165,6 +167,21 @@ ROWS: dict[str, Sequence[Panel]] = {
         rates("Usage that was mended", "reasond_model_usage_mended_total", "backend, source"),
         rates("Tool calls", "reasond_tool_calls_total", "tool, outcome", unit="ops"),
         percentiles("Duration of tools", "reasond_tool_duration_seconds", "tool"),
+    ),
+    "Turns": (
+        rates("Exits", "reasond_turns_total", "exit", unit="ops"),
+        Panel(title="Waiting for their client", queries=[(total("reasond_turns_awaiting"), "turns")]),
+        Panel(
+            title="Hand-offs",
+            queries=[
+                (rate("reasond_handoffs_total", "outcome"), "{{outcome}}"),
+                (HANDED_RATE, "calls"),
+            ],
+        ),
+        percentiles("Wait for the client", "reasond_handoff_wait_seconds", "outcome"),
+        rates("Re-entries", "reasond_reentries_total", "outcome", unit="ops"),
+        Panel(title="Tool calls whose outcome nobody knows", queries=[(UNKNOWN_RATE, "")]),
+        rates("Tokens of results in prompts", "reasond_context_tokens_total", "goal, rendering"),
     ),
     "Store and process": (
         percentiles("Commit", "reasond_store_commit_duration_seconds"),

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.clock import Clock
-from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.audited import audited_account
@@ -23,7 +22,7 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
-from reasond_server.turns.policy import TurnPolicy
+from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
@@ -138,7 +137,7 @@ def assemble(
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
-    turn_kind = TurnKind(clock=clock, store=store, tools=tools, policy=TurnPolicy(), context=ContextSettings())
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools)
     runner = Runner(
         store=store,
         model=model,
@@ -170,6 +169,16 @@ def assemble(
     )
     turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
     return Core(reasoning=reasoning, turns=turns, directory=directory, runner=runner, registry=registry, tools=tools)
+
+
+def _turn_kind(settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools) -> TurnKind:
+    return TurnKind(
+        clock=clock,
+        store=store,
+        tools=tools,
+        policy=policy_of(settings.turns),
+        context=context_of(settings.turns.context),
+    )
 
 
 def _assemble_turns(

@@ -21,10 +21,11 @@ from reasond_server.llm.profiles import is_hosted
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, REENTRY_OUTCOMES, TURN_EXITS, UNOBSERVED
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import FinishReason, SavingsBaseline
+from reasond_server.types.turns import ContextGoal, Rendering
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
@@ -153,8 +154,19 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "backend": frozenset({"llm", *backends}),
         "tool": frozenset(tools_of(settings.tools)),
         "outcome": frozenset(
-            {*reasons, *finishes, "closed", *_TOOL_OUTCOMES, *_WAIT_OUTCOMES, "resumed", "written_off"}
+            {
+                *reasons,
+                *finishes,
+                *("closed", "resumed", "written_off"),
+                *_TOOL_OUTCOMES,
+                *_WAIT_OUTCOMES,
+                *HANDOFF_OUTCOMES,
+                *REENTRY_OUTCOMES,
+            }
         ),
+        "exit": frozenset(TURN_EXITS),
+        "goal": frozenset(goal.value for goal in ContextGoal),
+        "rendering": frozenset(rendering.value for rendering in Rendering),
     }
 
 

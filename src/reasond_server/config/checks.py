@@ -230,6 +230,40 @@ def _tools_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
+def _turns_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject modes, tools and backends of turns that are not configured."""
+    turns, backends = settings.turns, settings.llm.backends
+    # A server needs no table for the mode that every server has.
+    if turns.default_mode not in {"default", *turns.modes}:
+        hint = suggest_nearest(turns.default_mode, turns.modes)
+        yield Violation(
+            field="turns.default_mode", description=f"{turns.default_mode!r} has no table in turns.modes{hint}"
+        )
+    yield from _unknown_tools("turns.needs_approval", turns.needs_approval, settings)
+    for name, mode in turns.modes.items():
+        yield from _unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
+        if mode.backend and mode.backend not in backends:
+            yield Violation(
+                field=f"turns.modes.{name}.backend",
+                description=f"{mode.backend!r} has no table in llm.backends{suggest_nearest(mode.backend, backends)}",
+            )
+
+
+def _unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
+    """Yield the names that are neither enabled tools nor could be tools of the MCP servers, which tell them later."""
+    tools = settings.tools
+    known = {*tools.enabled, *(("http_get",) if tools.http_get.allow_hosts else ())}
+    for name in names:
+        server, separator, tool = name.partition("__")
+        allowed = tools.mcp[server].allow_tools if separator and server in tools.mcp else None
+        if name not in known and (allowed is None or (allowed and tool not in allowed)):
+            yield Violation(
+                field=field,
+                description=f"names {name!r}, which is no tool of this server{suggest_nearest(name, known)}; "
+                "enable it in tools.enabled, or name one of an MCP server as SERVER__TOOL",
+            )
+
+
 def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
     """Reject a default strategy that was configured but is not enabled."""
     reasoning = settings.reasoning
@@ -255,6 +289,13 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
     ),
     (_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
     (_tools_problems, ("tools.mcp", "tools.http_get")),
+    (
+        _turns_problems,
+        (
+            *("turns.default_mode", "turns.modes", "turns.needs_approval"),
+            *("tools.enabled", "tools.http_get", "tools.mcp", "llm.backends"),
+        ),
+    ),
     (_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

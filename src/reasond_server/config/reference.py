@@ -37,6 +37,10 @@ _SAMPLES = {
     "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
     "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',
     "tools.mcp": '[tools.mcp.files]\ncommand = "mcp-files"\nargs = ["/srv/documents"]\nallow_tools = ["read_file"]',
+    "turns.modes": (
+        '[turns.modes.careful]\ninstructions = "Check every fact with a tool."\ntools = ["calculator"]\n'
+        'welcome = "You are careful from here on."'
+    ),
     "store.tenant_retention_s": "acme = 86400.0",
     "reasoning.strategies": (
         "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"

@@ -23,6 +23,7 @@ from reasond_server.config.operation import (
 )
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section, StrategyName, freeze
 from reasond_server.config.tools import ToolsSettings
+from reasond_server.config.turns import TurnsSettings
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
@@ -311,6 +312,7 @@ class Settings(Section):
     llm: LlmSettings = Field(default_factory=LlmSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
+    turns: TurnsSettings = Field(default_factory=TurnsSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)

@@ -67,7 +67,7 @@ def work_of(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | T
 
 
 def start_of(start: turns_pb2.TurnStart) -> TurnStart:
-    """Return the start of a turn; its limits are checked by `turns.requests`.
+    """Return the start of a turn; its limits are checked by `turns.turn_requests`.
 
     Raises:
         InvalidRequestError: a value is not declared by the proto.

@@ -21,6 +21,7 @@ GENAI_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.
 CALL_SECONDS: Final = (0.001, 0.0025, 0.005, *GENAI_SECONDS, 163.84, 327.68)
 WAIT_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+HANDOFF_SECONDS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
 RATIOS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 4.0)
 
 
@@ -194,6 +195,47 @@ LIMITS: Final = (
     _histogram("reasond_tool_duration_seconds", "Time of a tool call.", "tool", buckets=GENAI_SECONDS),
 )
 
+TURNS: Final = (
+    _counter(
+        "reasond_turns",
+        "Exits of turns: done, client_tools (handed off), failed, cancelled, expired (nobody came back).",
+        "exit",
+    ),
+    _gauge(
+        "reasond_turns_awaiting",
+        "Turns that wait for their client: hand-offs less those that were settled, since the processes began. Only the "
+        "sum over all processes tells something, because another one may settle what this one handed off.",
+    ),
+    _counter(
+        "reasond_handoffs",
+        "Hand-offs to clients: handed_off, and what became of them: settled, expired, cancelled.",
+        "outcome",
+    ),
+    _counter("reasond_handoff_calls", "Calls that clients were asked to settle."),
+    _histogram(
+        "reasond_handoff_wait_seconds",
+        "Time from a hand-off to its end, by whatever process took it up.",
+        "outcome",
+        buckets=HANDOFF_SECONDS,
+    ),
+    _counter(
+        "reasond_reentries",
+        "Re-entries: accepted, replayed (the same one again), or refused, by the reason of the table of errors.",
+        "outcome",
+    ),
+    _counter(
+        "reasond_tool_outcomes_unknown",
+        "Tool calls during which a process went down, and nobody knows what came of them.",
+    ),
+    _counter(
+        "reasond_context_tokens",
+        "Tokens of results in prompts, by what the prompt was for (planning, synthesis) and how they appeared: full, "
+        "preview, summary, handle.",
+        "goal",
+        "rendering",
+    ),
+)
+
 SERVER: Final = (
     _histogram("reasond_store_commit_duration_seconds", "Time of a commit of events.", buckets=WAIT_SECONDS),
     _counter("reasond_store_entries", "Events and records that were committed; over the commits: the size of a batch."),
@@ -226,6 +268,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = MappingProxyType(
         "Executions": EXECUTIONS,
         "Model calls": MODELS,
         "Limits and tools": LIMITS,
+        "Turns": TURNS,
         "Store and process": SERVER,
     }
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import error_classes
 from reasond_server.telemetry.series import Registry, Vocabulary
+from reasond_server.telemetry.turn_meters import TurnMeters
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ BREAKER_STATES: Final = ("closed", "half_open", "open")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 
-class Meters:
+class Meters(TurnMeters):
     """The `Observer` that counts; the counts can be read after the next `sample`.
 
     `vocabulary` bounds the labels with values from outside. One instance serves one event loop.
@@ -30,6 +31,7 @@ class Meters:
 
     def __init__(self, *, vocabulary: Vocabulary, version: str) -> None:
         registry = Registry(vocabulary=vocabulary)
+        super().__init__(registry)
         counter, gauge, histogram = registry.counter, registry.gauge, registry.histogram
         self._registry = registry
         self._calls = counter("reasond_calls")
@@ -68,8 +70,7 @@ class Meters:
         self._commit_seconds = histogram("reasond_store_commit_duration_seconds")
         self._entries = counter("reasond_store_entries")
         self._store_failures = counter("reasond_store_failures")
-        self._ready = gauge("reasond_ready")
-        self._draining = gauge("reasond_draining")
+        self._ready, self._draining = gauge("reasond_ready"), gauge("reasond_draining")
         self._lag_seconds = histogram("reasond_event_loop_lag_seconds")
         self._processes = gauge("reasond_processes")
         self._cpu_seconds = counter("process_cpu_seconds")

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from reasond_server.types import StrategyMetrics, Usage
 
 
+TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
+HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
+REENTRY_OUTCOMES: Final = ("accepted", "replayed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state of the server that is read for a sample instead of being reported with every change.
@@ -178,7 +183,44 @@ class ToolObserver(Protocol):
         ...
 
 
-class Observer(CallObserver, RunObserver, ModelObserver, BackendObserver, LimitObserver, ToolObserver, Protocol):
+class TurnObserver(Protocol):
+    """Reports of turns."""
+
+    def turn_exited(self, exit_: str) -> None:
+        """Record an exit: "done", "client_tools", "failed", "cancelled" or "expired"."""
+        ...
+
+    def handed_off(self, count: int) -> None:
+        """Record a hand-off of `count` calls to the client."""
+        ...
+
+    def turn_reentered(self, outcome: str) -> None:
+        """Record a re-entry: "accepted", "replayed", or the reason why it was refused."""
+        ...
+
+    def handoff_settled(self, outcome: str, wait_s: float) -> None:
+        """Record the end of a hand-off after `wait_s` seconds: "settled", "expired" or "cancelled"."""
+        ...
+
+    def outcome_unknown(self) -> None:
+        """Record a tool call whose outcome nobody knows."""
+        ...
+
+    def context_built(self, goal: str, rendering: str, tokens: int) -> None:
+        """Record the tokens of results that appear as `rendering` in a prompt for `goal`."""
+        ...
+
+
+class Observer(
+    CallObserver,
+    RunObserver,
+    ModelObserver,
+    BackendObserver,
+    LimitObserver,
+    ToolObserver,
+    TurnObserver,
+    Protocol,
+):
     """All observers in one."""
 
 
@@ -266,6 +308,24 @@ class Unobserved:
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """See ToolObserver."""
+
+    def turn_exited(self, exit_: str) -> None:
+        """See TurnObserver."""
+
+    def handed_off(self, count: int) -> None:
+        """See TurnObserver."""
+
+    def turn_reentered(self, outcome: str) -> None:
+        """See TurnObserver."""
+
+    def handoff_settled(self, outcome: str, wait_s: float) -> None:
+        """See TurnObserver."""
+
+    def outcome_unknown(self) -> None:
+        """See TurnObserver."""
+
+    def context_built(self, goal: str, rendering: str, tokens: int) -> None:
+        """See TurnObserver."""
 
 
 UNOBSERVED: Final = Unobserved()

@@ -128,7 +128,7 @@ class PendingCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:  # same name: what a person decides about a call, as the contract names it
+class Decision:  # same name: what a person decided, where the audit log has what the server decided
     """A person's decision about a call that needs approval; the model learns the `reason`."""
 
     call_id: Word

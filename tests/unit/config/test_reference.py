@@ -17,6 +17,7 @@ TABLES = {
     "llm.backends",
     "reasoning.strategies",
     "tools.mcp",
+    "turns.modes",
     "store.tenant_retention_s",
     "auth.roles",
     "auth.agents",

@@ -26,7 +26,11 @@ WORDS = {
     "outcome": frozenset(
         {"ok", "stop", "MODEL_TIMEOUT", "failed", "unknown_tool", "invalid_arguments", "refused", "cancelled"}
         | {"admitted", "gone", "timeout", "draining", "resumed", "written_off"}
+        | {"handed_off", "settled", "expired", "accepted", "ETAG_MISMATCH"}
     ),
+    "exit": frozenset({"done", "client_tools", "failed", "cancelled", "expired"}),
+    "goal": frozenset({"planning"}),
+    "rendering": frozenset({"preview"}),
     "route": frozenset({"/healthz"}),
     "status": frozenset({"200"}),
 }

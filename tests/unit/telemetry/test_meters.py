@@ -57,6 +57,12 @@ def tell_everything(observer: Observer, word: str) -> None:
     observer.tokens_reserved(1)
     observer.tokens_settled(1, 1)
     observer.tool_called(word, word, 0.1)
+    observer.turn_exited(word)
+    observer.handed_off(2)
+    observer.turn_reentered(word)
+    observer.handoff_settled(word, 0.1)
+    observer.outcome_unknown()
+    observer.context_built(word, word, 7)
 
 
 def test_ten_thousand_odd_words_add_no_series() -> None:
@@ -226,3 +232,25 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 def test_the_versions_are_told() -> None:
     assert next(name for name in values(metrics()) if name.startswith("reasond_build_info")).endswith(" 1.2.3")
+
+
+def test_turns_and_their_hand_offs_are_counted() -> None:
+    counted = metrics()
+    for exit_ in ("client_tools", "done"):
+        counted.turn_exited(exit_)
+    counted.handed_off(3)
+    counted.handed_off(2)
+    counted.handoff_settled("settled", 90.0)
+    counted.turn_reentered("accepted")
+    counted.turn_reentered("ETAG_MISMATCH")
+    counted.outcome_unknown()
+    counted.context_built("planning", "preview", 700)
+    found = values(counted)
+    assert found["reasond_turns_total client_tools"] == found["reasond_turns_total done"] == 1
+    assert found["reasond_turns_awaiting"] == 1
+    assert (found["reasond_handoffs_total handed_off"], found["reasond_handoffs_total settled"]) == (2, 1)
+    assert found["reasond_handoff_calls_total"] == 5
+    assert found["reasond_handoff_wait_seconds_sum settled"] == 90
+    assert (found["reasond_reentries_total accepted"], found["reasond_reentries_total ETAG_MISMATCH"]) == (1, 1)
+    assert found["reasond_tool_outcomes_unknown_total"] == 1
+    assert found["reasond_context_tokens_total planning preview"] == 700
