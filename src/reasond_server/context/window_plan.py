@@ -25,11 +25,12 @@ Notes fit carryover_size by the stretched counter, so they have less text.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import run_by_size
+from reasond_server.context.calls import count_prompt, run_by_size
 from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
@@ -158,23 +159,26 @@ class WindowPlan:
 
         With `has_text` false, they have only the parts that every window repeats.
         """
+        text, passage = self.find_text(window) if has_text else "", None
+        kind = _ANSWER_NOW if window.is_last else ""
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
-            text = self.segments[number - 1 - self.segments_before] if has_text else ""
-            return build_prompt(
-                instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
-                question=self.question,
-                nonce=self.nonce,
-                notes=notes,
-                passage=Passage(text=text, segment=number, segment_count=count),
-            )
+            passage = Passage(text=text, segment=number, segment_count=count)
+            kind = _READ_LAST if number == count else _READ
         return build_prompt(
-            instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
+            instructions=self.limits.rules + kind,
             question=self.question,
             nonce=self.nonce,
             notes=notes,
-            material=self.material if window.shows_material and has_text else "",
+            material="" if passage else text,
+            passage=passage,
         )
+
+    def find_text(self, window: Window) -> str:
+        """Return the part of the material that `window` shows; empty for none."""
+        if window.reading is not None:
+            return self.segments[window.reading.segment - 1 - self.segments_before]
+        return self.material if window.shows_material else ""
 
     def _bound_capacity(self, *, prompt_tokens: int) -> int:
         window = self.limits.chunk_size - prompt_tokens
@@ -365,7 +369,7 @@ class FittedWindow:
     @property
     def shows_text(self) -> bool:
         """Whether the window shows a part of the material."""
-        return self.window.reading is not None or (self.window.shows_material and bool(self.plan.material))
+        return bool(self.plan.find_text(self.window))
 
     def build_bare_prompt(self) -> Sequence[Message]:
         """Return the messages without the text that this window shows first; empty if it shows no new text."""
@@ -385,8 +389,7 @@ async def fit_windows(
     """Yield the calls of `plan` in order.
 
     Before each call, `notes` returns the carryover within carryover_size by the given counter, and `must_end` returns
-    whether a reasoning window must be the last. After each call, `must_repeat` returns whether the same window is sent
-    again.
+    whether a reasoning window must be the last. After each call, `must_repeat` returns whether it is sent once more.
 
     Raises:
         ContextExhaustedError: a prompt leaves no room for output, even with very little material, or the first one
@@ -398,9 +401,10 @@ async def fit_windows(
     while (window := next(windows, None)) is not None:
         window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
         carried = notes(counter)
-        messages = plan.build_prompt(window, notes=carried)
+        characters = len(plan.question) + len(carried) + len(plan.find_text(window))
+        messages = await run_by_size(characters, partial(plan.build_prompt, window, notes=carried))
         told = await model.count_exactly(messages)
-        counted = model.counter.count_prompt(messages)
+        counted = await count_prompt(messages, model.counter)
         tokens = counted if told is None else told
         if not told_frame and tokens > counted:
             told_frame, counted_frame = await _measure_frame(plan, model)

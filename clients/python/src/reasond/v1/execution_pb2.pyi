@@ -79,6 +79,8 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Somebody cancelled it, or the client went away."""
     FINISH_REASON_FAILED: _FinishReason.ValueType  # 8
     """An error ended it; `error` says which."""
+    FINISH_REASON_EXPIRED: _FinishReason.ValueType  # 9
+    """A turn waited for its client for too long."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """How an execution ended."""
@@ -101,6 +103,8 @@ FINISH_REASON_CANCELLED: FinishReason.ValueType  # 7
 """Somebody cancelled it, or the client went away."""
 FINISH_REASON_FAILED: FinishReason.ValueType  # 8
 """An error ended it; `error` says which."""
+FINISH_REASON_EXPIRED: FinishReason.ValueType  # 9
+"""A turn waited for its client for too long."""
 global___FinishReason = FinishReason
 
 class _UsageSource:
