@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def system_clock() -> Clock:
     """Return the real clock and random ids of 32 hexadecimal digits."""
-    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
+    return Clock(now=partial(datetime.now, UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,13 @@
     │   ├── RequestIdReusedError          REQUEST_ID_REUSED
     │   ├── EtagMismatchError             ETAG_MISMATCH
     │   ├── TurnLeasedError               TURN_LEASED
-    │   └── ToolOutcomeUnknownError       TOOL_OUTCOME_UNKNOWN
+    │   ├── ToolOutcomeUnknownError       TOOL_OUTCOME_UNKNOWN
+    │   ├── ToolNotRegisteredError        TOOL_NOT_REGISTERED
+    │   ├── ToolFailedInTurnError         TOOL_FAILED
+    │   ├── ToolResultsMissingError       TOOL_RESULTS_MISSING
+    │   ├── ToolResultsUnexpectedError    TOOL_RESULTS_UNEXPECTED
+    │   ├── HandoffExpiredError           HANDOFF_EXPIRED
+    │   └── TurnNotAwaitingError          TURN_NOT_AWAITING
     ├── StrategyError                 the choice of a strategy
     │   ├── StrategyNotFoundError         STRATEGY_NOT_FOUND
     │   ├── StrategyNotSupportedError     STRATEGY_NOT_SUPPORTED
@@ -32,7 +38,9 @@
     ├── LookupFailedError             missing resources
     │   ├── ExecutionNotFoundError        EXECUTION_NOT_FOUND
     │   ├── CursorExpiredError            CURSOR_EXPIRED
-    │   └── AgentNotFoundError            AGENT_NOT_FOUND
+    │   ├── AgentNotFoundError            AGENT_NOT_FOUND
+    │   ├── TurnNotFoundError             TURN_NOT_FOUND
+    │   └── SessionNotFoundError          SESSION_NOT_FOUND
     ├── ModelError                    the language model
     │   ├── ContextExhaustedError         CONTEXT_EXHAUSTED
     │   ├── ModelUnavailableError         MODEL_UNAVAILABLE
@@ -50,24 +58,28 @@ The class of a reason declares everything about it, as plain names and numbers. 
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Final
 
-from reasond_server import reasons
+from reasond_server import reasons, turn_errors
 from reasond_server.reasons import SOON_S, Reason
 
 ReasondError = reasons.ReasondError
+RequestError = reasons.RequestError
+LookupFailedError = reasons.LookupFailedError
 Violation = reasons.Violation
 show = reasons.show
 
-
-class RequestError(ReasondError):
-    """The request itself is invalid."""
-
-    @classmethod
-    def of(cls, *violations: Violation) -> Self:
-        """Make the error that lists `violations`; programs match on the beginning of its message."""
-        text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
-        return cls(f"Request validation failed: {text}", violations=violations)
+EtagMismatchError = turn_errors.EtagMismatchError
+TurnLeasedError = turn_errors.TurnLeasedError
+ToolOutcomeUnknownError = turn_errors.ToolOutcomeUnknownError
+ToolNotRegisteredError = turn_errors.ToolNotRegisteredError
+ToolFailedInTurnError = turn_errors.ToolFailedInTurnError
+ToolResultsMissingError = turn_errors.ToolResultsMissingError
+ToolResultsUnexpectedError = turn_errors.ToolResultsUnexpectedError
+HandoffExpiredError = turn_errors.HandoffExpiredError
+TurnNotAwaitingError = turn_errors.TurnNotAwaitingError
+TurnNotFoundError = turn_errors.TurnNotFoundError
+SessionNotFoundError = turn_errors.SessionNotFoundError
 
 
 class InvalidRequestError(RequestError):
@@ -129,34 +141,6 @@ class RequestIdReusedError(RequestError):
         "REQUEST_ID_REUSED",
         "ALREADY_EXISTS",
         remedy="Use a new request id, or send the request that the id stands for.",
-    )
-
-
-class EtagMismatchError(RequestError):
-    """The resource changed since its etag was read."""
-
-    declaration = Reason(
-        "ETAG_MISMATCH", "ABORTED", remedy="Read the resource again, apply the change to it, and send its new etag."
-    )
-
-
-class TurnLeasedError(RequestError):
-    """Another caller is working on the turn."""
-
-    declaration = Reason(
-        "TURN_LEASED",
-        "ABORTED",
-        remedy="Wait for the other caller to finish, or follow the turn instead of starting it.",
-    )
-
-
-class ToolOutcomeUnknownError(RequestError):
-    """It is not known whether a tool ran; a person has to decide."""
-
-    declaration = Reason(
-        "TOOL_OUTCOME_UNKNOWN",
-        "ABORTED",
-        remedy="Find out whether the tool ran, then say so; it is never run again by itself.",
     )
 
 
@@ -350,10 +334,6 @@ class StoreUnavailableError(LimitError):
     )
 
 
-class LookupFailedError(ReasondError):
-    """A requested resource does not exist."""
-
-
 class ExecutionNotFoundError(LookupFailedError):
     """There is no such execution for this caller."""
 
@@ -482,6 +462,9 @@ class SettingsError(ReasondError):
     reason = "INVALID_CONFIG"
 
 
+_MODULES: Final = frozenset({__name__, reasons.__name__, turn_errors.__name__})
+
+
 def error_of(reason: str, message: str) -> ReasondError:
     """Return an error of the class of `reason`, for an error stored with an execution: waiting does not help."""
     error = error_classes().get(reason, InternalError)(message)
@@ -490,11 +473,11 @@ def error_of(reason: str, message: str) -> ReasondError:
 
 
 def error_classes() -> dict[str, type[ReasondError]]:
-    """Return the class of each reason, in the order of this module."""
+    """Return the class of each reason, in the order of the tree above."""
     return {kind.reason: kind for kind in _leaves(ReasondError) if kind is not SettingsError}
 
 
 def _leaves(base: type[ReasondError]) -> list[type[ReasondError]]:
-    """Return the subclasses of `base` in this module that have no subclasses."""
-    below = [one for one in base.__subclasses__() if one.__module__ == __name__]
+    """Return the declared subclasses of `base` that have no subclasses."""
+    below = [one for one in base.__subclasses__() if one.__module__ in _MODULES]
     return [leaf for one in below for leaf in _leaves(one)] if below else [base]

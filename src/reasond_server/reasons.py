@@ -124,3 +124,17 @@ class ReasondError(Exception):
     def full_message(self) -> str:
         """`message` and `remedy` as one text."""
         return f"{self.message.rstrip('.')}. {self.remedy}" if self.remedy else self.message
+
+
+class RequestError(ReasondError):
+    """The request itself is invalid."""
+
+    @classmethod
+    def of(cls, *violations: Violation) -> Self:
+        """Make the error that lists `violations`; programs match on the beginning of its message."""
+        text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
+        return cls(f"Request validation failed: {text}", violations=violations)
+
+
+class LookupFailedError(ReasondError):
+    """A requested resource does not exist."""

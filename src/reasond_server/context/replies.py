@@ -199,7 +199,8 @@ class TagParser:
 
     def _advance(self, *, is_final: bool) -> None:
         """Consume the text whose meaning is certain; at the end, all text."""
-        while self._at < len(self._pending) and not self._is_closed:
+        end = len(self._pending)
+        while self._at < end and not self._is_closed:
             if self._is_line_start and not self._is_thinking:
                 is_certain = self._read_line_start(is_final=is_final)
             elif self._fence:

@@ -27,6 +27,7 @@ class FinishReason(StrEnum):
     CONTENT_FILTERED = "content_filtered"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    EXPIRED = "expired"
 
 
 NOT_RECORDED: Final = "The server keeps no content ([store] record_content): the texts of this execution are gone."
@@ -49,7 +50,7 @@ class ExecutionState(StrEnum):
     @classmethod
     def after(cls, reason: FinishReason) -> ExecutionState:
         """Return the state of an execution that ended for `reason`."""
-        if reason is FinishReason.FAILED:
+        if reason is FinishReason.FAILED or reason is FinishReason.EXPIRED:
             return cls.FAILED
         return cls.CANCELLED if reason is FinishReason.CANCELLED else cls.SUCCEEDED
 

@@ -7,8 +7,8 @@
     ├── PermissionDeniedError     the token lacks a permission
     ├── ResourceExhaustedError    a rate, budget, size or storage limit was reached
     ├── UnavailableError          nothing was spent; try again later
-    ├── NotFoundError             no such execution or agent, or its log is no longer stored
-    ├── ConflictError             the request id was used before, or the etag has changed
+    ├── NotFoundError             no such execution, turn, session or agent, or its log is no longer stored
+    ├── ConflictError             the request id was used before, the etag has changed, or a turn does not wait
     ├── ModelError                the language model failed
     ├── DeadlineExceededError     the deadline of the call passed
     ├── CallCancelledError        the call was cancelled, but not by the waiting task
@@ -153,6 +153,7 @@ _CLASS_BY_CODE: Final[Mapping[grpc.StatusCode, type[ReasondError]]] = MappingPro
         grpc.StatusCode.NOT_FOUND: NotFoundError,
         grpc.StatusCode.ALREADY_EXISTS: ConflictError,
         grpc.StatusCode.ABORTED: ConflictError,
+        grpc.StatusCode.FAILED_PRECONDITION: ConflictError,
         grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
         grpc.StatusCode.CANCELLED: CallCancelledError,
         grpc.StatusCode.INTERNAL: InternalError,

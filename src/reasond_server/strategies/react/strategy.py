@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
 from reasond_server.context.replies import drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
+from reasond_server.context.step_messages import WireIds
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
-from reasond_server.strategies.react.conversation import Conversation, WireIds
+from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, fit_offer, handle_of
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
 from reasond_server.tools.execution import refuse_call

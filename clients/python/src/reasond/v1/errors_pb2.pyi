@@ -99,6 +99,22 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The server that worked on the execution went down, and no other can go on with it."""
     ERROR_REASON_ISSUER_UNAVAILABLE: _ErrorReason.ValueType  # 36
     """The keys of the token's issuer cannot be fetched; retry later, nothing was spent."""
+    ERROR_REASON_TOOL_NOT_REGISTERED: _ErrorReason.ValueType  # 37
+    """The model called a tool that it was not offered."""
+    ERROR_REASON_TOOL_FAILED: _ErrorReason.ValueType  # 38
+    """A tool of the turn failed, and the server ends turns then."""
+    ERROR_REASON_TOOL_RESULTS_MISSING: _ErrorReason.ValueType  # 39
+    """Results or decisions are missing for calls that were handed off; nothing was consumed."""
+    ERROR_REASON_TOOL_RESULTS_UNEXPECTED: _ErrorReason.ValueType  # 40
+    """Results or decisions do not fit the calls that were handed off; nothing was consumed."""
+    ERROR_REASON_HANDOFF_EXPIRED: _ErrorReason.ValueType  # 41
+    """The results came after the hand-off expired."""
+    ERROR_REASON_TURN_NOT_AWAITING: _ErrorReason.ValueType  # 42
+    """The turn does not wait for results."""
+    ERROR_REASON_TURN_NOT_FOUND: _ErrorReason.ValueType  # 43
+    """There is no such turn for this caller."""
+    ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 44
+    """There is no such session for this caller."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -177,4 +193,20 @@ ERROR_REASON_NOT_RESUMABLE: ErrorReason.ValueType  # 35
 """The server that worked on the execution went down, and no other can go on with it."""
 ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason.ValueType  # 36
 """The keys of the token's issuer cannot be fetched; retry later, nothing was spent."""
+ERROR_REASON_TOOL_NOT_REGISTERED: ErrorReason.ValueType  # 37
+"""The model called a tool that it was not offered."""
+ERROR_REASON_TOOL_FAILED: ErrorReason.ValueType  # 38
+"""A tool of the turn failed, and the server ends turns then."""
+ERROR_REASON_TOOL_RESULTS_MISSING: ErrorReason.ValueType  # 39
+"""Results or decisions are missing for calls that were handed off; nothing was consumed."""
+ERROR_REASON_TOOL_RESULTS_UNEXPECTED: ErrorReason.ValueType  # 40
+"""Results or decisions do not fit the calls that were handed off; nothing was consumed."""
+ERROR_REASON_HANDOFF_EXPIRED: ErrorReason.ValueType  # 41
+"""The results came after the hand-off expired."""
+ERROR_REASON_TURN_NOT_AWAITING: ErrorReason.ValueType  # 42
+"""The turn does not wait for results."""
+ERROR_REASON_TURN_NOT_FOUND: ErrorReason.ValueType  # 43
+"""There is no such turn for this caller."""
+ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 44
+"""There is no such session for this caller."""
 global___ErrorReason = ErrorReason
