@@ -113,7 +113,7 @@ def measure_previews(counter: TiktokenCounter) -> list[dict[str, Any]]:
         rows = make_rows(form)
         text = to_json_text(rows)
         query = "What is wrong with " + ", ".join(str(rows[at]["id"]) for at in ASKED) + "?"
-        shown = {f"seed 002, {len(text)} bytes": show_as_the_seed(rows)}
+        shown = {f"3 of {len(rows):,} items": show_as_the_seed(rows)}
         for tokens in SIZES:
             made = render_preview(text, tokens=tokens, count=counter.count_text, query=query, handle="c3").text
             shown[f"preview of {tokens}"] = made
