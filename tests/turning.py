@@ -126,7 +126,13 @@ class TurnServer:
         self.service = TurnService(
             store=store,
             runner=self.runner,
-            desk=ExecutionDesk(store=store, runner=self.runner, follower=follower, kind=self.kind.kind),
+            desk=ExecutionDesk(
+                store=store,
+                runner=self.runner,
+                follower=follower,
+                kind=self.kind.kind,
+                require_use=lambda _caller, _execution: None,
+            ),
             kind=self.kind,
             policy=policy,
             clock=clock,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
+    from reasond_server.types import Execution, Principal
 
 
 def system_clock() -> Clock:
@@ -201,10 +202,14 @@ def _assemble_turns(
     return TurnService(
         store=store,
         runner=runner,
-        desk=ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind.kind),
+        desk=ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind.kind, require_use=_allow_use),
         kind=kind,
         policy=kind.policy,
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
     )
+
+
+def _allow_use(_caller: Principal, _execution: Execution) -> None:
+    """Allow every caller of the service to use its own turns."""

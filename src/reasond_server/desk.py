@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json, to_json
 
 from reasond_server.access import audit
-from reasond_server.access.permissions import require_strategy
 from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
 from reasond_server.logs.contract import build_not_found_error
 from reasond_server.logs.store import ExecutionFilter
@@ -51,24 +50,11 @@ class ExecutionPage:
     next_page_token: str
 
 
-def allow(_caller: Principal, _execution: Execution) -> None:
-    """Let every caller use its executions."""
-
-
-def require_own_strategy(caller: Principal, execution: Execution) -> None:
-    """Refuse an execution whose strategy `caller` may not use.
-
-    Raises:
-        PermissionMissingError: the token grants only other strategies.
-    """
-    require_strategy(caller, execution.strategy)
-
-
 class ExecutionDesk:
-    """Reads, follows, lists, cancels and deletes executions of one `kind` for a verified caller, who sees only its own.
+    """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    The permissions to read and to list apply to all executions. To follow, cancel and delete one, a caller must also
-    pass `require`. For reasoning that is the permission for its strategy.
+    It finds executions of one `kind` of work only; an empty one stands for every kind. The permissions to read and to
+    list apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
 
     The audit log records what is found and refused.
     """
@@ -80,20 +66,16 @@ class ExecutionDesk:
         runner: Runner,
         follower: Follower,
         kind: str,
-        require: Callable[[Principal, Execution], None] = allow,
+        require_use: Callable[[Principal, Execution], None],
     ) -> None:
+        self.kind = kind
+        self._require_use = require_use
         self._store = store
         self._runner = runner
         self._follower = follower
-        self._kind = kind
-        self._require = require
-
-    async def find(self, caller: Principal, execution_id: str) -> Execution:
-        """Return the execution. Raises as `read`."""
-        return await self._find(caller, execution_id)
 
     async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
-        """Return the execution with its log so far. Raises as `resume`, but checks no permission for the strategy."""
+        """Return the execution with its log so far. Raises as `resume`, but does not check its use."""
         execution = await self._find(caller, execution_id)
         return ExecutionLog(execution=execution, events=await self._read_events(execution))
 
@@ -113,7 +95,7 @@ class ExecutionDesk:
 
         Raises:
             ExecutionNotFoundError: this caller has no such execution.
-            PermissionMissingError: the caller may not use its strategy.
+            PermissionMissingError: the caller may not use it.
             CursorExpiredError: its log is no longer kept.
             InvalidRequestError: `after_sequence` is beyond the end of the log.
         """
@@ -165,7 +147,7 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self._kind, session_id=session_id)
+        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self.kind, session_id=session_id)
         before = _place_of(page_token, wanted) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -178,19 +160,22 @@ class ExecutionDesk:
         await self._store.delete(caller.tenant, execution_id)
 
     async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
-        """Return the caller's execution; with `is_used`, refuse it if the caller may not use its strategy."""
+        """Return the caller's execution of this kind; with `is_used`, refuse it if the caller may not use it."""
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
-            if execution.kind != self._kind:
-                raise build_not_found_error(execution_id)
-            if is_used:
-                self._require(caller, execution)
+            self._require_access(caller, execution, is_used=is_used)
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
         note_concerned(execution_id)
         return execution
+
+    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool) -> None:
+        if self.kind and execution.kind != self.kind:
+            raise build_not_found_error(execution.execution_id)
+        if is_used:
+            self._require_use(caller, execution)
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
         """Return the events of the log; of a damaged log, the events before the damage and the last one."""
@@ -255,8 +240,14 @@ def note_concerned(execution_id: str) -> None:
 
 def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
     """Return the token of the page that begins after `execution`."""
-    place = [execution.create_time.timestamp(), execution.execution_id, *_name_filters(wanted)]
+    place = [execution.create_time.timestamp(), execution.execution_id, *_filters_of(wanted)]
     return base64.urlsafe_b64encode(to_json(place)).decode()
+
+
+def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
+    """Return the filters in a token; servers of the release before know only the first two."""
+    filters = (wanted.strategy, wanted.finish_reason)
+    return (*filters, wanted.session_id) if wanted.session_id else filters
 
 
 def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
@@ -267,15 +258,9 @@ def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
     """
     try:
         match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(execution_id), *filters] if filters == _name_filters(wanted):
+            case [float(time), str(execution_id), *filters] if filters == [*_filters_of(wanted)]:
                 return time, execution_id
     except (ValueError, binascii.Error):
         pass
     text = "must be the next_page_token of the page before, with the same filters"
     raise InvalidRequestError.of(Violation(field="page_token", description=text))
-
-
-def _name_filters(wanted: ExecutionFilter) -> list[str | None]:
-    """Return the filters for which a token holds."""
-    own = [wanted.session_id] if wanted.session_id else []
-    return [wanted.strategy, wanted.finish_reason, *own]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from reasond_server.tools.preview_room import PreviewRoom
 
+MAX_ENTRY_CHARACTERS: Final = 2_000
+"""Of a value in a list; failures and words are looked for in so many, and fewer are shown."""
+
 _CLIPS: Final = (1_000, 300, 120)
 _AT_ENDS: Final = 3
 _PIECE_CHARACTERS: Final = 200
@@ -43,28 +46,30 @@ def write_entries(
     The first and the last ones, failures and those with one of `words` go before their neighbours, and those before
     all others. Long entries are clipped where that shows more of the first kind.
     """
-    order, urgent = _order_entries(entries, words)
+    most_entries = room.most_characters // _LEAST_CHARACTERS
+    order, urgent = _order_entries(entries, words, most_entries)
     text = ""
     for most in _CLIPS:
 
         def write(count: int, most: int = most) -> str:
             return _write_chosen(entries, numbers, sorted(order[:count]), told=told, most=most)
 
-        shown, text = room.find_most(write, min(len(order), room.most_characters // _LEAST_CHARACTERS))
+        shown, text = room.find_most(write, len(order))
         if shown >= urgent:
             break
     return text or room.cut(told)
 
 
-def _order_entries(entries: Sequence[str], words: Sequence[str]) -> tuple[Sequence[int], int]:
-    """Return the numbers of the entries, the most useful first, and how many of them are urgent."""
+def _order_entries(entries: Sequence[str], words: Sequence[str], most: int) -> tuple[Sequence[int], int]:
+    """Return the numbers of at most `most` entries, the most useful first, and how many of them are urgent."""
     last = len(entries)
     ends = [*range(min(_AT_ENDS, last)), *range(max(0, last - _AT_ENDS), last)]
     hits = find_hits(entries, words)
     found = sorted(hits | {at for at, entry in enumerate(entries) if is_failure_line(entry)})
     urgent = dict.fromkeys([*ends, *found])
     around = [near for at in found for near in (at - 1, at + 1) if 0 <= near < last]
-    return tuple(dict.fromkeys([*urgent, *around, *range(last)])), len(urgent)
+    order = list(dict.fromkeys([*urgent, *around, *range(min(last, most))]))[:most]
+    return order, min(len(urgent), len(order))
 
 
 def _write_chosen(

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_core import from_json
-
-from reasond_server.tools.preview_lines import write_entries, write_text
+from reasond_server.tools.json_reading import measure_json, read_json
+from reasond_server.tools.preview_lines import MAX_ENTRY_CHARACTERS, write_entries, write_text
 from reasond_server.tools.preview_room import PreviewRoom, clip
 from reasond_server.tools.preview_tables import write_table
 from reasond_server.tools.preview_words import pick_query_words
-from reasond_server.tools.results import to_json_text
+from reasond_server.tools.results import write_start
 from reasond_server.types.turns import Rendering
 from reasond_server.types.values import value
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _SMALL_CHARACTERS: Final = 200
-_MAX_DEPTH: Final = 4
+_MAX_DEPTH: Final = 8
+_MAX_NAME: Final = 60
 _LEAST_ROWS: Final = 2
 _HALF: Final = 2
 # For the line break between two parts.
@@ -64,7 +64,7 @@ def render_preview(
 def _write_json(result_json: str, room: PreviewRoom, words: Sequence[str]) -> str:
     try:
         # A number such as 1e999 is read and cannot be written again.
-        read: Any = from_json(result_json)
+        read = read_json(result_json)
         return _write_value(read, "", room, words, depth=0)
     except ValueError:
         return write_text(result_json, name="no whole JSON", room=room, words=words)
@@ -81,12 +81,12 @@ def _write_value(read: object, pointer: str, room: PreviewRoom, words: Sequence[
         rows = [one for one in read if isinstance(one, dict) and one]
         if len(rows) == len(read) >= _LEAST_ROWS:
             return write_table(rows, name=f"{at}list", room=room, words=words)
-        entries = [to_json_text(one) for one in read]
+        entries = [write_start(one, MAX_ENTRY_CHARACTERS) for one in read]
         told = f"{at}list of {len(read)} values"
         return write_entries(entries, numbers=range(len(read)), told=told, room=room, words=words)
     if isinstance(read, dict) and depth < _MAX_DEPTH:
         return _write_object(read, pointer, room, words, depth=depth)
-    return write_text(to_json_text(read), name=f"{at}value", room=room, words=words)
+    return write_text(write_start(read, room.most_characters), name=f"{at}value", room=room, words=words)
 
 
 def _read_inner(text: str) -> dict[str, Any] | list[Any] | None:
@@ -94,7 +94,7 @@ def _read_inner(text: str) -> dict[str, Any] | list[Any] | None:
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
-        inner = from_json(text)
+        inner = read_json(text)
     except ValueError:
         return None
     return inner if isinstance(inner, dict | list) else None
@@ -102,11 +102,10 @@ def _read_inner(text: str) -> dict[str, Any] | list[Any] | None:
 
 def _write_object(read: Mapping[str, Any], pointer: str, room: PreviewRoom, words: Sequence[str], *, depth: int) -> str:
     """Return the small fields whole, then the large ones, the smallest first; each gets an equal share of the rest."""
-    texts = {key: to_json_text(each) for key, each in read.items()}
-    small = [f"{clip(key, 60)}: {text}" for key, text in texts.items() if len(text) <= _SMALL_CHARACTERS]
-    large = sorted(
-        (key for key, text in texts.items() if len(text) > _SMALL_CHARACTERS), key=lambda key: len(texts[key])
-    )
+    texts = {key: write_start(each, _SMALL_CHARACTERS) for key, each in read.items()}
+    small = [f"{clip(key, _MAX_NAME)}: {text}" for key, text in texts.items() if len(text) <= _SMALL_CHARACTERS]
+    large = [key for key, text in texts.items() if len(text) > _SMALL_CHARACTERS]
+    large.sort(key=lambda key: measure_json(read[key]))
     told = f"{f'at {pointer}, ' if pointer else ''}object of {len(read)} fields"
     if large:
         told += f", {len(large)} of them large"

@@ -7,8 +7,8 @@ import base64
 import binascii
 import hashlib
 import json
-from contextlib import aclosing
-from dataclasses import asdict, replace
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -52,7 +52,7 @@ from reasond_server.types.turns import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.desk import ExecutionDesk
@@ -148,19 +148,17 @@ class TurnService:
         """
         cursor = await self._enter(caller, source, request_id)
         events = self._desk.resume(
-            caller,
-            cursor.turn_id,
-            after_sequence=cursor.after_sequence,
-            include_deltas=include_deltas,
+            caller, cursor.turn_id, after_sequence=cursor.after_sequence, include_deltas=include_deltas
         )
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event.event, TextDelta):
-                    yield self._as_turn_delta(event, event.event)
-                    continue
-                yield event
-                if not follow and isinstance(event.event, HandedOff) and await self._is_exit(caller, source, event):
-                    return
+        with _naming_turns(cursor.turn_id):
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event.event, TextDelta):
+                        yield self._as_turn_delta(event, event.event)
+                        continue
+                    yield event
+                    if not follow and isinstance(event.event, HandedOff) and await self._is_exit(caller, source, event):
+                        return
 
     async def run(self, caller: Principal, source: TurnStart | TurnReentry, *, request_id: str = "") -> TurnView:
         """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
@@ -193,15 +191,15 @@ class TurnService:
 
     async def cancel(self, caller: Principal, turn_id: str) -> Turn:
         """Cancel a turn that runs or waits, and return it. Raises as `get`."""
-        await self._find(caller, turn_id)
-        execution = await self._desk.cancel(caller, turn_id)
+        with _naming_turns(turn_id):
+            execution = await self._desk.cancel(caller, turn_id)
         _, progress = await self._read(caller, turn_id)
         return view_turn(execution, progress)
 
     async def delete(self, caller: Principal, turn_id: str) -> None:
         """Cancel the turn if it has not ended, and forget it. Raises as `get`."""
-        await self._find(caller, turn_id)
-        await self._desk.delete(caller, turn_id)
+        with _naming_turns(turn_id):
+            await self._desk.delete(caller, turn_id)
 
     async def read_tool_result(
         self, caller: Principal, turn_id: str, call_id: str, part: ResultPart, *, max_bytes: int = 0
@@ -266,7 +264,6 @@ class TurnService:
             return TurnCursor(turn_id=execution.execution_id)
         if isinstance(source, TurnReentry):
             return await self._reenter(caller, source)
-        await self._find(caller, source.turn_id)
         return source
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
@@ -394,8 +391,8 @@ class TurnService:
             EtagMismatchError: another re-entry has spent the etag.
             HandoffExpiredError, TurnNotAwaitingError: the turn has ended, or does not wait.
         """
-        execution = await self._find(caller, reentry.turn_id)
-        log = await self._desk.read(caller, reentry.turn_id)
+        with _naming_turns(reentry.turn_id):
+            log = await self._desk.read(caller, reentry.turn_id)
         progress = fold(logged.event for logged in log.events)
         for logged in log.events:
             if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:
@@ -407,18 +404,11 @@ class TurnService:
                 )
         if progress.result is not None or progress.handoff is None:
             raise _refuse_reentry(reentry, progress)
-        return replace(execution, last_sequence=log.events[-1].sequence), progress, None
-
-    async def _find(self, caller: Principal, turn_id: str) -> Execution:
-        """Return the execution of the caller's turn."""
-        try:
-            return await self._desk.find(caller, turn_id)
-        except ExecutionNotFoundError:
-            raise TurnNotFoundError(f"There is no turn {show(turn_id)} for this caller") from None
+        return log.execution, progress, None
 
     async def _read(self, caller: Principal, turn_id: str) -> tuple[Execution, TurnProgress]:
-        await self._find(caller, turn_id)
-        log = await self._desk.read(caller, turn_id)
+        with _naming_turns(turn_id):
+            log = await self._desk.read(caller, turn_id)
         return log.execution, fold(logged.event for logged in log.events)
 
     async def _find_session(self, tenant: str, session_id: str) -> Session | None:
@@ -444,6 +434,17 @@ class TurnService:
         return event._replace(
             event=TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
         )
+
+
+@contextmanager
+def _naming_turns(turn_id: str) -> Iterator[None]:
+    """Say that there is no such turn where the desk says that there is no such execution."""
+    try:
+        yield
+    except ExecutionNotFoundError:
+        raise TurnNotFoundError(
+            f"Turn not found: {show(turn_id)}", remedy="Use a turn_id that this server returned to the same tenant."
+        ) from None
 
 
 def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:

@@ -203,6 +203,7 @@ def test_too_many_segments_are_refused_with_the_number_needed() -> None:
     assert len(plan(material=material, bounds=limits(max_segments=needed)).segments) == needed
 
 
+@pytest.mark.slow
 def test_more_segments_than_any_limit_allows_are_refused_with_other_remedies() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         plan(material="x " * 900_000, bounds=limits(max_segments=4096))

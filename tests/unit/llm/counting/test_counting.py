@@ -100,6 +100,7 @@ def test_a_prompt_costs_its_contents_and_a_constant_for_each_message() -> None:
     assert not ByteCounter().is_exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["a", " ", ".", "你", " word", "\n \t", "1"])
 @pytest.mark.parametrize("counter", [WordPieceCounter(), ByteCounter()])
 def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: TokenCounter, unit: str) -> None:
@@ -110,6 +111,7 @@ def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: T
     assert len(counter.tail(text, 4096)) >= 1365
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab1 \n漢<", min_size=1, max_size=50), st.integers(min_value=32_760, max_value=32_776))
 def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: int) -> None:
     """A text counted in parts has the same pieces as the whole text, also if a repetition crosses a boundary."""

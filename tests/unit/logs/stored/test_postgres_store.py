@@ -45,6 +45,7 @@ async def refusing(
         await connection.execute(b"DROP FUNCTION refuse CASCADE")
 
 
+@pytest.mark.slow
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=250)
