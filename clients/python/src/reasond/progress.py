@@ -119,8 +119,9 @@ class Progress:
     def wait_before_retry(self, error: ReasondError) -> float | None:
         """Return the seconds to wait before resuming the stream after `error`, None to give up."""
         error.execution_id = error.execution_id or self.execution_id or None
-        is_cut = error.code is grpc.StatusCode.UNAVAILABLE or error.reason == "SLOW_CONSUMER"
-        if self.policy is None or self.result is not None or not is_cut or self.failures >= self.policy.max_attempts:
+        if self.policy is None or self.result is not None or not is_cut(error):
+            return None
+        if self.failures >= self.policy.max_attempts:
             return None
         wait_s = self.policy.wait_s(self.failures, error.retry_after)
         remaining_s = self.remaining_s()
@@ -128,6 +129,11 @@ class Progress:
             return None
         self.failures += 1
         return wait_s
+
+
+def is_cut(error: ReasondError) -> bool:
+    """Return whether a stream broke although its execution goes on."""
+    return error.code is grpc.StatusCode.UNAVAILABLE or error.reason == "SLOW_CONSUMER"
 
 
 def policy_of(reconnect: bool | ReconnectPolicy) -> ReconnectPolicy | None:  # noqa: FBT001 - a flag or its details
