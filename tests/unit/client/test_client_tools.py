@@ -154,44 +154,44 @@ def test_the_key_of_the_call_is_given_to_whoever_declares_it_and_hidden_from_the
     assert asyncio.run(transfer(**arguments)) == "5 key-1"
 
 
-def untyped(x) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - what is refused
+def take_untyped(x) -> None:  # type: ignore[no-take_untyped-def]  # noqa: ANN001 - what is refused
     del x
 
 
-def many(*x: int) -> None:
+def take_many(*x: int) -> None:
     del x
 
 
-def dated(x: date) -> None:
+def take_date(x: date) -> None:
     del x
 
 
-def either(x: int | str) -> None:
+def take_either(x: int | str) -> None:
     del x
 
 
-def keyed(x: dict[int, str]) -> None:
+def take_keyed(x: dict[int, str]) -> None:
     del x
 
 
-def endless(x: Chain) -> None:
+def take_endless(x: Chain) -> None:
     del x
 
 
-def nested(x: list[set[int]]) -> None:
+def take_nested(x: list[set[int]]) -> None:
     del x
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (untyped, "the parameter 'x' of untyped has no type"),
-        (many, "the parameter 'x' of many must be one that can be passed by name"),
-        (dated, "the parameter 'x' of dated has the type date, which is not supported; use str, int"),
-        (either, "the parameter 'x' of either is a union of 2 types; use str, int"),
-        (keyed, "the parameter 'x' of keyed has the type dict"),
-        (endless, "rest of Chain has the type Chain, which holds itself"),
-        (nested, "an item of the parameter 'x' of nested has the type set"),
+        (take_untyped, "the parameter 'x' of take_untyped has no type"),
+        (take_many, "the parameter 'x' of take_many must be one that can be passed by name"),
+        (take_date, "the parameter 'x' of take_date has the type date, which is not supported; use str, int"),
+        (take_either, "the parameter 'x' of take_either is a union of 2 types; use str, int"),
+        (take_keyed, "the parameter 'x' of take_keyed has the type dict"),
+        (take_endless, "rest of Chain has the type Chain, which holds itself"),
+        (take_nested, "an item of the parameter 'x' of take_nested has the type set"),
         (lambda: None, "the name of a tool must have 1-64 of"),
     ],
 )
