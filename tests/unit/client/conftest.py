@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -18,12 +19,13 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_status import rpc_status
 
-from reasond.v1 import agent_service_pb2, reasoning_service_pb2
+from reasond.v1 import agent_service_pb2, reasoning_service_pb2, turn_service_pb2
 
 LIMIT_S = 180.0
+STREAMING = ("ExecuteTurn", "ReasonIterations")
 METHODS = {
     method.name: message_factory.GetMessageClass(method.input_type)
-    for file in (agent_service_pb2, reasoning_service_pb2)
+    for file in (agent_service_pb2, reasoning_service_pb2, turn_service_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
@@ -126,8 +128,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         method = handler_call_details.method.rpartition("/")[2]
         parse = METHODS[method].FromString
-        if method == "ReasonIterations":
-            return grpc.unary_stream_rpc_method_handler(self._events, parse, serialize)
+        if method in STREAMING:
+            return grpc.unary_stream_rpc_method_handler(partial(self._events, method), parse, serialize)
         return grpc.unary_unary_rpc_method_handler(self._unary(method), parse, serialize)
 
     def _unary(self, method: str) -> Callable[[Any, grpc.ServicerContext], Message]:
@@ -145,9 +147,9 @@ class ScriptedServer(grpc.GenericRpcHandler):
 
         return serve
 
-    def _events(self, request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-        call = self._receive("ReasonIterations", request, context)
-        replies = self._scripts["ReasonIterations"].popleft()
+    def _events(self, method: str, request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+        call = self._receive(method, request, context)
+        replies = self._scripts[method].popleft()
         assert isinstance(replies, Iterable)
         for reply in replies:
             if isinstance(reply, Failure):

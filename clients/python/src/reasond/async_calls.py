@@ -7,7 +7,7 @@ import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import grpc
 
@@ -16,16 +16,22 @@ from reasond.errors import ReasondError, call_cancelled, error_from, error_of
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+from reasond.v1.turn_service_pb2_grpc import TurnServiceStub
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
 
+    from reasond.client_tools import ClientFunction
     from reasond.connection import Connection
     from reasond.progress import Progress
     from reasond.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
     from reasond.v1.execution_pb2 import Reasoning
     from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceAsyncStub
+    from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
+    from reasond.v1.turn_service_pb2_grpc import TurnServiceAsyncStub
+    from reasond.v1.turns_pb2 import PendingCall
 
 AsyncCall: TypeAlias = grpc.aio.UnaryStreamCall[ReasonIterationsRequest, ReasonIterationsResponse]
 OpenAsyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], Awaitable[AsyncCall]]
@@ -42,6 +48,7 @@ class _Bound:
     channel: grpc.aio.Channel
     reasoning: ReasoningServiceAsyncStub
     agents: AgentServiceAsyncStub
+    turns: TurnServiceAsyncStub
 
 
 class AsyncLink:
@@ -62,6 +69,11 @@ class AsyncLink:
     def agents(self) -> AgentServiceAsyncStub:
         """The stub of the agent service; raises RuntimeError in another event loop or after closing."""
         return self._connect().agents
+
+    @property
+    def turns(self) -> TurnServiceAsyncStub:
+        """The stub of the turn service; raises RuntimeError in another event loop or after closing."""
+        return self._connect().turns
 
     async def close(self) -> None:
         """Cancel the calls that still run and close the channel."""
@@ -92,6 +104,38 @@ class AsyncLink:
         metadata = await self._metadata()
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=metadata)
 
+    async def open_turn(
+        self, request: ExecuteTurnRequest, timeout_s: float | None
+    ) -> AsyncGenerator[ExecuteTurnResponse, None]:
+        """Call ExecuteTurn and yield its events; raises ReasondError if the call fails."""
+        seconds = self.connection.deadline_s(timeout_s)
+        call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=await self._metadata())
+        try:
+            async for event in call:
+                yield event
+        except grpc.aio.AioRpcError as failure:
+            raise await _read_error(call, failure) from failure
+        except asyncio.CancelledError:
+            raise_if_only_the_call_was_cancelled()
+            raise
+        finally:
+            call.cancel()
+
+    async def run_tool(self, tool: ClientFunction[..., Any], arguments: Mapping[str, Any]) -> object:
+        """Run a client tool, a plain function in a thread of its own."""
+        if tool.is_async:
+            return await tool.function(**arguments)
+        return await asyncio.to_thread(tool.function, **arguments)
+
+    async def ask(self, callback: Callable[[PendingCall], Any] | None, pending: PendingCall) -> Any:  # noqa: ANN401 - what the callback returns
+        """Return what a plain or asynchronous callback says of a pending call; False if there is none."""
+        said = callback(pending) if callback is not None else False
+        return await said if inspect.isawaitable(said) else said
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
     def _connect(self) -> _Bound:
         if self._is_closed:
             raise RuntimeError("the client is closed")
@@ -104,6 +148,7 @@ class AsyncLink:
                 channel=channel,
                 reasoning=cast("ReasoningServiceAsyncStub", ReasoningServiceStub(channel)),
                 agents=cast("AgentServiceAsyncStub", AgentServiceStub(channel)),
+                turns=cast("TurnServiceAsyncStub", TurnServiceStub(channel)),
             )
         if self._bound.loop is not loop:
             raise RuntimeError("the client belongs to another event loop; make one client for each")
@@ -211,7 +256,7 @@ async def _events(open_call: OpenAsyncCall, progress: Progress) -> AsyncGenerato
         await asyncio.sleep(wait_s)
 
 
-async def _read_error(call: AsyncCall, failure: grpc.aio.AioRpcError) -> ReasondError:
+async def _read_error(call: grpc.aio.Call, failure: grpc.aio.AioRpcError) -> ReasondError:
     """Return the error for the call's own status: the status of `failure` may be a placeholder without details."""
     error = error_of(await call.code(), await call.details(), await call.trailing_metadata())
     error.__cause__ = failure

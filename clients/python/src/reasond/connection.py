@@ -28,6 +28,10 @@ _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
         *("Reason", "ReasonIterations", "ListStrategies"),
         *("GetExecution", "ListExecutions", "CancelExecution"),
     ),
+    "reasond.v1.TurnService": (
+        *("ExecuteTurn", "RunTurn", "GetTurn", "ListTurns", "CancelTurn"),
+        *("ReadToolResult", "GetSession", "ListSessions"),
+    ),
     "reasond.v1.AgentService": ("GetAgentCard", "ListAgents"),
 }
 
@@ -128,9 +132,10 @@ def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
     """Return the service config (gRFC A6): retries of safe calls, and load balancing if `is_balanced`.
 
     Reason and ReasonIterations have a request id, so that a retry finds the execution of the first attempt; a
-    stream is retried only before its first message. Lists and look-ups change nothing, and CancelExecution is
-    idempotent. RegisterAgent, DeleteAgent and DeleteExecution are not retried: after a lost response, a retry
-    would fail with ETAG_MISMATCH or NOT_FOUND.
+    stream is retried only before its first message. So have starts of turns, and a re-entry that is repeated finds
+    what the first attempt began. Lists and look-ups change nothing, and CancelExecution and CancelTurn are idempotent.
+    RegisterAgent and all that delete are not retried: after a lost response, a retry would fail with ETAG_MISMATCH or
+    NOT_FOUND.
 
     Retries stop when half of the tokens of the retry throttle are spent. The throttle has as many tokens as gRPC
     allows, so that the failed calls to a stopping server do not spend them. Balanced calls go in turn to the addresses

@@ -24,11 +24,15 @@ from reasond.v1.strategies_pb2 import (
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
 )
+from reasond.v1.turn_service_pb2 import CharacterRange, ExecuteTurnRequest, ReadToolResultRequest, RunTurnRequest
+from reasond.v1.turns_pb2 import TurnReentry, TurnStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from google.protobuf.descriptor import EnumDescriptor
+
+    from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
 StrategyConfig: TypeAlias = (
     BoundedContextConfig | ChainOfThoughtConfig | ReactConfig | SelfConsistencyConfig | TreeOfThoughtConfig | Struct
@@ -166,6 +170,75 @@ def resume_request(
     """Return the request of ReasonIterations that follows an execution after `after_sequence`."""
     cursor = ExecutionCursor(execution_id=execution_id, after_sequence=after_sequence)
     return ReasonIterationsRequest(resume=cursor, include_deltas=include_deltas, keep_running=keep_running)
+
+
+def turn_start(
+    text: str,
+    *,
+    session: str,
+    client_tools: Iterable[ClientTool],
+    material: str,
+    mode: str | None,
+    context: Iterable[ContextBlock],
+    budget: Budget | None,
+    if_revision: int | None,
+) -> TurnStart:
+    """Return the start of a turn."""
+    return TurnStart(
+        message=text,
+        session_id=session,
+        client_tools=client_tools,
+        material=material,
+        mode=mode,
+        context=context,
+        budget=budget,
+        if_revision=if_revision,
+    )
+
+
+def execute_turn_request(
+    source: TurnStart | TurnReentry | ExecutionCursor, *, request_id: str | None, include_deltas: bool, follow: bool
+) -> ExecuteTurnRequest:
+    """Return the request of ExecuteTurn."""
+    request = ExecuteTurnRequest(include_deltas=include_deltas, follow=follow)
+    if isinstance(source, TurnStart):
+        request.start.CopyFrom(source)
+        request.request_id = request_id_or_new(request_id)
+    elif isinstance(source, TurnReentry):
+        request.reentry.CopyFrom(source)
+    else:
+        request.attach.CopyFrom(source)
+    return request
+
+
+def run_turn_request(source: TurnStart | TurnReentry, *, request_id: str | None) -> RunTurnRequest:
+    """Return the request of RunTurn."""
+    if isinstance(source, TurnStart):
+        return RunTurnRequest(start=source, request_id=request_id_or_new(request_id))
+    return RunTurnRequest(reentry=source)
+
+
+def read_result_request(
+    turn_id: str,
+    call_id: str,
+    *,
+    offset: int,
+    limit: int,
+    json_pointer: str | None,
+    contains: str | None,
+    max_bytes: int,
+) -> ReadToolResultRequest:
+    """Return the request of ReadToolResult; raises ValueError if it names more than one part."""
+    request = ReadToolResultRequest(turn_id=turn_id, call_id=call_id, max_bytes=max_bytes)
+    if [bool(offset or limit), json_pointer is not None, contains is not None].count(True) > 1:
+        raise ValueError("only one of offset and limit, json_pointer, contains can be given")
+    if offset or limit:
+        request.range.CopyFrom(CharacterRange(offset=offset, limit=limit))
+    elif json_pointer is not None:
+        request.json_pointer = json_pointer
+    elif contains is not None:
+        request.contains = contains
+    return request
 
 
 def register_request(card: Card, *, agent_id: str, ttl_s: float | None, etag: str) -> RegisterAgentRequest:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -14,14 +16,19 @@ from reasond.errors import error_from
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+from reasond.v1.turn_service_pb2_grpc import TurnServiceStub
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
 
+    from reasond.client_tools import ClientFunction
     from reasond.connection import Connection
     from reasond.progress import Progress
     from reasond.v1.execution_pb2 import Reasoning
+    from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
+    from reasond.v1.turns_pb2 import PendingCall
 
 Token: TypeAlias = str | Callable[[], str]
 RequestT = TypeVar("RequestT")
@@ -51,6 +58,7 @@ class SyncLink:
         self._channel = _channel(connection)
         self._reasoning = ReasoningServiceStub(self._channel)
         self._agents = AgentServiceStub(self._channel)
+        self._turns = TurnServiceStub(self._channel)
 
     @property
     def reasoning(self) -> ReasoningServiceStub:
@@ -63,6 +71,12 @@ class SyncLink:
         """The stub of the agent service; raises RuntimeError after closing."""
         self._raise_if_closed()
         return self._agents
+
+    @property
+    def turns(self) -> TurnServiceStub:
+        """The stub of the turn service; raises RuntimeError after closing."""
+        self._raise_if_closed()
+        return self._turns
 
     def close(self) -> None:
         """Cancel the calls that still run and close the channel."""
@@ -86,12 +100,42 @@ class SyncLink:
         """Start a call of ReasonIterations with a deadline in `seconds`."""
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=self._metadata())
 
+    def open_turn(
+        self, request: ExecuteTurnRequest, timeout_s: float | None
+    ) -> Generator[ExecuteTurnResponse, None, None]:
+        """Call ExecuteTurn and yield its events; raises ReasondError if the call fails."""
+        seconds = self.connection.deadline_s(timeout_s)
+        call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=self._metadata())
+        try:
+            yield from call
+        except grpc.RpcError as failure:
+            raise error_from(failure) from failure
+        finally:
+            call.cancel()
+
+    def run_tool(self, tool: ClientFunction[..., Any], arguments: Mapping[str, Any]) -> object:
+        """Run a client tool, an asynchronous function in an event loop of its own."""
+        return _finish(tool.function(**arguments))
+
+    def ask(self, callback: Callable[[PendingCall], Any] | None, pending: PendingCall) -> Any:  # noqa: ANN401 - what the callback returns
+        """Return what a plain or asynchronous callback says of a pending call; False if there is none."""
+        return _finish(callback(pending)) if callback is not None else False
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
     def _raise_if_closed(self) -> None:
         if self._is_closed:
             raise RuntimeError("the client is closed")
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return authorization((self._token() if callable(self._token) else self._token) or "")
+
+
+def _finish(returned: object) -> object:
+    """Return what a function returned; that of a coroutine after it has run."""
+    return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 
 
 def _channel(connection: Connection) -> grpc.Channel:
