@@ -5,14 +5,15 @@
 
 import os
 import sys
-from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from reasond_server.cli.outcome import MEANINGS, ExitCode, finish
+from reasond_server.cli.options import AsJson, CaFile, Config, Dev, Target, Tls, Token, end
+from reasond_server.cli.outcome import MEANINGS, ExitCode
+from reasond_server.cli.turn_program import sessions_app, turn, turns_app
 
 _EXIT_CODES = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in MEANINGS.items())
 # A line of \b keeps click from filling the paragraph that follows.
@@ -22,7 +23,7 @@ Exit codes:
 \b
 Environment:
   REASOND_CONFIG, REASOND__SECTION__KEY   configuration (see `reasond config show --origin`)
-  REASOND_TARGET, REASOND_TOKEN           the server that `ask` and `strategies` call
+  REASOND_TARGET, REASOND_TOKEN           the server that `ask`, `turn` and `strategies` call
   REASOND_TLS, REASOND_CA_FILE            how they reach it; also REASOND_TIMEOUT_S
   NO_COLOR                                no colours
 """
@@ -41,30 +42,9 @@ backends_app = typer.Typer(help="Examine the servers of language models.", rich_
 app.add_typer(backends_app, name="backends")
 tokenizer_app = typer.Typer(help="Bring tokenizers to this machine.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
-
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
-]
-Dev = Annotated[
-    bool,
-    typer.Option(
-        "--dev", help="For development: loopback only, a signing key that ends with the process, a token to start with."
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        envvar="REASOND_TARGET", metavar="HOST:PORT", help="The server to call.", show_default="127.0.0.1:50051"
-    ),
-]
-Token = Annotated[
-    str | None, typer.Option(envvar="REASOND_TOKEN", show_envvar=True, metavar="TOKEN", help="The token to call with.")
-]
-Tls = Annotated[bool, typer.Option("--tls", help="Encrypt, trusting the roots that gRPC brings along.")]
-CaFile = Annotated[
-    Path | None, typer.Option("--ca-file", metavar="FILE", help="Encrypt, trusting the authorities in this PEM file.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.command(short_help="Run a turn of a conversation and watch it.")(turn)
+app.add_typer(turns_app, name="turns")
+app.add_typer(sessions_app, name="sessions")
 
 
 def main() -> None:
@@ -82,11 +62,6 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
-
-
-def _end(command: Callable[[], ExitCode]) -> NoReturn:
-    """Run `command`, its imports included, and end with its exit code."""
-    raise typer.Exit(finish(command))
 
 
 def _show_version(is_wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
@@ -127,7 +102,7 @@ def serve(
 
         return serving.serve(config=config, is_dev=dev, ready_file=ready_file, workers=workers)
 
-    _end(command)
+    end(command)
 
 
 @app.command(short_help="Watch an answer being found in a long book.")
@@ -139,7 +114,7 @@ def demo() -> None:
 
         return demo.run()
 
-    _end(command)
+    end(command)
 
 
 @app.command(short_help="Ask a question and watch the steps.")
@@ -193,7 +168,7 @@ def ask(  # noqa: PLR0917 - one parameter per option
         way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
         return asking.ask(question, way=way, environ=os.environ, as_json=as_json)
 
-    _end(command)
+    end(command)
 
 
 @app.command(short_help="List the strategies of a server.")
@@ -213,7 +188,7 @@ def strategies(
         way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
         return listing.show_strategies(way=way, environ=os.environ, as_json=as_json)
 
-    _end(command)
+    end(command)
 
 
 @app.command("token", short_help="Mint a token for development.")
@@ -245,7 +220,7 @@ def mint_token(
         )
         return minting.mint(request, config=config, environ=os.environ)
 
-    _end(command)
+    end(command)
 
 
 @app.command("secret-hash", short_help="Hash an agent's secret for the configuration.")
@@ -257,7 +232,7 @@ def hash_agent_secret() -> None:
 
         return minting.print_secret_hash()
 
-    _end(command)
+    end(command)
 
 
 @config_app.command("check", short_help="Say whether a server would start.")
@@ -269,7 +244,7 @@ def check_config(*, config: Config = None, dev: Dev = False) -> None:
 
         return config_commands.check(config, environ=os.environ, is_dev=dev)
 
-    _end(command)
+    end(command)
 
 
 @config_app.command("show", short_help="Show every key with its value.")
@@ -286,7 +261,7 @@ def show_config(
 
         return config_commands.show(config, environ=os.environ, has_origin=origin, as_json=as_json)
 
-    _end(command)
+    end(command)
 
 
 @backends_app.command("check", short_help="Probe a model server and print the TOML that describes it.")
@@ -309,7 +284,7 @@ def check_backend(
 
         return backend_checks.check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json)
 
-    _end(command)
+    end(command)
 
 
 @tokenizer_app.command("fetch", short_help="Bring the ranks of one of OpenAI's encodings to this machine.")
@@ -333,7 +308,7 @@ def fetch_tokenizer(
 
         return tokenizer.fetch(encoding, source=source, folder=folder, environ=os.environ)
 
-    _end(command)
+    end(command)
 
 
 @app.command(short_help="Bring the store to the schema of this release.")
@@ -345,7 +320,7 @@ def migrate(*, config: Config = None) -> None:
 
         return storing.migrate(config, environ=os.environ)
 
-    _end(command)
+    end(command)
 
 
 @app.command(short_help="Examine this machine and the configuration.")
@@ -357,4 +332,4 @@ def doctor(*, config: Config = None) -> None:
 
         return doctor.examine(config, environ=os.environ)
 
-    _end(command)
+    end(command)

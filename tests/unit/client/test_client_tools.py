@@ -154,7 +154,7 @@ def test_the_key_of_the_call_is_given_to_whoever_declares_it_and_hidden_from_the
     assert asyncio.run(transfer(**arguments)) == "5 key-1"
 
 
-def take_untyped(x) -> None:  # type: ignore[no-take_untyped-def]  # noqa: ANN001 - what is refused
+def take_untyped(x) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - what is refused
     del x
 
 

@@ -29,6 +29,7 @@ from reasond.v1.errors_pb2 import ErrorReason
 from reasond.v1.execution_pb2 import (
     Budget,
     Execution,
+    ExecutionCursor,
     ExecutionError,
     ExecutionStarted,
     ExecutionState,
@@ -126,6 +127,7 @@ __all__ = [
     "ErrorReason",
     "ExecuteTurnResponse",
     "Execution",
+    "ExecutionCursor",
     "ExecutionError",
     "ExecutionStarted",
     "ExecutionState",

@@ -225,6 +225,23 @@ class TurnCalls:
         request = requests.run_turn_request(source, request_id=request_id)
         return self._link.answer(self._link.turns.RunTurn, request, timeout_s)
 
+    def settle_turn(
+        self,
+        turn: Turn,
+        *,
+        tools: Iterable[ClientFunction[..., Any]] = (),
+        approve: Approve | None = None,
+        resolve: Resolve | None = None,
+    ) -> TurnReentry:
+        """Settle all pending calls of a turn that waits, in their order, and return what goes on with it.
+
+        `turn` does this by itself; arguments mean what they mean there. Nothing is sent.
+
+        Raises:
+            TurnAwaitsError: something that the hand-off needs is not given; no tool has run then.
+        """
+        return self._settle(turn, Toolset(tools, approve=approve, resolve=resolve))
+
     def get_turn(self, turn_id: str, *, timeout_s: float | None = None) -> turns_pb.GetTurnResponse:
         """Return a turn with its ledger, its hand-off while it waits, and its result after its end."""
         request = turns_pb.GetTurnRequest(turn_id=turn_id)
@@ -313,7 +330,6 @@ class TurnCalls:
         return result
 
     def _settle(self, turn: Turn, toolset: Toolset) -> TurnReentry:
-        """Settle all pending calls of a turn in their order, and return what goes on with it."""
         toolset.require_all(turn)
         reentry = TurnReentry(turn_id=turn.turn_id, etag=turn.handoff.etag)
         for pending in turn.handoff.calls:
