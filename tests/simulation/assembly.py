@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.clock import Clock, nonce_of
+from reasond_server.context.reasoning_parts import ContextSettings
+from reasond_server.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.tools.source import Tools as ToolSources
+from reasond_server.turns.turn_service import TurnService
+from reasond_server.turns.turn_work import TurnKind
 from tests.simulation.questions import STRATEGIES
+from tests.simulation.turn_scripts import CountedLimits, make_tools
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from reasond_server.logs.store import ExecutionStore
     from tests.napping import NappingKind
+    from tests.simulation.processes import Process
+    from tests.simulation.turn_scripts import CountedPermit
     from tests.simulation.world import Tools, Upstream, World
 
 LEASE_S = 15.0
@@ -31,6 +42,8 @@ class Parts:
     runner: Runner
     service: ReasoningService
     napping: NappingKind
+    turns: TurnService
+    permits: Mapping[CountedPermit, None]
 
     async def start(self) -> None:
         """Start the upkeep."""
@@ -42,10 +55,10 @@ class Parts:
 
 
 def assemble(
-    world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str, napping: NappingKind
+    world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, process: Process, napping: NappingKind
 ) -> Parts:
-    """Return the parts of the process `name`."""
-    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - a seeded, repeatable sequence
+    """Return the parts of `process`."""
+    chance = random.Random(f"{world.seed} {process.name}")  # noqa: S311 - a seeded, repeatable sequence
     # Clocks of different processes run at slightly different rates.
     rate = chance.uniform(1 - _SLOWEST_CLOCK, 1 + _SLOWEST_CLOCK)
     clock = Clock(
@@ -57,6 +70,9 @@ def assemble(
     )
     registry = StrategyRegistry(STRATEGIES)
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
+    limits: Any = CountedLimits(world)
+    sources = ToolSources(tools=make_tools(world, process))
+    turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy, context=ContextSettings())
     runner = Runner(
         store=store,
         model=model,
@@ -69,7 +85,8 @@ def assemble(
             lease_s=LEASE_S,
             reattach_s=30.0,
         ),
-        kinds=[kind, napping],
+        kinds=[kind, napping, turn_kind],
+        carry_over=limits.carry_over,
     )
     service = ReasoningService(
         registry=registry,
@@ -84,4 +101,20 @@ def assemble(
     )
     # The same clients read both kinds of work.
     service.desk.kind = ""
-    return Parts(runner=runner, service=service, napping=napping)
+    turns = TurnService(
+        store=store,
+        runner=runner,
+        desk=ExecutionDesk(
+            store=store,
+            runner=runner,
+            follower=Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=20.0),
+            kind=turn_kind.kind,
+            require_use=lambda _caller, _execution: None,
+        ),
+        kind=turn_kind,
+        policy=world.turns.policy,
+        clock=clock,
+        tool_names=lambda: sources.names,
+        limits=limits,
+    )
+    return Parts(runner=runner, service=service, napping=napping, turns=turns, permits=limits.held)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.runs.driving import Driver
 from tests.simulation.assembly import assemble
+from tests.simulation.faulty_sessions import FaultySessions
 from tests.simulation.virtual import OWNER
 from tests.simulation.world import WORKS_ON, Tools, Upstream
 
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     )
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.runs.run import Run
+    from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import Execution, LoggedEvent, StreamEvent
     from tests.napping import NappingKind
     from tests.simulation.assembly import Parts
     from tests.simulation.world import World
 
 ResultT = TypeVar("ResultT")
+ServiceT = TypeVar("ServiceT")
 _CALM_BETWEEN_S = 20.0
 _WORK_ON_A_RUN = Driver.drive.__qualname__
 
@@ -104,22 +107,17 @@ class Process:
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self)
         self.store = FaultyStore(store, self)
-        self._parts = self._context.run(
-            partial(assemble, name=self.name, napping=napping_of(world, self)),
+        self.parts = self._context.run(
+            partial(assemble, process=self, napping=napping_of(world, self)),
             world,
             self.store,
             Upstream(world, self),
             Tools(world, self),
         )
 
-    @property
-    def service(self) -> ReasoningService:
-        """The service."""
-        return self._parts.service
-
     async def start(self) -> None:
         """Start leases, recovery and retention."""
-        await self.spawn(self._parts.start())
+        await self.spawn(self.parts.start())
 
     def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Run `work` as a task of this process; tasks that it starts belong to the process as well."""
@@ -168,14 +166,18 @@ class Process:
         """End as after SIGTERM."""
         self.is_stopping = True
         # It may die while it stops.
-        await asyncio.wait({self.spawn(self._parts.stop())})
+        await asyncio.wait({self.spawn(self.parts.stop())})
         self.is_dead = True
         for connection in tuple(self._open):
             connection.deliver(CutError())
 
     def call(self, make: Callable[[ReasoningService], AsyncGenerator[StreamEvent, None]]) -> Connection:
         """Open a stream."""
-        return self._connect(self._stream(make, connection := Connection()), connection)
+        return self._connect(self._stream(make, self.parts.service, connection := Connection()), connection)
+
+    def call_turns(self, make: Callable[[TurnService], AsyncGenerator[StreamEvent, None]]) -> Connection:
+        """Open a stream of turns."""
+        return self._connect(self._stream(make, self.parts.turns, connection := Connection()), connection)
 
     def ask(self, make: Callable[[ReasoningService], Awaitable[object]]) -> Connection:
         """Make a call without a stream; only its end is delivered."""
@@ -183,7 +185,7 @@ class Process:
 
     def ask_parts(self, make: Callable[[Parts], Awaitable[object]]) -> Connection:
         """Make a call below the service, as the service of another kind of work would."""
-        return self._connect(self._unary(lambda _: make(self._parts), connection := Connection()), connection)
+        return self._connect(self._unary(lambda _: make(self.parts), connection := Connection()), connection)
 
     def _connect(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
         if self.is_dead:
@@ -196,17 +198,17 @@ class Process:
         return connection
 
     async def _stream(
-        self, make: Callable[[ReasoningService], AsyncGenerator[StreamEvent, None]], connection: Connection
+        self, make: Callable[[ServiceT], AsyncGenerator[StreamEvent, None]], service: ServiceT, connection: Connection
     ) -> None:
         with self._answering(connection):
-            async with aclosing(make(self.service)) as events:
+            async with aclosing(make(service)) as events:
                 async for event in events:
                     await self.point("event sent")
                     connection.deliver(event)
 
     async def _unary(self, make: Callable[[ReasoningService], Awaitable[object]], connection: Connection) -> None:
         with self._answering(connection):
-            await make(self.service)
+            await make(self.parts.service)
 
     @contextmanager
     def _answering(self, connection: Connection) -> Iterator[None]:
@@ -233,7 +235,7 @@ class FaultyStore:
     is_shared = True
 
     def __init__(self, inner: ExecutionStore, process: Process) -> None:
-        self.sessions = inner.sessions
+        self.sessions = FaultySessions(inner.sessions, process.world, self._do)
         self._inner = inner
         self._process = process
         self._world = process.world
@@ -266,6 +268,8 @@ class FaultyStore:
             if claim.execution_id == execution.execution_id:
                 self._world.was_created(execution.execution_id, execution.request_id, plan, inherits)
                 self._world.was_leased([execution.execution_id], lease.seconds, self._process)
+                if session is not None:
+                    self._world.turns.has_entered(execution, session)
             self._world.note(
                 f"create {execution.execution_id} {inherits!r} {execution.request_id}: {claim.execution_id}"
             )
@@ -293,6 +297,7 @@ class FaultyStore:
                     self._world.was_leased([name], lease.seconds, self._process)
                 if refused is None:
                     self._world.was_committed(part)
+                    self._world.turns.was_committed(part)
             return refusals
 
         return await self._do("append", append)

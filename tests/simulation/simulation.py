@@ -24,14 +24,15 @@ from tests.simulation.clients import Client
 from tests.simulation.naps import NapClient, make_kind
 from tests.simulation.processes import Process, current_process, task_factory
 from tests.simulation.questions import courses, plain
+from tests.simulation.turn_clients import TurnClient
 from tests.simulation.virtual import StandstillError, VirtualLoop
 from tests.simulation.world import TENANT, World, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore
-    from reasond_server.types import Budget
+    from reasond_server.types import Budget, LoggedEvent
     from tests.simulation.assembly import Parts
     from tests.simulation.questions import Course, Question
 
@@ -113,7 +114,9 @@ class Simulation:
         await asyncio.wait(keepers)
         for process in self._processes:
             if not process.is_dead:
+                world.turns.check_rest(process)
                 await process.stop()
+        world.turns.judge_sessions()
         for keeper in keepers:
             if not keeper.cancelled() and keeper.exception() is not None:
                 raise keeper.exception() or AssertionError
@@ -121,13 +124,18 @@ class Simulation:
 
     def _clients(self) -> list[Client]:
         world, chance = self._world, self._world.chance
-        clients = []
-        for _ in range(chance.randint(1, 4)):
+        clients: list[Client] = []
+        if world.seed % 2:
+            for _ in range(chance.randint(1, 2)):
+                session_id = chance.choice(("", world.new_id("s"), world.new_id("s")))
+                sharers = chance.choice((1, 2, 3))
+                clients += [TurnClient(world, self._choose, session_id=session_id) for _ in range(sharers)]
+        for _ in range(chance.randint(0, 1) if clients else chance.randint(1, 4)):
             tag = world.new_id("q")
             request_id = f"r-{tag}" if chance.random() < 0.6 else ""
             sharers = chance.choice((1, 1, 2, 4)) if request_id else 1
             clients += [Client(world, self._choose, tag=tag, request_id=request_id) for _ in range(sharers)]
-        for _ in range(chance.choice((0, 0, 1, 2))):
+        for _ in range(0 if world.seed % 2 else chance.choice((0, 0, 1, 2))):
             tag = world.new_id("q")
             clients += [NapClient(world, self._choose, tag=tag) for _ in range(chance.choice((1, 1, 2)))]
         return clients
@@ -155,6 +163,7 @@ class Simulation:
             lives_until_s = self._loop.time() + chance.expovariate(1 / 120)
             while not process.is_dead:
                 await asyncio.sleep(1.0 + chance.random())
+                world.turns.check_holding(process)
                 if world.happens(world.rates.freeze, "freeze"):
                     await process.freeze(chance.choice((2.0, 12.0, 20.0, 60.0)) * (0.5 + chance.random()))
                 if self._loop.time() > lives_until_s and not world.has_calmed and world.rates.crash:
@@ -208,6 +217,10 @@ class Verdict:
         events = world.log_of(execution_id)
         if [event.sequence for event in events] != list(range(1, len(events) + 1)):
             world.report(f"the log of {execution_id} has a gap: {[event.sequence for event in events]}")
+        self._judge_seen(execution_id, events)
+        if execution_id in world.turns.turns:
+            world.turns.judge(execution_id)
+            return
         bodies = [logged.event for logged in events]
         kinds = [type(body) for body in bodies]
         if kinds and (kinds[0] is not ExecutionStarted or kinds.count(ExecutionStarted) != 1):
@@ -218,6 +231,14 @@ class Verdict:
         steps = [body for body in bodies if isinstance(body, Iteration)]
         if [step.index for step in steps] != list(range(len(steps))):
             world.report(f"the steps of {execution_id} are numbered {[step.index for step in steps]}")
+        result = bodies[-1]
+        if isinstance(result, Result):
+            self._judge_usage(execution_id, steps, result)
+            self._judge_answer(execution_id, steps, result)
+
+    def _judge_seen(self, execution_id: str, events: Sequence[LoggedEvent]) -> None:
+        """Check that clients saw the events that the log has."""
+        world = self._world
         for logged in events:
             seen = world.seen[execution_id].get(logged.sequence)
             there = StreamEvent(
@@ -230,10 +251,6 @@ class Verdict:
                 world.report(f"event {logged.sequence} of {execution_id} was seen as {seen} and is {there}")
         if world.seen[execution_id] and max(world.seen[execution_id]) > len(events):
             world.report(f"{max(world.seen[execution_id])} events of {execution_id} were seen, {len(events)} are kept")
-        result = bodies[-1]
-        if isinstance(result, Result):
-            self._judge_usage(execution_id, steps, result)
-            self._judge_answer(execution_id, steps, result)
 
     def _judge_answer(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
         """Check that a caller that could repeat its request received the answer in the log."""

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors import ModelFailedError, ReasondError, SessionNotFoundError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
@@ -20,9 +20,10 @@ from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
 from tests.simulation.scripted import is_of_list
+from tests.simulation.turn_checks import TurnChecks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
     from datetime import datetime
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.tool import Tool
     from reasond_server.tools.toolbox import KeyedToolbox
-    from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall
+    from reasond_server.types import Execution, LoggedEvent, Session, StreamEvent, ToolCall
     from tests.simulation.processes import Process
     from tests.simulation.questions import Question
     from tests.simulation.virtual import VirtualLoop
@@ -126,6 +127,7 @@ class World:
         self._left_alone: set[str] = set()
         self._tags: dict[str, str] = {}
         self._ids = 0
+        self.turns = TurnChecks(self)
 
     def note(self, what: str) -> None:
         """Add `what` to the trace, by which two runs of one seed are compared."""
@@ -261,6 +263,8 @@ class World:
             self._holders[request_id] = execution_id
         if "reason" in kept:
             self._left_alone.add(execution_id)
+        elif "turn" in kept:
+            self.turns.was_created(execution_id, kept)
         elif "task" in kept:
             self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:
@@ -291,6 +295,27 @@ class World:
     def all_executions(self) -> Sequence[Execution]:
         """Return every stored execution."""
         return at_once(self.store.page(TENANT, ExecutionFilter(), size=1000, before=None))
+
+    def session_of(self, session_id: str) -> Session | None:
+        """Return a stored session; None if there is none."""
+        try:
+            return at_once(self.store.sessions.find(TENANT, session_id))
+        except SessionNotFoundError:
+            return None
+
+    def state_of(self, execution_id: str) -> ExecutionState | None:
+        """Return the state of a stored execution; None if it is gone."""
+        try:
+            return at_once(self.store.find(TENANT, execution_id)).state
+        except ReasondError:
+            return None
+
+    def prolong(self, execution_ids: Iterable[str], until: datetime) -> None:
+        """Record that ended executions are kept as long as their session."""
+        self.expire()
+        for execution_id in execution_ids:
+            if execution_id in self._expiries:
+                self._expiries[execution_id] = max(self._expiries[execution_id], until)
 
     def log_of(self, execution_id: str) -> Sequence[LoggedEvent]:
         """Return the committed entries of a log."""
@@ -365,7 +390,8 @@ class Upstream:
         world, execution_id = self._world, WORKS_ON.get()
         await self._process.point("model called")
         what = self._begin(request, execution_id)
-        events = await _reply_to(request)
+        is_of_turn = execution_id in world.turns.turns
+        events = world.turns.reply(execution_id, request) if is_of_turn else await _reply_to(request)
         await world.latency(world.rates.slowest_model_s)
         world.require_closed(self._process, execution_id, what)
         await self._process.point("model answers")
@@ -385,6 +411,9 @@ class Upstream:
         is_listed = is_of_list(prompt)
         what = f"the call {prompt!r}" if is_listed else f"the call {request_marker(request)} of {tag}"
         world.require_right(self._process, execution_id, what)
+        if execution_id in world.turns.turns:
+            world.note(what)
+            return what
         if is_listed:
             tag = prompt.partition("/")[0]
             earlier = world.is_on_record(f"{marker_of(prompt)} done")
