@@ -2,11 +2,12 @@
 
 Prints a table and writes results/pathological.json beside this file. A real `reasond serve --dev` runs on loopback.
 Each text is sent once as material of 2 MB for bounded_context and once as a query of 100,000 characters for
-chain_of_thought. Meanwhile `/healthz` is called ten times a second over a persistent connection. No check should wait
-more than 200 ms: code that holds the interpreter blocks all callers. `--only WORD` runs the texts whose name contains
-the word and writes nothing. A request ends after 20 s at most.
+chain_of_thought. Meanwhile a process of its own calls `/healthz` ten times a second over a persistent connection. No
+check should wait more than 200 ms: code that holds the interpreter blocks all callers. `--only WORD` runs the texts
+whose name contains the word and writes nothing. A request ends after 20 s at most.
 
-Run it on an idle machine: the line "none" shows how long checks wait without a request.
+The same process checks a second server, which is idle: what its checks wait is the wait for a processor, which other
+work on the machine causes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ from benchmarks.machine import circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from multiprocessing.connection import Connection
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "pathological.json"
 PACKAGES: Final = ("reasond-server", "pydantic", "pydantic-core", "uvicorn", "httptools")
@@ -86,7 +90,10 @@ UNITS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One request: its outcome, its seconds, and the milliseconds of the checks during it."""
+    """One request: its outcome, its seconds, and the milliseconds of the checks during it.
+
+    `idle_longest_ms` is the longest check of the idle server meanwhile.
+    """
 
     text: str
     sent_as: str
@@ -95,6 +102,7 @@ class Measure:
     checks: int
     median_ms: float
     longest_ms: float
+    idle_longest_ms: float
 
     @property
     def is_met(self) -> bool:
@@ -120,7 +128,7 @@ def bodies_of(unit: str, token: str) -> dict[str, bytes]:
 
 
 async def check_until(is_over: asyncio.Event, client: httpx.AsyncClient) -> list[float]:
-    """Return the milliseconds of the health checks, one every 100 ms, until `is_over`."""
+    """Return the milliseconds of the health checks of one server, one every 100 ms, until `is_over`."""
     found: list[float] = []
     while not is_over.is_set() or not found:
         begun = time.perf_counter()
@@ -128,38 +136,54 @@ async def check_until(is_over: asyncio.Event, client: httpx.AsyncClient) -> list
         took_s = time.perf_counter() - begun
         found.append(took_s * 1000)
         await asyncio.sleep(max(0.0, EVERY_S - took_s))
-    return found
+    return sorted(found)
 
 
-async def send(client: httpx.AsyncClient, body: bytes) -> str:
+async def check_both(addresses: tuple[str, str], told: Connection) -> list[list[float]]:
+    """Connect to both servers, say so, and check them until something can be read from `told`."""
+    async with (
+        httpx.AsyncClient(base_url=addresses[0], timeout=60, trust_env=False) as busy,
+        httpx.AsyncClient(base_url=addresses[1], timeout=60, trust_env=False) as idle,
+    ):
+        for client in (busy, idle):
+            await client.get("/healthz")
+        is_over = asyncio.Event()
+        asyncio.get_running_loop().add_reader(told.fileno(), is_over.set)
+        told.send("connected")
+        return list(await asyncio.gather(check_until(is_over, busy), check_until(is_over, idle)))
+
+
+def probe(addresses: tuple[str, str], told: Connection) -> None:
+    """Work as the process of the health checks: begin when told, and send what was found when told again."""
+    while told.recv():
+        told.send(asyncio.run(check_both(addresses, told)))
+        told.recv()
+
+
+def send(address: str, body: bytes) -> str:
     """Send one request; return its outcome."""
     try:
-        async with asyncio.timeout(REQUEST_S):
-            answer = await client.post("/api/v1/jsonrpc", content=body, headers={"content-type": "application/json"})
-    except TimeoutError:
+        with httpx.Client(base_url=address, timeout=REQUEST_S, trust_env=False) as client:
+            answer = client.post("/api/v1/jsonrpc", content=body, headers={"content-type": "application/json"})
+    except httpx.TimeoutException:
         return "left"
     content = answer.json()
     return "result" if "result" in content else str(content["error"]["data"]["reason"])
 
 
-async def measure(address: str, text: str, sent_as: str, body: bytes | None) -> Measure:
-    """Send `body`, or nothing for a while, and make health checks meanwhile."""
-    async with (
-        httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as health,
-        httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as client,
-    ):
-        await health.get("/healthz")
-        is_over = asyncio.Event()
-        checking = asyncio.create_task(check_until(is_over, health))
-        begun = time.perf_counter()
-        if body is None:
-            await asyncio.sleep(QUIET_S)
-            ended = ""
-        else:
-            ended = await send(client, body)
-        seconds = time.perf_counter() - begun
-        is_over.set()
-        found = sorted(await checking)
+def measure(address: str, prober: Connection, text: str, sent_as: str, body: bytes | None) -> Measure:
+    """Send `body`, or nothing for a while, while `prober` makes health checks."""
+    prober.send(True)
+    prober.recv()
+    begun = time.perf_counter()
+    if body is None:
+        time.sleep(QUIET_S)
+        ended = ""
+    else:
+        ended = send(address, body)
+    seconds = time.perf_counter() - begun
+    prober.send(False)
+    found, idle = prober.recv()
     return Measure(
         text=text,
         sent_as=sent_as,
@@ -168,6 +192,7 @@ async def measure(address: str, text: str, sent_as: str, body: bytes | None) -> 
         checks=len(found),
         median_ms=round(found[len(found) // 2], 1),
         longest_ms=round(found[-1], 1),
+        idle_longest_ms=round(idle[-1], 1),
     )
 
 
@@ -175,7 +200,7 @@ def line_of(one: Measure) -> str:
     """Return a line of the table."""
     return (
         f"{one.text:<26} {one.sent_as:<9} {one.ended:<20} {one.seconds:>7.2f} {one.checks:>6} {one.median_ms:>8.1f} "
-        f"{one.longest_ms:>8.1f}  {'met' if one.is_met else 'MISSED'}"
+        f"{one.longest_ms:>8.1f} {one.idle_longest_ms:>6.1f}  {'met' if one.is_met else 'MISSED'}"
     )
 
 
@@ -184,22 +209,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="run the texts whose name holds this word; writes no results")
     chosen = parser.parse_args()
-    print(f"{'text':<26} {'as':<9} {'ended':<20} {'s':>7} {'checks':>6} {'p50 ms':>8} {'longest':>8}", flush=True)
+    print(
+        f"{'text':<26} {'as':<9} {'ended':<20} {'s':>7} {'checks':>6} {'p50 ms':>8} {'longest':>8} {'idle':>6}",
+        flush=True,
+    )
     measures: list[Measure] = []
-    with server() as (_, addresses):
-        address = f"http://{addresses['http'].removeprefix('http://')}"
-        measures.append(asyncio.run(measure(address, NONE, "", None)))
-        print(line_of(measures[-1]), flush=True)
-        for text, unit in UNITS.items():
-            if chosen.only not in text:
-                continue
-            for sent_as, body in bodies_of(unit, addresses["token"]).items():
-                measures.append(asyncio.run(measure(address, text, sent_as, body)))
-                print(line_of(measures[-1]), flush=True)
+    load_before = os.getloadavg()[0]
+    with server() as (_, addresses), server() as (_, idle):
+        address, other = (f"http://{one['http'].removeprefix('http://')}" for one in (addresses, idle))
+        prober, told = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=probe, args=((address, other), told))
+        process.start()
+        told.close()
+        try:
+            measures.append(measure(address, prober, NONE, "", None))
+            print(line_of(measures[-1]), flush=True)
+            for text, unit in UNITS.items():
+                if chosen.only not in text:
+                    continue
+                for sent_as, body in bodies_of(unit, addresses["token"]).items():
+                    measures.append(measure(address, prober, text, sent_as, body))
+                    print(line_of(measures[-1]), flush=True)
+            prober.send(False)
+        finally:
+            prober.close()
+            process.join(QUIET_S)
+            process.kill()
     missed = [one for one in measures if not one.is_met]
     print(f"{len(missed)} of {len(measures)} missed the bound of {BOUND_MS:g} ms")
     if not chosen.only:
-        report = {"circumstances": circumstances(PACKAGES), "measures": [asdict(one) for one in measures]}
+        report = {
+            "circumstances": circumstances(PACKAGES),
+            "bound_ms": BOUND_MS,
+            "load_before": round(load_before, 1),
+            "load_after": round(os.getloadavg()[0], 1),
+            "measures": [asdict(one) for one in measures],
+        }
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """Run the checks of the project, stage by stage, and print the total of all tests at the end.
 
 `make test` runs all stages; `make check` is `--fast`, which skips the slow ones: real programs, snippets, wheels and
-coverage. The stages of a lane run in order, and the lanes run in parallel, because most stages use one processor. A
-failed stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
+coverage. The stages of a lane run in order, and the lanes run in parallel, because some stages use one processor and
+some wait. A failed stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
 """
 
 from __future__ import annotations

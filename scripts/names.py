@@ -33,7 +33,6 @@ SHARED_MODULES: dict[str, str] = {
     "errors": "the exception tree, in the server and in the client",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
-    "service": "the entry point of a kind of work; each kind has one",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
     "turns": "turns, in every layer: their values, their settings, their service, the calls and commands of clients",
 }

@@ -18,6 +18,7 @@ from scripts.telemetry_figures import telemetry_cost_lines
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_WORST = 5
 PATH = Path("docs") / "performance.md"
 RESULTS = Path("benchmarks") / "results"
 Report = dict[str, Any]
@@ -205,6 +206,32 @@ def slow_readers_lines(report: Report) -> list[str]:
     ]
 
 
+def pathological_lines(report: Report) -> list[str]:
+    """Return the section about health checks beside texts that are hard to read."""
+    measures = [one for one in report["measures"] if one["sent_as"]]
+    worst = sorted(measures, key=lambda one: -one["longest_ms"])[:_WORST]
+    missed = sum(one["longest_ms"] > report["bound_ms"] for one in measures)
+    rows = [
+        [
+            cell(one["text"]),
+            one["sent_as"],
+            *(f"{one[name]:.0f}" for name in ("median_ms", "longest_ms", "idle_longest_ms")),
+        ]
+        for one in worst
+    ]
+    return [
+        "## Health checks beside hard texts",
+        "",
+        "`python -m benchmarks.pathological`: one request with each of 41 texts that are hard to read, as 2 MB of",
+        "material and as a query of 100,000 characters, while another process asks `/healthz` ten times a second. The",
+        "last column is an idle server that the same process asks meanwhile: it waits only for a processor. The load",
+        f"of the machine went from {report['load_before']:.1f} to {report['load_after']:.1f}. {circumstances(report)}",
+        f"{missed} of {len(measures)} requests missed the bound of {report['bound_ms']:g} ms; the slowest:",
+        "",
+        *table(["text", "sent as", "checks, ms, p50", "longest", "longest of the idle server"], rows),
+    ]
+
+
 def _goals(report: Report) -> list[str]:
     """Return the goals below a table; nothing if the results are older than the goals."""
     return ["", *goal_lines(report["goals"])] if "goals" in report else []
@@ -257,6 +284,7 @@ def make_page(reports: Mapping[str, Report]) -> str:
         streams_lines(reports["streams"]),
         slow_readers_lines(reports["slow_readers"]),
         *(lines(reports[name], circumstances(reports[name])) for name, lines in COMPARED.items() if name in reports),
+        *([pathological_lines(reports["pathological"])] if "pathological" in reports else []),
         startup_lines(reports["startup"]),
         elsewhere_lines(),
     ]
@@ -267,7 +295,7 @@ def make_page(reports: Mapping[str, Report]) -> str:
 def main() -> int:
     """Write the page, or with --check compare it."""
     names = ["adapter", "deltas", "log_cost", "streams", "slow_readers", "startup"]
-    names += [name for name in COMPARED if (ROOT / RESULTS / f"{name}.json").exists()]
+    names += [name for name in ("pathological", *COMPARED) if (ROOT / RESULTS / f"{name}.json").exists()]
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     return write_or_check({PATH: make_page(reports)}, description=__doc__ or "")
 

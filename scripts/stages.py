@@ -131,27 +131,25 @@ def preparation(*, fast: bool) -> Lane:
 
 
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
-    """Return the lanes that run in parallel: one for stages with one processor, one for the tests, which use all."""
+    """Return the lanes that run in parallel: one whose stages compute, and one whose stages also wait.
+
+    The second one waits half of its time, for processes that start, end or are stopped, and for packages to install.
+    """
     quick, slow = folders(root)
     cores = min(4, os.cpu_count() or 1)
     workers = ("-n", str(cores))
     first = static_stages(root)
     if fast:
         return [first, [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
-    alone = [
-        *first,
-        pytest_stage("snippets", "tests/docs", with_coverage=False),
-        pytest_stage("wheels", "tests/packaging", with_coverage=False),
-    ]
-    # Coverage adds three quarters of the processor time, and the fast tests alone reach its limits. The slow ones wait
-    # half of their time: for processes that start, end or are stopped.
-    tested = [
-        pytest_stage("fast tests", *workers, *quick, with_coverage=True),
-        *coverage_stages(),
+    # Coverage doubles the processor time, and the quick ones of the fast tests alone reach its limits.
+    computing = [*first, pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()]
+    waiting = [
         pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False),
+        pytest_stage("wheels", "tests/packaging", with_coverage=False),
+        pytest_stage("snippets", "tests/docs", with_coverage=False),
         pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False),
     ]
-    return [alone, tested]
+    return [computing, waiting]
 
 
 def stages(root: Path, *, fast: bool) -> list[Stage]:

@@ -268,8 +268,6 @@ class Server:
             write_timeout_s=server.write_timeout_s,
             observer=self._measuring.observer,
         )
-        if core.turns is None:
-            return (reasoning, serve_agents(agents))
         turns = serve_turns(
             core.turns,
             max_send_bytes=GrpcOptions.of(server).max_send_bytes,

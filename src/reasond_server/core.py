@@ -10,16 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.clock import Clock
+from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
+from reasond_server.turn_policies import context_of, policy_of
+from reasond_server.turns.turn_service import TurnService
+from reasond_server.turns.turn_work import TurnKind
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
@@ -32,12 +37,12 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
-    from reasond_server.turns.service import TurnService
+    from reasond_server.types import Execution, Principal
 
 
 def system_clock() -> Clock:
     """Return the real clock and random ids of 32 hexadecimal digits."""
-    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
+    return Clock(now=partial(datetime.now, UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class Core:
     runner: Runner
     registry: StrategyRegistry
     tools: Tools
-    turns: TurnService | None = None
+    turns: TurnService
 
 
 def registry_of(settings: Settings) -> StrategyRegistry:
@@ -133,12 +138,13 @@ def assemble(
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools)
     runner = Runner(
         store=store,
         model=model,
         clock=clock,
         limits=_limits(settings),
-        kinds=[kind],
+        kinds=[kind, turn_kind],
         account_of=partial(audited_account, limits),
         carry_over=limits.carry_over,
         observer=observer,
@@ -162,4 +168,48 @@ def assemble(
         ),
         limits=limits,
     )
-    return Core(reasoning=reasoning, directory=directory, runner=runner, registry=registry, tools=tools)
+    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
+    return Core(reasoning=reasoning, turns=turns, directory=directory, runner=runner, registry=registry, tools=tools)
+
+
+def _turn_kind(settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools) -> TurnKind:
+    return TurnKind(
+        clock=clock,
+        store=store,
+        tools=tools,
+        policy=policy_of(settings.turns),
+        context=context_of(settings.turns.context),
+    )
+
+
+def _assemble_turns(
+    settings: Settings,
+    kind: TurnKind,
+    *,
+    store: ExecutionStore,
+    runner: Runner,
+    clock: Clock,
+    tools: Tools,
+    limits: CallerLimits,
+) -> TurnService:
+    follower = Follower(
+        store=store,
+        runner=runner,
+        clock=clock,
+        heartbeat_interval_s=settings.server.heartbeat_interval_s,
+        flush_interval_s=settings.server.delta_flush_ms / 1000,
+    )
+    return TurnService(
+        store=store,
+        runner=runner,
+        desk=ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind.kind, require_use=_allow_use),
+        kind=kind,
+        policy=kind.policy,
+        clock=clock,
+        tool_names=lambda: tools.names,
+        limits=limits,
+    )
+
+
+def _allow_use(_caller: Principal, _execution: Execution) -> None:
+    """Allow every caller of the service to use its own turns."""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json, to_json
 
 from reasond_server.access import audit
-from reasond_server.access.permissions import require_strategy
 from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
+from reasond_server.logs.contract import build_not_found_error
 from reasond_server.logs.store import ExecutionFilter
 from reasond_server.telemetry.scope import note_execution
 from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.runs.following import Follower
@@ -53,19 +53,29 @@ class ExecutionPage:
 class ExecutionDesk:
     """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    The permissions to read and to list apply to all strategies. A caller with permission for some strategies only can
-    follow, cancel and delete only their executions.
+    It finds executions of one `kind` of work only; an empty one stands for every kind. The permissions to read and to
+    list apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
 
     The audit log records what is found and refused.
     """
 
-    def __init__(self, *, store: ExecutionStore, runner: Runner, follower: Follower) -> None:
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        follower: Follower,
+        kind: str,
+        require_use: Callable[[Principal, Execution], None],
+    ) -> None:
+        self.kind = kind
+        self._require_use = require_use
         self._store = store
         self._runner = runner
         self._follower = follower
 
     async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
-        """Return the execution with its log so far. Raises as `resume`, but checks no permission for the strategy."""
+        """Return the execution with its log so far. Raises as `resume`, but does not check its use."""
         execution = await self._find(caller, execution_id)
         return ExecutionLog(execution=execution, events=await self._read_events(execution))
 
@@ -85,7 +95,7 @@ class ExecutionDesk:
 
         Raises:
             ExecutionNotFoundError: this caller has no such execution.
-            PermissionMissingError: the caller may not use its strategy.
+            PermissionMissingError: the caller may not use it.
             CursorExpiredError: its log is no longer kept.
             InvalidRequestError: `after_sequence` is beyond the end of the log.
         """
@@ -124,6 +134,7 @@ class ExecutionDesk:
         *,
         strategy: str = "",
         finish_reason: FinishReason | None = None,
+        session_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> ExecutionPage:
@@ -136,7 +147,7 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
+        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self.kind, session_id=session_id)
         before = _place_of(page_token, wanted) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -149,17 +160,22 @@ class ExecutionDesk:
         await self._store.delete(caller.tenant, execution_id)
 
     async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
-        """Return the caller's execution; with `is_used`, refuse it if the caller may not use its strategy."""
+        """Return the caller's execution of this kind; with `is_used`, refuse it if the caller may not use it."""
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
-            if is_used:
-                require_strategy(caller, execution.strategy)
+            self._require_access(caller, execution, is_used=is_used)
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
         note_concerned(execution_id)
         return execution
+
+    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool) -> None:
+        if self.kind and execution.kind != self.kind:
+            raise build_not_found_error(execution.execution_id)
+        if is_used:
+            self._require_use(caller, execution)
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
         """Return the events of the log; of a damaged log, the events before the damage and the last one."""
@@ -224,8 +240,14 @@ def note_concerned(execution_id: str) -> None:
 
 def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
     """Return the token of the page that begins after `execution`."""
-    place = [execution.create_time.timestamp(), execution.execution_id, wanted.strategy, wanted.finish_reason]
+    place = [execution.create_time.timestamp(), execution.execution_id, *_filters_of(wanted)]
     return base64.urlsafe_b64encode(to_json(place)).decode()
+
+
+def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
+    """Return the filters in a token; servers of the release before know only the first two."""
+    filters = (wanted.strategy, wanted.finish_reason)
+    return (*filters, wanted.session_id) if wanted.session_id else filters
 
 
 def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
@@ -236,9 +258,7 @@ def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
     """
     try:
         match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(execution_id), strategy, finish_reason] if (
-                strategy == wanted.strategy and finish_reason == wanted.finish_reason
-            ):
+            case [float(time), str(execution_id), *filters] if filters == [*_filters_of(wanted)]:
                 return time, execution_id
     except (ValueError, binascii.Error):
         pass

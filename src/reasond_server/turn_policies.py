@@ -1,13 +1,15 @@
-"""Settings become the policy of turns; the package `turns` itself gets plain values."""
+"""Settings become the policy of turns, and how their prompts show results; `turns` itself gets plain values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnPolicy
 
 if TYPE_CHECKING:
     from reasond_server.config import TurnsSettings
+    from reasond_server.config.turns import TurnContextSettings
 
 
 def policy_of(settings: TurnsSettings) -> TurnPolicy:
@@ -34,4 +36,16 @@ def policy_of(settings: TurnsSettings) -> TurnPolicy:
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         synthesis=Synthesis(settings.context.synthesis),
+    )
+
+
+def context_of(settings: TurnContextSettings) -> ContextSettings:
+    """Return how prompts show results, as [turns.context] says."""
+    return ContextSettings(
+        preview_above_tokens=settings.preview_above_tokens,
+        preview_tokens=settings.preview_tokens,
+        error_tokens=settings.error_tokens,
+        clear_at_least_tokens=settings.clear_at_least_tokens,
+        keep_recent=settings.keep_recent,
+        history_share=settings.history_share,
     )

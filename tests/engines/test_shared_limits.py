@@ -69,7 +69,7 @@ async def test_a_request_takes_as_many_round_trips_as_documented(
 async def test_two_servers_admit_together_no_request_more_than_the_limit(
     redis: Redis, redis_server: RedisServer
 ) -> None:
-    other = Redis.from_url(redis_server.url)
+    other = Redis.from_url(redis_server.url, socket_timeout=120, socket_connect_timeout=120)
     servers = [admitting("redis", client, per_minute=50, per_hour=30) for client in (redis, other)]
     tries = (passes_admission(servers[number % 2], "alice", "") for number in range(100))
     assert (await asyncio.gather(*tries)).count(True) == 30

@@ -45,7 +45,7 @@ async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_relea
 async def test_the_place_of_a_server_that_died_is_free_soon_and_that_of_one_that_lives_is_not(
     redis: Redis, redis_server: RedisServer
 ) -> None:
-    other = Redis.from_url(redis_server.url)
+    other = Redis.from_url(redis_server.url, socket_timeout=120, socket_connect_timeout=120)
     dead, alive = (RedisSlots(redis=client, most=1, lease_s=1.0) for client in (other, redis))
     assert await dead.take("bob", "lost")
     assert await alive.take("alice", "run")

@@ -176,7 +176,7 @@ async def test_callers_do_not_share_a_budget(ledger: TokenLedger) -> None:
 
 
 async def test_two_servers_share_one_budget(redis: Redis, redis_server: RedisServer) -> None:
-    other = Redis.from_url(redis_server.url)
+    other = Redis.from_url(redis_server.url, socket_timeout=120, socket_connect_timeout=120)
     one, two = (RedisTokenLedger(redis=client, limits=LIMITS) for client in (redis, other))
     reservation = await one.reserve("alice", least=1, most=100)
     await refusal(two, 1 + LIMITS.buckets[0][0] // 2)

@@ -8,15 +8,36 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-COMMAND = str(Path(sys.executable).with_name("reasond"))
+SERVER = """
+import os, sys
+import reasond_server.app, reasond_server.cli.serving, reasond_server.cli.starting
+from importlib.metadata import entry_points
+from reasond_server.cli import main
+
+for group in ("reasond.strategies", "reasond.tools"):
+    for point in entry_points(group=group):
+        point.load()
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.chdir(line.removesuffix("\\n"))
+        for number, name in enumerate((os.devnull, "stdout", "stderr")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
+        sys.argv = ["reasond", "serve", "--config", "config.toml", "--ready-file", "ready.json"]
+        sys.exit(main())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Reads folders and runs `reasond serve` in each, in a process of its own; the modules are imported once for all."""
+
 GOOD_KEY = "a-key-of-this-test-that-nobody-guesses-71f0"
 PASSWORD = "hunter2-and-some-more"
 KEYS = 'keys = [{ id = "main", secret_env = "THE_KEY" }]'
@@ -159,9 +180,31 @@ def ports() -> Iterator[tuple[int, int]]:
         yield taken[0].getsockname()[1], taken[1].getsockname()[1]
 
 
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[Path], int]]:
+    """Return a function that runs `reasond serve` in a folder and returns its exit code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env={"PATH": os.environ["PATH"], "THE_KEY": GOOD_KEY},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def run(folder: Path) -> int:
+            stdin.write(f"{folder}\n")
+            stdin.flush()
+            return int(stdout.readline())
+
+        yield run
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_out(
-    name: str, tmp_path: Path, ports: tuple[int, int]
+    name: str, tmp_path: Path, ports: tuple[int, int], serve: Callable[[Path], int]
 ) -> None:
     case = REFUSED[name]
     host = "0.0.0.0" if "everybody" in name else "127.0.0.1"
@@ -169,21 +212,13 @@ def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_o
     text = f"[server]\n{addresses}\n{case.server}\n[auth]\n{case.auth}\n[store]\n{case.store}\n{case.more}\n"
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
     (tmp_path / "bad.pem").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", encoding="ascii")
-    ended = subprocess.run(
-        [COMMAND, "serve", "--config", "config.toml", "--ready-file", "ready.json"],
-        env={"PATH": os.environ["PATH"], "THE_KEY": GOOD_KEY},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
 
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert ended.stderr.startswith("error: ")
-    assert [part for part in case.says if part not in ended.stderr] == []
-    assert "Cannot listen" not in ended.stderr
+    assert serve(tmp_path) == 2
+    told = (tmp_path / "stderr").read_text("utf-8")
+    assert (tmp_path / "stdout").read_text("utf-8") == ""
+    assert told.startswith("error: ")
+    assert [part for part in case.says if part not in told] == []
+    assert "Cannot listen" not in told
     for word in ("Traceback", "reasond is ready", PASSWORD, GOOD_KEY, "abab"):
-        assert word not in ended.stderr
+        assert word not in told
     assert not (tmp_path / "ready.json").exists()

@@ -1,7 +1,7 @@
 """The strategy in `examples/` as a third-party package: it installs, is found, serves, and fails well.
 
 Its environment is clean except for the third-party dependencies, which it shares with the environment of the tests, so
-that only the build backend is downloaded.
+that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
+from tests.packaging.test_wheels import BUILD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,10 +58,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheels of the client, the server and the example."""
     folder, home = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("example")
     for project in (ROOT / "clients" / "python", ROOT, EXAMPLE):
-        succeed(sys.executable, "-m", "build", "--wheel", "--outdir", folder, project)
-    venv.create(home, with_pip=True)
+        succeed(*BUILD, "--outdir", folder, project)
+    venv.create(home)
     python = home / "bin" / "python"
-    succeed(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *folder.glob("*.whl"))
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    succeed(*pip, "install", "-q", "--no-compile", "--no-index", "--no-deps", *folder.glob("*.whl"))
     packages = Path(succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # Found after its own packages. Editable installs are not found: they are .pth files of the other environment.
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")

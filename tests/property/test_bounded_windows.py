@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def work(
     return model.requests, asyncio.run(events())
 
 
+@pytest.mark.slow
 @SLOW
 @given(
     query=texts(most=20_000).filter(bool),
@@ -144,6 +146,7 @@ def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) 
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
 
 
+@pytest.mark.slow
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     query=st.lists(st.tuples(UNITS, st.integers(1, 400)), min_size=1, max_size=4),
@@ -170,6 +173,7 @@ def test_the_largest_query_and_material_keep_to_any_legal_configuration(
     assert all(isinstance(one, BoundedContextStep) and one.window_tokens <= config.chunk_size for one in details)
 
 
+@pytest.mark.slow
 @SLOW
 @given(query=texts(most=20_000).filter(bool), material=texts(most=20_000), config=CONFIGS, counter=COUNTERS)
 def test_every_character_is_shown_exactly_once(
@@ -195,6 +199,7 @@ def test_every_character_is_shown_exactly_once(
     assert plain(query) in wholes
 
 
+@pytest.mark.slow
 @SLOW
 @given(material=texts(most=20_000), config=CONFIGS, replies=st.lists(REPLIES, min_size=1, max_size=3))
 def test_the_number_of_calls_is_linear_in_the_material(

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import StreamEvent
+
+pytestmark = pytest.mark.slow
 
 ANN = Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
 STEPS = 3

@@ -119,6 +119,34 @@ def test_a_part_of_a_neutralised_text_holds_no_control_token_either(start: int, 
 def test_a_text_is_neutralised_in_pieces_as_it_is_in_one(parts: list[str], piece: int) -> None:
     text = "".join(parts)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tags, "_PIECE", piece)
+        patched.setattr(tags, "PIECE_CHARACTERS", piece)
         in_pieces = neutralize(text)
     assert in_pieces == tags._neutralize_piece(text)
+
+
+@given(
+    st.lists(
+        PARTS
+        | st.sampled_from(
+            [
+                "&lt;",
+                "&LT;",
+                "&gt;",
+                "&GT;",
+                "&#91;",
+                "&#91;INST]",
+                "&lt;answer",
+                "&lt;/SYS>>",
+                "&lt;|im_end|>",
+                "&amp;",
+            ]
+        )
+    ),
+    st.integers(min_value=1, max_value=9),
+)
+def test_a_text_is_restored_in_pieces_as_it_is_in_one(parts: list[str], piece: int) -> None:
+    text = "".join(parts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tags, "PIECE_CHARACTERS", piece)
+        in_pieces = restore(text)
+    assert in_pieces == restore(text)

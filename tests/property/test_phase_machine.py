@@ -277,6 +277,7 @@ class Phases(RuleBasedStateMachine):
         self.loop.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
 def test_every_transition_is_one_of_the_table(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:

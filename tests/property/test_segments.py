@@ -21,6 +21,7 @@ PARTS = st.sampled_from([
 TEXTS = st.lists(PARTS | st.text(max_size=8), max_size=80).map("".join)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counter", [WordPieceCounter(), ByteCounter()])
 @given(text=TEXTS, limit=st.integers(4, 120))
 def test_every_character_is_in_exactly_one_segment_within_the_limit(

@@ -82,4 +82,6 @@ def assemble(
         clock=clock,
         policy=Policy(default_strategy="listed"),
     )
+    # The same clients read both kinds of work.
+    service.desk.kind = ""
     return Parts(runner=runner, service=service, napping=napping)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Lease,
         Recovery,
         Renewal,
+        SessionClaim,
     )
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.runs.run import Run
@@ -232,6 +233,7 @@ class FaultyStore:
     is_shared = True
 
     def __init__(self, inner: ExecutionStore, process: Process) -> None:
+        self.sessions = inner.sessions
         self._inner = inner
         self._process = process
         self._world = process.world
@@ -245,11 +247,22 @@ class FaultyStore:
         """See ExecutionStore."""
         return await self._do("read_checkpoint", self._inner.read_checkpoint, tenant, execution_id)
 
-    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
         """See ExecutionStore."""
 
         async def create() -> Claim:
-            claim = await self._inner.create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
+            claim = await self._inner.create(
+                execution, digest=digest, plan=plan, lease=lease, inherits=inherits, session=session
+            )
             if claim.execution_id == execution.execution_id:
                 self._world.was_created(execution.execution_id, execution.request_id, plan, inherits)
                 self._world.was_leased([execution.execution_id], lease.seconds, self._process)
@@ -343,11 +356,13 @@ class FaultyStore:
 
         return await self._do("recover", recover)
 
-    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+    async def wake(
+        self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
+    ) -> Recovery | None:
         """See ExecutionStore."""
 
         async def wake() -> Recovery | None:
-            found = await self._inner.wake(lease, tenant, execution_id)
+            found = await self._inner.wake(lease, tenant, execution_id, event=event)
             if found is not None:
                 self._world.happened["woken by a call"] += 1
                 self._world.was_leased([execution_id], lease.seconds, self._process)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.logs.store import Append
     from reasond_server.reasoning.service import ExecutionView
+    from reasond_server.tools.tool import Tool
     from reasond_server.tools.toolbox import KeyedToolbox
     from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall
     from tests.simulation.processes import Process
@@ -414,9 +415,11 @@ class Tools:
         self._world = world
         self._process = process
 
-    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
+    def open_toolbox(
+        self, *, max_calls: int | None, execution_id: str = "", also: Sequence[Tool] = (), keeps_whole: bool = False
+    ) -> KeyedToolbox:
         """Return this object: calls are not counted per run here."""
-        del max_calls, execution_id
+        del max_calls, execution_id, also, keeps_whole
         return self
 
     @property

@@ -15,6 +15,7 @@ from reasond_server.types import FinishReason
 from tests.stores.creations import CreationChecks
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, first_event, step
+from tests.stores.sessions import SessionChecks
 from tests.stores.suspensions import SuspensionChecks
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class ExecutionStoreConformance:
         "frees_the_request_id_of_what_is_past",
         *CreationChecks.CHECKS,
         *SuspensionChecks.CHECKS,
+        *SessionChecks.CHECKS,
     )
 
     def __init__(
@@ -90,6 +92,7 @@ class ExecutionStoreConformance:
         self._others = (
             CreationChecks(store, pass_time=pass_time, tenant=self._tenant),
             SuspensionChecks(store, pass_time=pass_time, tenant=self._tenant),
+            SessionChecks(store, pass_time=pass_time, tenant=self._tenant),
         )
 
     async def check(self, name: str) -> None:

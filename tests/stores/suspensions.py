@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError
 from reasond_server.logs.store import Change, Creation, ExecutionFilter, Lease, LeaseLostError, Record
-from reasond_server.types import ExecutionState, FinishReason
-from tests.stores.expectations import expect_refusal, nothing, raises, same
+from reasond_server.types import ExecutionState, FinishReason, LoggedEvent
+from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class SuspensionChecks:
         "keeps_what_is_suspended_until_it_ends",
         "makes_a_log_that_is_suspended",
         "tells_kinds_apart",
+        "wakes_with_an_event",
+        "lets_one_of_many_events_wake",
+        "wakes_with_the_next_event_only",
+        "recovers_what_an_event_woke",
+        "tells_a_due_time_from_a_call",
     )
 
     def __init__(self, store: ExecutionStore, *, pass_time: Callable[[float], Awaitable[None]], tenant: str) -> None:
@@ -240,6 +245,72 @@ class SuspensionChecks:
         found = await self._wake(turn)
         same(found and found.execution.kind, "turn")
 
+    async def wakes_with_an_event(self) -> None:
+        """The event that wakes an execution is in the log and in the recovery, and its writer continues after it."""
+        log = await self._suspend_log(wake_time=START + timedelta(seconds=_WAIT_S))
+        heard: asyncio.Queue[Change] = asyncio.Queue()
+        with self._store.watch(log.name[1], heard.put_nowait):
+            found = await self._wake(log, event=_event(3, "go on"))
+            same(await heard.get(), Change.GREW)
+        if found is None:
+            raise StoreContractError("the event woke nothing")
+        same((found.version, found.fence, found.was_suspended, found.has_waking_event), (4, 2, True, True))
+        same([event.event for event in found.events], [first_event(), step(), step("go on")])
+        same([record.key for record in found.records], ["k"])
+        same((found.execution.last_sequence, found.execution.wake_time, found.is_due), (3, None, False))
+        same(await self._store.find(*log.name), found.execution)
+        log.go_on(found)
+        nothing(await log.write(step("after"), log.result()))
+        same([event.sequence for event in await self._store.read(*log.name)], [1, 2, 3, 4, 5])
+
+    async def lets_one_of_many_events_wake(self) -> None:
+        """Of many events for the same place in a log one wakes it, again and again; the others leave no trace."""
+        log = await self._suspend_log()
+        for _ in range(5):
+            sequence = log.execution.last_sequence + 1
+            events = [_event(sequence, str(number)) for number in range(_WAKERS)]
+            outcomes = await asyncio.gather(*(self._wake(log, event=event) for event in events))
+            woken = [(event, one) for event, one in zip(events, outcomes, strict=True) if one is not None]
+            same(len(woken), 1)
+            event, found = woken[0]
+            same((await self._store.read(*log.name))[-1], event)
+            log.go_on(found)
+            nothing(await log.suspend(step()))
+
+    async def wakes_with_the_next_event_only(self) -> None:
+        """An event of another place in the log, or for an execution that is not suspended, changes nothing."""
+        log, running = await self._suspend_log(), await self._begin_log()
+        for sequence in (1, 2, 4):
+            nothing(await self._wake(log, event=_event(sequence)))
+        nothing(await self._wake(running, event=_event(2)))
+        same(await self._store.find(*log.name), log.execution)
+        same([event.sequence for event in await self._store.read(*log.name)], [1, 2])
+        same([event.sequence for event in await self._store.read(*running.name)], [1])
+        same((await self._wake(log, event=_event(3))) is None, False)
+        nothing(await self._wake(log, event=_event(4)))
+        await self._store.delete(*running.name)
+        await raises(ExecutionNotFoundError, self._wake(running, event=_event(2)))
+
+    async def recovers_what_an_event_woke(self) -> None:
+        """If its process dies, or the answer was lost, the log with the event is recovered."""
+        log = await self._suspend_log(plan='{"p":1}')
+        same((await self._wake(log, event=_event(3))) is None, False)
+        await self._let_pass(LEASE_S + 1)
+        (found,) = await self._recover(owner="three")
+        same((found.fence, found.version, found.was_suspended, found.has_waking_event), (3, 4, False, False))
+        same(([event.sequence for event in found.events], found.plan), ([1, 2, 3], '{"p":1}'))
+
+    async def tells_a_due_time_from_a_call(self) -> None:
+        """A recovery says whether the wake time had come; a call and a cancellation are something else."""
+        due, called = [await self._suspend_log(wake_time=START + timedelta(seconds=_WAIT_S)) for _ in range(2)]
+        cancelled = await self._suspend_log(wake_time=START + timedelta(seconds=_LONG_S))
+        await self._store.request_cancel(*cancelled.name)
+        await self._let_pass(_WAIT_S)
+        woken = await self._wake(called)
+        same(woken and (woken.was_suspended, woken.is_due), (True, False))
+        found = {one.execution.execution_id: one.is_due for one in await self._recover()}
+        same(found, {due.name[1]: True, cancelled.name[1]: False})
+
     def _log(self, *, request_id: str = "") -> HandWrittenLog:
         return HandWrittenLog.new(self._store, tenant=self._tenant, request_id=request_id)
 
@@ -256,8 +327,10 @@ class SuspensionChecks:
         nothing(await log.suspend(Record(key="k", body="{}"), step(), wake_time=wake_time))
         return log
 
-    async def _wake(self, log: HandWrittenLog, *, owner: str = "two") -> Recovery | None:
-        return await self._store.wake(Lease(owner=owner, seconds=LEASE_S), *log.name)
+    async def _wake(
+        self, log: HandWrittenLog, *, owner: str = "two", event: LoggedEvent | None = None
+    ) -> Recovery | None:
+        return await self._store.wake(Lease(owner=owner, seconds=LEASE_S), *log.name, event=event)
 
     async def _recover(self, *, owner: str = "two", limit: int = 100) -> Sequence[Recovery]:
         return await self._store.recover(Lease(owner=owner, seconds=LEASE_S), limit=limit)
@@ -271,3 +344,7 @@ class SuspensionChecks:
     async def _let_pass(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
         await self._pass_time(seconds)
+
+
+def _event(sequence: int, text: str = "event") -> LoggedEvent:
+    return LoggedEvent(sequence=sequence, create_time=START, event=step(text))

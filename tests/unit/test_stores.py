@@ -152,6 +152,7 @@ def seen_in(home: Path, *command: str | Path, environ: Mapping[str, str] = FREE)
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [(sys.executable, "-c", RUNNING_SERVER), (REASOND, "demo")])
 def test_tests_and_the_demo_keep_everything_in_memory_and_load_no_database(
     tmp_path: Path, command: tuple[str | Path, ...]

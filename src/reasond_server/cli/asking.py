@@ -38,7 +38,7 @@ _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
         ),
         "TRUNCATED": (
             ExitCode.LIMIT,
-            "the model was cut off by its length limit before it answered; allow it more tokens",
+            "the model was cut off by its length limit, or by the size of its windows; allow it more tokens",
         ),
         "CONTENT_FILTERED": (ExitCode.MODEL, "the model's provider withheld the text"),
         "CANCELLED": (ExitCode.INTERRUPTED, "the run was cancelled; the answer, if any, is what there was"),

@@ -16,6 +16,8 @@ import unicodedata
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from reasond_server.llm.model import PIECE_CHARACTERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,9 +54,10 @@ _BRACKET_BACK = re.compile(rf"{_NEUTRAL_BRACKET}(?={_BRACKET_REST})")
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
-# In characters. A call of `sub` blocks all other threads; for this many "<" it takes 10 ms.
-_PIECE = 8 * 1024
+# Places where a text can be cut before it is neutralised, and before it is restored.
 _CUT = re.compile(r"[<\[\uFE64\uFF1C]")
+# A tag whose ">" is escaped too is recognised by that ">".
+_CUT_BACK = re.compile("&(?!gt;)", re.IGNORECASE)
 # What can follow the second "<" of "<<SYS>>", in either case (U+017F is a long s); empty at the end of a text.
 _AFTER_TWO = ("s", "S", "\u017f", "/", "")
 
@@ -80,19 +83,19 @@ def neutralize(text: str) -> str:
     """
     if text.isascii() and "<" not in text and "[" not in text:
         return text
-    return "".join([_neutralize_piece(piece) for piece in _cut(text)])
+    return "".join([_neutralize_piece(piece) for piece in _cut(text, _CUT)])
 
 
-def _cut(text: str) -> Iterator[str]:
-    """Yield `text` in pieces that can be neutralised separately.
+def _cut(text: str, places: re.Pattern[str]) -> Iterator[str]:
+    """Yield `text` in pieces that can be neutralised, or restored, separately.
 
-    A piece ends before a character that can begin a tag or token, because no tag or token except "<<SYS>>" continues
-    behind such a character.
+    A piece ends before one of `places`: a character that can begin a tag or token, because no tag or token except
+    "<<SYS>>" continues behind such a character. It is longer than PIECE_CHARACTERS if no such place follows.
     """
     start = 0
-    while len(text) - start > _PIECE:
-        end = start + _PIECE
-        while found := _CUT.search(text, end):
+    while len(text) - start > PIECE_CHARACTERS:
+        end = start + PIECE_CHARACTERS
+        while found := places.search(text, end):
             end = found.start()
             if text[end - 1] != "<" or text[end + 1 : end + 2] not in _AFTER_TWO:
                 break
@@ -121,8 +124,14 @@ def restore(text: str) -> str:
     """
     if "&" not in text:
         return text
-    text = _BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", text))
-    if text.isascii():
+    is_ascii = text.isascii()
+    text = "".join([_BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", piece)) for piece in _cut(text, _CUT_BACK)])
+    return "".join([_restore_tags(piece, is_ascii=is_ascii) for piece in _cut(text, _CUT_BACK)])
+
+
+def _restore_tags(text: str, *, is_ascii: bool) -> str:
+    """Return a piece with its tags restored; `is_ascii` says whether the whole text is ASCII."""
+    if is_ascii:
         return _ASCII_NEUTRAL.sub("<", text)
     escaped = {found.start() for found in _ESCAPED.finditer(text)}
     return re.sub(

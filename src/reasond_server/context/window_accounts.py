@@ -31,7 +31,8 @@ from reasond_server.llm.counting import fork_of
 from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, UsageSource, WindowLines
 
 if TYPE_CHECKING:
-    from reasond_server.context.window_plan import FittedWindow, WindowPlan
+    from reasond_server.context.window_fitting import FittedWindow
+    from reasond_server.context.window_plan import WindowPlan
     from reasond_server.llm.model import TokenCounter
     from reasond_server.types import Usage
 

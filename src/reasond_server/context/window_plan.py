@@ -14,35 +14,27 @@ Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any
 - Every call may write C - (tokens of its prompt) - R, the last call C - (tokens of its prompt). `fit_windows` counts
   the prompts.
 
-A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. The first
-time its count is higher, it counts the frame too. If that is the first window, and C is too small for this frame, the
-run is refused before its first call. If a count leaves less than half of the reserve, the unread text is planned again,
-with the server's count of the frame and a counter that is stretched by what the texts of this window take: there are
-more and shorter segments, and no text is left out. The question may then be shortened, and its middle read as material.
-Notes fit carryover_size by the stretched counter, so they have less text.
+A plan is made with the model's counter; `context.window_fitting` handles servers that count more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import run_by_size
 from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
+from reasond_server.errors import InvalidConfigError, Violation
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import CarryoverMode, ReadingProgress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from reasond_server.errors import ReasondError
-    from reasond_server.llm.model import ChatModel, TokenCounter
+    from reasond_server.llm.model import TokenCounter
 
 
 MAX_CHUNK_SIZE = 32768
@@ -56,6 +48,7 @@ _MIN_FREE_TOKENS = 128
 # A tokenizer may count a few more tokens for two joined sections than for the two alone.
 _JOINT_TOKENS = 16
 _LEFT_OUT = "\n[...]\n"
+UNREAD = "The text was not read to its end:"
 
 _RULES = (
     "Work out what <question> asks. <notes> is all you kept from earlier. Think step by step, then end in one "
@@ -73,9 +66,6 @@ _ENDINGS = MappingProxyType(
 _READ = " You are reading a long text passage by passage. Do not answer yet: end with <continue>."
 _READ_LAST = " You are reading a long text; this is its last passage. Answer if the notes and it suffice."
 _ANSWER_NOW = " This is the last window: end with <answer> now."
-
-_UNIT = 1000
-_MOST_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +108,9 @@ class WindowPlan:
     """The texts that the windows of one run show, already neutralised; `material` or `segments` is empty.
 
     `prompt_tokens` is the most tokens that question and frame take in a window. `nonce` marks the fences of every
-    window. `segments_before` segments were read under an earlier plan. A window that may need a summary keeps
-    `reserve_tokens` for the summary call, which may write `summary_tokens`; both are 0 without summaries.
+    window. `segments_before` segments were read under an earlier plan. `shortfall` is a warning if this plan does less
+    than the first one, and `is_text_left_out` is whether it never shows a part of the text. A window that may need a
+    summary keeps `reserve_tokens` for the summary call, which may write `summary_tokens`; both are 0 without summaries.
     """
 
     limits: WindowLimits
@@ -132,6 +123,8 @@ class WindowPlan:
     segments_before: int = 0
     summary_tokens: int = 0
     reserve_tokens: int = 0
+    shortfall: str = ""
+    is_text_left_out: bool = False
 
     @property
     def capacity_tokens(self) -> int:
@@ -158,23 +151,26 @@ class WindowPlan:
 
         With `has_text` false, they have only the parts that every window repeats.
         """
+        text, passage = self.find_text(window) if has_text else "", None
+        kind = _ANSWER_NOW if window.is_last else ""
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
-            text = self.segments[number - 1 - self.segments_before] if has_text else ""
-            return build_prompt(
-                instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
-                question=self.question,
-                nonce=self.nonce,
-                notes=notes,
-                passage=Passage(text=text, segment=number, segment_count=count),
-            )
+            passage = Passage(text=text, segment=number, segment_count=count)
+            kind = _READ_LAST if number == count else _READ
         return build_prompt(
-            instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
+            instructions=self.limits.rules + kind,
             question=self.question,
             nonce=self.nonce,
             notes=notes,
-            material=self.material if window.shows_material and has_text else "",
+            material="" if passage else text,
+            passage=passage,
         )
+
+    def find_text(self, window: Window) -> str:
+        """Return the part of the material that `window` shows; empty for none."""
+        if window.reading is not None:
+            return self.segments[window.reading.segment - 1 - self.segments_before]
+        return self.material if window.shows_material else ""
 
     def _bound_capacity(self, *, prompt_tokens: int) -> int:
         window = self.limits.chunk_size - prompt_tokens
@@ -190,22 +186,25 @@ def plan_windows(
     nonce: str,
     segments_before: int = 0,
     is_reading: bool = False,
+    may_leave_out: bool = False,
     frame_tokens: int = 0,
 ) -> WindowPlan:
     """Return the plan of a run. Time is linear in the texts; counting long texts is slow.
 
-    With `is_reading` the material is read in segments even if it fits one window, because `segments_before` segments
-    of it were read already. `frame_tokens` is the server's count of the frame; if it is 0, `counter` counts the frame.
+    With `is_reading` the material is read in segments even if it fits one window, because `segments_before` segments of
+    it were read already. With `may_leave_out` text after max_segments segments is left out. `frame_tokens` is the
+    server's count of the frame; if it is 0, `counter` counts the frame.
 
     Some tokenizers give different counts for different nonces of one length. With them, a plan that just fits with one
     nonce may be refused with another. For the counters of this package, all nonces of one length have the same count.
 
     Raises:
         InvalidConfigError: chunk_size is too small for carryover_size (the error has the smallest possible size), or
-            the material needs more than max_segments segments (the error has the necessary number).
+            the material needs more than max_segments segments (the error has the necessary number) and
+            `may_leave_out` is false.
     """
     rules = limits.rules
-    frame = (frame_tokens or counter.count_prompt(_find_frame(counter, nonce, rules))) + _JOINT_TOKENS
+    frame = (frame_tokens or counter.count_prompt(find_frame(counter, nonce, rules))) + _JOINT_TOKENS
     free = _count_free(limits, frame)
     if free < _MIN_FREE_TOKENS:
         raise _refuse_chunk_size(limits, frame)
@@ -217,12 +216,17 @@ def plan_windows(
         build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
     )
     segments: Sequence[str] = ()
+    shortfall = ""
     pinned = counter.count_text(question)
     most = limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE - reserve
     if whole and (is_reading or everything > most):
         segments = split_text(whole, limit=free - pinned, counter=counter)
         if segments_before + len(segments) > limits.max_segments:
-            raise _refuse_segments(limits, segments_before + len(segments))
+            refusal = _refuse_segments(limits, segments_before + len(segments))
+            if not may_leave_out:
+                raise refusal
+            segments = segments[: limits.max_segments - segments_before]
+            shortfall = f"{UNREAD} {describe_violations(refusal)}."
     return WindowPlan(
         limits=limits,
         nonce=nonce,
@@ -234,6 +238,8 @@ def plan_windows(
         segments_before=segments_before,
         summary_tokens=summary,
         reserve_tokens=reserve,
+        shortfall=shortfall,
+        is_text_left_out=bool(shortfall),
     )
 
 
@@ -249,7 +255,7 @@ def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tu
     return (summary, summary + around + _JOINT_TOKENS) if summary >= FEWEST_SUMMARY_TOKENS else (0, 0)
 
 
-def _find_frame(counter: TokenCounter, nonce: str, rules: str) -> Sequence[Message]:
+def find_frame(counter: TokenCounter, nonce: str, rules: str) -> Sequence[Message]:
     """Return the largest prompt without any content."""
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
     # An empty section would be left out, so the notes have one letter.
@@ -312,185 +318,17 @@ def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
     return InvalidConfigError.of(Violation(field="max_segments", description=description))
 
 
-class StretchedCounter:
-    """Multiplies the counts of another counter by `thousandths`/1000; the results are not exact."""
-
-    def __init__(self, counter: TokenCounter, *, thousandths: int) -> None:
-        self._counter = counter
-        self._thousandths = thousandths
-
-    @property
-    def is_exact(self) -> bool:
-        """Always False: the counts are not those of the model."""
-        return False
-
-    def count_text(self, text: str) -> int:
-        """Return the stretched count of `text`."""
-        return self._stretch(self._counter.count_text(text))
-
-    def count_prompt(self, messages: Sequence[Message]) -> int:
-        """Return the stretched count of a prompt."""
-        return self._stretch(self._counter.count_prompt(messages))
-
-    def head(self, text: str, tokens: int) -> str:
-        """Return the longest prefix of `text` with at most `tokens` stretched tokens."""
-        return self._counter.head(text, tokens * _UNIT // self._thousandths)
-
-    def tail(self, text: str, tokens: int) -> str:
-        """Return the longest suffix of `text` with at most `tokens` stretched tokens."""
-        return self._counter.tail(text, tokens * _UNIT // self._thousandths)
-
-    def _stretch(self, tokens: int) -> int:
-        return -(-tokens * self._thousandths // _UNIT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedWindow:
-    """A call that fits: its messages and its limit. `plan` and `counter` are valid from this window on.
-
-    `counted_tokens` are the tokens of `messages` by the model's counter. `is_again` is whether the previous window
-    showed the same text.
-    """
-
-    window: Window
-    plan: WindowPlan
-    counter: TokenCounter
-    messages: Sequence[Message]
-    notes: str
-    counted_tokens: int
-    max_tokens: int
-    is_exact: bool
-    is_again: bool = False
-
-    @property
-    def shows_text(self) -> bool:
-        """Whether the window shows a part of the material."""
-        return self.window.reading is not None or (self.window.shows_material and bool(self.plan.material))
-
-    def build_bare_prompt(self) -> Sequence[Message]:
-        """Return the messages without the text that this window shows first; empty if it shows no new text."""
-        if self.is_again or not self.shows_text:
-            return ()
-        return self.plan.build_prompt(self.window, notes=self.notes, has_text=False)
-
-
-async def fit_windows(
-    plan: WindowPlan,
-    *,
-    model: ChatModel,
-    notes: Callable[[TokenCounter], str],
-    must_end: Callable[[], bool],
-    must_repeat: Callable[[], bool] = lambda: False,
-) -> AsyncGenerator[FittedWindow, None]:
-    """Yield the calls of `plan` in order.
-
-    Before each call, `notes` returns the carryover within carryover_size by the given counter, and `must_end` returns
-    whether a reasoning window must be the last. After each call, `must_repeat` returns whether the same window is sent
-    again.
+def check_frame(limits: WindowLimits, frame_tokens: int) -> None:
+    """Refuse limits that are too small for a frame of `frame_tokens` tokens.
 
     Raises:
-        ContextExhaustedError: a prompt leaves no room for output, even with very little material, or the first one
-            leaves none for the notes.
+        InvalidConfigError: chunk_size is too small; the error has the smallest possible size.
     """
-    counter, stretch, attempts, steps, is_again = model.counter, _UNIT, 0, 0, False
-    told_frame, counted_frame, is_begun = 0, 0, False
-    windows: Iterator[Window] = plan.list_windows()
-    while (window := next(windows, None)) is not None:
-        window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
-        carried = notes(counter)
-        messages = plan.build_prompt(window, notes=carried)
-        told = await model.count_exactly(messages)
-        counted = model.counter.count_prompt(messages)
-        tokens = counted if told is None else told
-        if not told_frame and tokens > counted:
-            told_frame, counted_frame = await _measure_frame(plan, model)
-            # A run that has begun goes on for as long as its prompts fit.
-            if told_frame and not is_begun:
-                _check_frame(told_frame, plan)
-        room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
-        if room >= least:
-            held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
-            is_exact = told is not None or model.counter.is_exact
-            yield FittedWindow(
-                window=window,
-                plan=plan,
-                counter=counter,
-                messages=messages,
-                notes=carried,
-                counted_tokens=counted,
-                max_tokens=room - held,
-                is_exact=is_exact,
-                is_again=is_again,
-            )
-            attempts, is_begun = 0, True
-            if is_again := must_repeat():
-                windows = chain((window,), windows)
-            else:
-                steps += window.reading is None
-            continue
-        attempts += 1
-        if attempts > _MOST_ATTEMPTS:
-            raise _refuse_window(tokens, plan)
-        found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
-        # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
-        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
-        counter = StretchedCounter(model.counter, thousandths=stretch)
-        plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens, frame=told_frame)
-        steps, windows = 0, plan.list_windows()
+    frame = frame_tokens + _JOINT_TOKENS
+    if _count_free(limits, frame) < _MIN_FREE_TOKENS:
+        raise _refuse_chunk_size(limits, frame)
 
 
-async def _measure_frame(plan: WindowPlan, model: ChatModel) -> tuple[int, int]:
-    """Return the frame's tokens by the server and by the model's counter; zeros if the server does not count it."""
-    messages = _find_frame(model.counter, plan.nonce, plan.limits.rules)
-    told = await model.count_exactly(messages)
-    return (0, 0) if told is None else (told, model.counter.count_prompt(messages))
-
-
-def _check_frame(told: int, plan: WindowPlan) -> None:
-    """Raise ContextExhaustedError if a frame of `told` tokens leaves too little of a window."""
-    frame = told + _JOINT_TOKENS
-    if _count_free(plan.limits, frame) < _MIN_FREE_TOKENS:
-        raise _refuse_window(told, plan, _refuse_chunk_size(plan.limits, frame))
-
-
-async def _plan_rest(
-    plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int, frame: int
-) -> WindowPlan:
-    """Return a plan for the text of `window` and for all text after it."""
-    is_reading, read = window.reading is not None, 0
-    unread = plan.material if window.shows_material else ""
-    if window.reading is not None:
-        read = window.reading.segment - 1
-        unread = "".join(plan.segments[read - plan.segments_before :])
-    limits = replace(plan.limits, max_iterations=plan.limits.max_iterations - steps)
-
-    def plan_again() -> WindowPlan:
-        return plan_windows(
-            query=plan.question,
-            material=unread,
-            limits=limits,
-            counter=counter,
-            nonce=plan.nonce,
-            segments_before=read,
-            is_reading=is_reading,
-            frame_tokens=frame,
-        )
-
-    try:
-        made = await run_by_size(len(unread), plan_again)
-    except (InvalidConfigError, ContextExhaustedError) as error:
-        raise _refuse_window(tokens, plan, error) from error
-    return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)
-
-
-def _refuse_window(tokens: int, plan: WindowPlan, error: ReasondError | None = None) -> ContextExhaustedError:
-    size = plan.limits.chunk_size
-    details = (
-        [f"{one.field} {one.description}" for one in error.violations] if isinstance(error, InvalidConfigError) else []
-    )
-    return ContextExhaustedError(
-        f"a prompt of {tokens} tokens leaves {max(0, size - tokens)} of chunk_size {size} for notes of carryover_size "
-        f"{plan.limits.carryover_size} and to write in, and shorter passages do not help",
-        remedy="; ".join(["Raise chunk_size or lower carryover_size", *details]) + ".",
-        metadata={"prompt_tokens": str(tokens), "chunk_size": str(size)},
-    )
+def describe_violations(error: InvalidConfigError) -> str:
+    """Return the violations of `error` as one line."""
+    return "; ".join(f"{one.field} {one.description}" for one in error.violations)

@@ -9,7 +9,7 @@ from reasond.v1 import turns_pb2
 from reasond_server.grpc_api.filling import Alternatives, Fillers
 from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, required_id
 from reasond_server.grpc_api.times import fill_timestamp
-from reasond_server.turns.service import TurnCursor
+from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.turns import (
@@ -28,7 +28,7 @@ from reasond_server.types.turns import (
 
 if TYPE_CHECKING:
     from reasond.v1 import execution_pb2
-    from reasond_server.turns.service import TurnView
+    from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent
 
 _NO_BUDGET: Final = Budget()
@@ -67,7 +67,7 @@ def work_of(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | T
 
 
 def start_of(start: turns_pb2.TurnStart) -> TurnStart:
-    """Return the start of a turn; its limits are checked by `turns.requests`.
+    """Return the start of a turn; its limits are checked by `turns.turn_requests`.
 
     Raises:
         InvalidRequestError: a value is not declared by the proto.

@@ -23,7 +23,7 @@ from reasond_server.grpc_api.turn_conversion import (
     work_of,
 )
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.turns.requests import check_part
+from reasond_server.turns.turn_requests import check_part
 from reasond_server.types.turns import TurnState
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reasond_server.grpc_api.handlers import Context, GenericRegistry
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.turns.service import TurnService
+    from reasond_server.turns.turn_service import TurnService
 
 _MAX_EXCERPT_BYTES: Final = 3 * 1024 * 1024
 _EXCERPT_ROOM_BYTES: Final = 64 * 1024

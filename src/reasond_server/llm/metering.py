@@ -128,6 +128,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     Attributes:
         is_clamped: whether the budget reduced the `max_tokens` of a call.
         warnings_of_calls: the warnings of all ended calls, each once.
+        before_call: awaited with the reserved tokens before each call begins; 0 if no budget limits them.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._is_closed = False
         self.is_clamped = False
         self.warnings_of_calls: dict[str, None] = {}
+        self.before_call: Callable[[int], Awaitable[None]] | None = None
 
     @property
     def counter(self) -> TokenCounter:
@@ -224,6 +226,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._require_open()
         call = await self._open_call(request)
         try:
+            if self.before_call is not None:
+                await self.before_call(call.reserved_tokens)
             if self._wait_for_lease is not None:
                 await self._wait_for_lease()
             # The run may have ended while tokens were reserved.

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from reasond_server.types import Json, Usage
 
 
-LONG_TEXT_CHARACTERS = 50_000
+LONG_TEXT_CHARACTERS: Final = 16_384
 """Checking, building or counting a longer text would delay the other runs in the same event loop."""
+
+PIECE_CHARACTERS: Final = 4096
+"""Most characters that one call of a regular expression reads: no other thread runs meanwhile, about 2 ms."""
 
 CALLERS_TIME: Final = "the caller's deadline"
 """The `limit` in the metadata of a ModelTimeoutError that `ChatRequest.time_left_s` caused."""

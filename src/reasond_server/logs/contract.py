@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError, show
+from reasond_server.errors import (
+    CursorExpiredError,
+    EtagMismatchError,
+    ExecutionNotFoundError,
+    InternalError,
+    SessionNotFoundError,
+    StoreFullError,
+    TurnLeasedError,
+    show,
+)
 from reasond_server.logs.store import Change, LeaseLostError
-from reasond_server.types import ExecutionState, LoggedEvent, Result
+from reasond_server.reasons import SOON_S
+from reasond_server.types import ExecutionState, LastEvent, LoggedEvent
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -14,7 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Append
+    from reasond_server.logs.store import Append, SessionClaim
+    from reasond_server.types import Execution
 
 
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
@@ -61,17 +72,86 @@ def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) ->
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
     events = events_of(part)
-    # A Result that is followed by other events does not end the log: it counts as a gap.
-    has_result = bool(events) and isinstance(events[-1].event, Result)
+    # A last event that is followed by other events does not end the log: it counts as a gap.
+    has_result = bool(events) and isinstance(events[-1].event, LastEvent)
     if wrong := _find_gap(part, events, head.last_sequence, has_result=has_result):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
     if head.size + size > largest and not has_result:
-        return StoreFullError(
-            f"The execution wrote more than the {largest} bytes that one log may hold",
-            remedy="What it wrote until then is kept. Ask for less.",
-            metadata={"max_log_bytes": str(largest)},
-        )
+        return build_log_full_error(largest)
     return None
+
+
+def may_wake(execution: Execution, event: LoggedEvent | None) -> bool:
+    """Return whether `wake` may take the execution, and append `event` to its log if there is one."""
+    if execution.state is not ExecutionState.SUSPENDED:
+        return False
+    return event is None or execution.last_sequence == event.sequence - 1
+
+
+def require_entry(claim: SessionClaim, *, revision: int, other: str = "", is_running: bool = False) -> None:
+    """Refuse an execution that may not enter the session, which has this revision; 0 if there is none.
+
+    Args:
+        claim: the session that it wants to enter.
+        revision: the revision of the session.
+        other: the open execution of the session; empty if there is none.
+        is_running: whether that one runs, and is not suspended.
+
+    Raises:
+        TurnLeasedError: there is an open execution.
+        EtagMismatchError: the session has another revision than `claim` asks for.
+    """
+    if other:
+        raise build_leased_error(claim.session_id, other, is_running=is_running)
+    if claim.if_revision is not None and claim.if_revision != revision:
+        raise EtagMismatchError(
+            f"Session {show(claim.session_id)} has revision {revision}, not {claim.if_revision}",
+            remedy="Read the session again, and send its revision, or none.",
+            metadata={
+                "session_id": claim.session_id,
+                "revision": str(revision),
+                "if_revision": str(claim.if_revision),
+            },
+        )
+
+
+def require_same_session(execution: Execution, claim: SessionClaim | None) -> None:
+    """Refuse an execution that names another session than the one that it claims.
+
+    Raises:
+        InternalError: the names differ, or are empty.
+    """
+    if execution.session_id != ("" if claim is None else claim.session_id or None):
+        raise InternalError(f"the execution {execution.execution_id} names another session than it claims")
+
+
+def build_leased_error(session_id: str, execution_id: str, *, is_running: bool) -> TurnLeasedError:
+    """Make the error for a session with an open execution; only one that runs is worth waiting for."""
+    does = "runs" if is_running else "waits for its caller"
+    remedy = "Cancel it, or wait until it has ended." if is_running else "Cancel it, or finish it."
+    return TurnLeasedError(
+        f"Session {show(session_id)} has an open execution, {show(execution_id)}, which {does}",
+        remedy=remedy,
+        metadata={"session_id": session_id, "turn_id": execution_id},
+        retry_after_s=SOON_S if is_running else None,
+    )
+
+
+def build_session_not_found_error(session_id: str) -> SessionNotFoundError:
+    """Make the error for a session that does not exist for its caller."""
+    return SessionNotFoundError(
+        f"Session not found: {show(session_id)}",
+        remedy="Use a session_id of the same tenant; a session is made by its first execution, and expires.",
+    )
+
+
+def build_log_full_error(largest: int) -> StoreFullError:
+    """Make the error for an append that would exceed the `largest` size of a log, in bytes."""
+    return StoreFullError(
+        f"The execution wrote more than the {largest} bytes that one log may hold",
+        remedy="What it wrote until then is kept. Ask for less.",
+        metadata={"max_log_bytes": str(largest)},
+    )
 
 
 def build_id_taken_error(execution_id: str) -> InternalError:
@@ -144,11 +224,13 @@ class _Watch:
 
 def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
     """Return why the `events` of `part` do not continue the log after event `last`; empty if they do."""
+    if part.creation is not None and part.execution.session_id:
+        return "a first append in a session"
     for event in events:
         last += 1
         if event.sequence != last:
             return f"event {event.sequence}"
-        if event is not events[-1] and isinstance(event.event, Result):
+        if event is not events[-1] and isinstance(event.event, LastEvent):
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"

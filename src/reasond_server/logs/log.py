@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Creation
+    from reasond_server.logs.store import Creation, SessionEnd
     from reasond_server.types import Event, FinishReason, Usage
 
 MAX_PENDING = 64
@@ -92,9 +92,9 @@ class LogEvents:
             self.pending_bytes -= entry.size
             if entry.event is not None:
                 self.committed = entry.event.sequence
-                self._tail.append(entry.event)
-                self._tail_sizes.append(entry.size)
                 self._tail_bytes += entry.size
+        self._tail += [entry.event for entry in committed if entry.event is not None]
+        self._tail_sizes += [entry.size for entry in committed if entry.event is not None]
         if not keeps_all:
             self._forget_the_first()
 
@@ -159,6 +159,7 @@ class RunLog:
         creation: creates the execution with the first commit; None if the store has it already.
         fence: the fencing token of its lease.
         keeps_records: whether the records are kept when the run is cancelled.
+        session_end: what its last event leaves in the session; to be set before that event, None if it leaves nothing.
     """
 
     __slots__ = (
@@ -177,6 +178,7 @@ class RunLog:
         "is_open",
         "keeps_records",
         "on_change",
+        "session_end",
     )
 
     def __init__(
@@ -198,6 +200,7 @@ class RunLog:
         self.is_open = True
         self.creation: Creation | None = None
         self.keeps_records = False
+        self.session_end: SessionEnd | None = None
         self._submit = submit
         self._version = version
         self._store_as = store_as
@@ -343,6 +346,7 @@ class RunLog:
                 size=sum([each.stored_size for each in pending]),
                 keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
                 creation=self.creation,
+                session_end=self.session_end,
             )
         return self._taken
 
@@ -432,4 +436,5 @@ def _change(
         usage=usage,
         kind=known.kind,
         wake_time=wake_time,
+        session_id=known.session_id,
     )

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from reasond_server.logs.store import Record
 from reasond_server.types import Event
-from reasond_server.types.kinds import fields_of
+from reasond_server.types.kinds import build_reader, fields_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reasond_server.logs.store import Entry
 
 # The bytes of an entry without its texts: a few nested dataclasses with their fields.
@@ -28,15 +30,19 @@ def size_of(entry: Entry) -> int:
     return _BYTES_PER_ENTRY + _content(entry.event)
 
 
+def size_of_json(value: Mapping[str, object]) -> int:
+    """Return the approximate size of a JSON object in memory, in bytes."""
+    return _BYTES_PER_ENTRY + _plain_content(value)
+
+
 def _content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
-    names = _names(kind)
-    if names is None:
+    read = _reader(kind)
+    if read is None:
         return _plain_content(value)
     size = 0
-    for name in names:
-        found = getattr(value, name)
+    for found in read(value):
         # Most fields are texts; handling them here, without another call, takes half as long.
         if type(found) is str:
             size += len(found) * 4
@@ -62,12 +68,13 @@ def _plain_content(value: object) -> int:
 
 
 @cache
-def _names(kind: type) -> Sequence[str] | None:
-    """Return the names of a dataclass's fields whose size the type does not limit; None for other classes.
+def _reader(kind: type) -> Callable[[object], Sequence[object]] | None:
+    """Return a function to the fields of a dataclass whose size the type does not limit; None for other classes.
 
     For an event only the fields with content count: all its other fields are short.
     """
     if not is_dataclass(kind):
         return None
     is_event = issubclass(kind, Event)
-    return tuple(field.name for field in fields_of(kind) if (field.is_content if is_event else field.is_bulky))
+    fields = fields_of(kind)
+    return build_reader([field.name for field in fields if (field.is_content if is_event else field.is_bulky)])

@@ -12,9 +12,10 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
     from reasond_server.errors import ReasondError
-    from reasond_server.types import Execution, FinishReason, LoggedEvent
+    from reasond_server.types import Execution, FinishReason, Json, LoggedEvent, Session
 
 
 class LeaseLostError(InternalError):
@@ -40,6 +41,7 @@ class ExecutionFilter:
     strategy: str = ""
     finish_reason: FinishReason | None = None
     kind: str = ""
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +75,32 @@ class Creation:
 
 
 @value
+class SessionClaim:
+    """The session in which an execution is created; it is made if there is none, and kept until `expire_time` at least.
+
+    `if_revision` is the revision that the session must have; 0 means that there must be no session yet.
+    """
+
+    session_id: str
+    expire_time: datetime
+    if_revision: int | None = None
+
+
+@value
+class SessionEnd:
+    """What an execution leaves in its session when it ends: the new state, and how long the session is then kept."""
+
+    state: Json
+    expire_time: datetime
+
+
+@value
 class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 
     The store accepts it only if the log has exactly `version` entries and `fence` is that of its present lease. The
-    events among the entries continue the sequence without a gap; records have no sequence. When a Result is appended,
-    the store drops the records and the plan, unless `keeps_records`.
+    events among the entries continue the sequence without a gap; records have no sequence. When a LastEvent is
+    appended, the store drops the records and the plan, unless `keeps_records`.
 
     If the execution is suspended, there must be an entry, and the lease is released in the same transaction: the log
     accepts nothing more until `wake` or `recover`. Plan and records stay.
@@ -86,7 +108,11 @@ class Append:
     `size` is the approximate size of the entries in memory, in bytes (`logs.sizes`).
 
     With a `creation` there is no log yet: it is created with fence 1 and begins with the entries. Such an execution has
-    no request id, because another execution could already have it.
+    no request id and no session, because another execution could already have them.
+
+    The append of a LastEvent also frees the session of the execution and raises its revision. With a `session_end` the
+    session gets its state and its `expire_time`, without one it keeps both. All ended executions of the session are
+    then kept as long as the session.
     """
 
     execution: Execution
@@ -96,6 +122,7 @@ class Append:
     size: int
     keeps_records: bool = False
     creation: Creation | None = None
+    session_end: SessionEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +131,13 @@ class Recovery:
 
     `plan` is the plan that `create` got; `version` is the number of entries in the log; `was_suspended` says whether
     the execution was suspended until now; `is_cancel_requested` and `is_keep_requested` say whether `request_cancel`
-    and `request_keep` were called for it. `damage` tells an operator why the execution cannot be resumed; `events` are
-    then only those before the damage, and there are no plan and no records.
+    and `request_keep` were called for it. `is_due` says that `recover` took a suspended execution because its
+    `wake_time` had come; `has_waking_event` that the last of the `events` was appended by `wake`, so that the
+    execution was suspended by the event before. Both are known only to the one who took the suspended execution, not
+    to one who recovers it after a crash: that one sees only whether the log has the waking event.
+
+    `damage` tells an operator why the execution cannot be resumed; `events` are then only those before the damage, and
+    there are no plan and no records.
     """
 
     execution: Execution
@@ -117,6 +149,8 @@ class Recovery:
     is_cancel_requested: bool = False
     is_keep_requested: bool = False
     was_suspended: bool = False
+    is_due: bool = False
+    has_waking_event: bool = False
     damage: str = ""
 
 
@@ -146,12 +180,47 @@ class Change(StrEnum):
     FOLLOWED = "followed"
 
 
+class SessionStore(Protocol):
+    """Sessions of executions; `ExecutionStore` creates and changes them together with the executions.
+
+    A session that has expired, and has no open execution, does not exist for any method.
+    """
+
+    async def find(self, tenant: str, session_id: str) -> Session:
+        """Return the session.
+
+        Raises:
+            SessionNotFoundError: there is none for this tenant.
+        """
+        ...
+
+    async def page(self, tenant: str, *, size: int, before: tuple[float, str] | None) -> Sequence[Session]:
+        """Return up to `size` sessions, latest update first, that follow `before` (update time in seconds, id)."""
+        ...
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Delete the session, its executions with their content, and their request ids.
+
+        Raises:
+            SessionNotFoundError: there is none for this tenant.
+            TurnLeasedError: one of its executions is open.
+        """
+        ...
+
+
 class ExecutionStore(Protocol):
     """Stores executions and their logs, separately for each tenant.
 
-    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one Result. Any call may raise
-    StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
+    At most one execution of a session is open, that is, neither ended nor deleted. Whether the named one is open is
+    decided by its own row; therefore nothing that ends an execution can leave a session closed for ever.
+
+    `sessions` reads and deletes sessions.
+
+    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one LastEvent. Any call may
+    raise StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
     """
+
+    sessions: SessionStore
 
     @property
     def is_durable(self) -> bool:
@@ -171,7 +240,16 @@ class ExecutionStore(Protocol):
         """Return the plan and the records of an execution, running or ended. Raises as `find`."""
         ...
 
-    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
         """Store a new execution with fence 1, unless its tenant used its request id before; return the id's claim.
 
         `inherits` is a cancelled execution of the same tenant. If it still has its request id, the id passes to the new
@@ -179,13 +257,21 @@ class ExecutionStore(Protocol):
         `inherited` of the claim. That number is 0 if the other execution is already deleted.
         A call whose answer was lost may be repeated.
 
+        With `session` the execution enters that session in the same transaction, which raises its revision. A request
+        id that was used before is answered first, whatever the state of the session.
+
         Raises:
             StoreFullError: there is no room, and no ended execution that could be removed.
+            TurnLeasedError: another execution of the session is open; its metadata name both.
+            EtagMismatchError: the session does not have the revision `if_revision`.
         """
         ...
 
     async def release(self, tenant: str, execution_id: str) -> None:
-        """Release the request id of the execution for another one; the execution stays. Raises as `find`."""
+        """Release the request id of the execution for another one; the execution stays. Raises as `find`.
+
+        If it is still open, it leaves its session, which is then free for another one.
+        """
         ...
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
@@ -193,7 +279,7 @@ class ExecutionStore(Protocol):
 
         - LeaseLostError: `fence` is not that of the present lease, or the log is suspended.
         - ExecutionNotFoundError: it was deleted.
-        - StoreFullError: the log has reached its limit, or the disk is full; a log at its limit still accepts a Result.
+        - StoreFullError: the log has reached its limit, or the disk is full; a log at its limit accepts a LastEvent.
           With a `creation`: there is no room, and no ended execution that could be removed.
         - InternalError: `version` or a sequence is not the next one, the log has ended, or the id of a `creation` is
           in use.
@@ -245,11 +331,20 @@ class ExecutionStore(Protocol):
         """
         ...
 
-    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+    async def wake(
+        self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
+    ) -> Recovery | None:
         """Take a suspended execution, which then runs again, and raise its fence. Raises as `find`.
 
-        Return None if it is not suspended: another caller was first, or it has ended. If the answer to a call was lost,
-        the execution may be leased to a caller that does not know of it; `recover` finds it when that lease expires.
+        An `event` is appended in the same transaction; it must have the next sequence of the log. So of all callers,
+        in any processes, that append after the same event, one succeeds.
+
+        Return None if it is not suspended, or if `event` does not have the next sequence: another caller was first, or
+        it has ended. If the answer to a call was lost, the execution may be leased to a caller that does not know of
+        it; `recover` finds it when that lease expires, with the event in its log.
+
+        Raises:
+            StoreFullError: the log has no room for `event`; nothing was changed.
         """
         ...
 
@@ -273,7 +368,10 @@ class ExecutionStore(Protocol):
         ...
 
     async def forget(self, *, limit: int) -> int:
-        """Remove up to `limit` executions whose `expire_time` has passed; return how many were removed."""
+        """Remove up to `limit` executions whose `expire_time` has passed; return how many were removed.
+
+        Up to `limit` sessions whose `expire_time` has passed, and that have no open execution, are removed as well.
+        """
         ...
 
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:

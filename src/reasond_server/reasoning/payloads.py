@@ -60,7 +60,7 @@ def require_step(
     Raises:
         InternalError: no transport can carry its kind, its JSON or one of its values; names the strategy.
     """
-    if not (_is_one_of(step.detail, STEPS.types) and _is_one_of(step.metrics, (*METRICS.types, NoneType))):
+    if not (isinstance(step.detail, STEPS.types) and isinstance(step.metrics, (*METRICS.types, NoneType))):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
     if not isinstance(step.answer_found, bool):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
@@ -75,9 +75,9 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
     """
     if not (is_unicode(outcome.answer) and all(map(is_unicode, outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
-    if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
+    if type(outcome.finish_reason) is not FinishReason or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
-    if not _is_one_of(outcome.metrics, (*METRICS.types, NoneType)):
+    if not isinstance(outcome.metrics, (*METRICS.types, NoneType)):
         raise InternalError(f"strategy {strategy!r} ended with metrics of no known kind")
     metrics = _copy_checked(outcome.metrics, strategy, before)
     return outcome if metrics is outcome.metrics else replace(outcome, metrics=metrics)
@@ -127,8 +127,3 @@ def _flat_copy(data: object) -> dict[str, object] | None:
         if not (is_plain and type(name) is str and name.isascii()):
             return None
     return data.copy()
-
-
-def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
-    """Return whether `value` has one of the declared types; nothing else checks this at run time."""
-    return isinstance(value, kinds)

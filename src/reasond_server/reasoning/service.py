@@ -19,7 +19,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.mailbox import SilentSubscriber
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.strategy_work import Assignment
+from reasond_server.reasoning.strategy_work import REASONING, Assignment
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, view_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
@@ -125,7 +125,13 @@ class ReasoningService:
             heartbeat_interval_s=policy.heartbeat_interval_s,
             flush_interval_s=policy.flush_interval_s,
         )
-        self.desk = ExecutionDesk(store=store, runner=runner, follower=follower)
+        self.desk = ExecutionDesk(
+            store=store,
+            runner=runner,
+            follower=follower,
+            kind=REASONING,
+            require_use=lambda caller, execution: require_strategy(caller, execution.strategy),
+        )
 
     @property
     def model_name(self) -> str:

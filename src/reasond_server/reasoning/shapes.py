@@ -7,7 +7,7 @@ numbers fit into the proto, and its sequences cannot be changed by the strategy 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from reasond_server.types import WindowLines, WindowMetrics
+from reasond_server.types.kinds import build_reader
 
 ValueT = TypeVar("ValueT")
 
@@ -42,8 +43,8 @@ def check_shape(value: ValueT, *, before: object = None) -> ValueT:
     kind: type = type(value)
     known = before if type(before) is kind else None
     changed = {}
-    for name, hint, items in _fields(kind):
-        given = getattr(value, name)
+    read, declared = _fields(kind)
+    for given, (name, hint, items) in zip(read(value), declared, strict=True):
         # Most fields are valid by this quick check.
         if type(given) is hint and (
             (hint is str and given.isascii())
@@ -69,10 +70,14 @@ def is_unicode(text: object) -> bool:
 
 
 @cache
-def _fields(kind: type) -> Sequence[tuple[str, Any, Any]]:
-    """Return name, annotation and item annotation of each field; the last is None unless it is a sequence."""
+def _fields(kind: type) -> tuple[Callable[[object], Sequence[Any]], Sequence[tuple[str, Any, Any]]]:
+    """Return a function to the values of all fields, and name, annotation and item annotation of each.
+
+    The item annotation is None unless the field is a sequence.
+    """
     hints = get_type_hints(kind)
-    return [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
+    declared = [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
+    return build_reader([name for name, _, _ in declared]), declared
 
 
 @cache

@@ -84,6 +84,14 @@ class Accounts:
         """Warnings for the caller about the model, its calls, and what was taken over."""
         return (*self.model.warnings, *self.model.warnings_of_calls, *self._inherited)
 
+    def charge_again(self, usage: Usage) -> None:
+        """Count `usage`, which earlier lives have spent, against the budget, as if this life had made the calls.
+
+        For work that goes on from its last step: no journal replays its calls.
+        """
+        self.model.recall(usage)
+        self._lost = _subtract(self._lost, usage)
+
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
         """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that."""
         if self._timer is not None:

@@ -321,7 +321,9 @@ def _sum_sleep(recovery: Recovery, now: datetime) -> float:
     before_s: float = json.loads(kept[-1])["seconds"] if kept else 0.0
     if not recovery.was_suspended or not recovery.events:
         return before_s
-    return before_s + max(0.0, (now - recovery.events[-1].create_time).total_seconds())
+    # The event that woke it follows the one that suspended it.
+    suspended = recovery.events[-2 if recovery.has_waking_event else -1]
+    return before_s + max(0.0, (now - suspended.create_time).total_seconds())
 
 
 def _plan_of(work: Work, nonce: str, calibration: Json) -> str:

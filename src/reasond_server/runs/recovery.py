@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.making import Maker
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import WorkObserver
+    from reasond_server.types import LoggedEvent
 
 _log = logging.getLogger("reasond.executions")
 
@@ -79,10 +80,13 @@ class Recoverer:
         self._runs.by_id[run.identity.execution_id] = run
         return run
 
-    async def wake(self, tenant: str, execution_id: str, place: Place) -> bool:
-        """Resume a suspended execution in `place`; return False if it is not suspended. Raises as the store does."""
+    async def wake(self, tenant: str, execution_id: str, place: Place, event: LoggedEvent | None = None) -> bool:
+        """Resume a suspended execution in `place` and append `event`; return whether it was taken.
+
+        Raises: as the store does.
+        """
         since_s = self._clock.monotonic()
-        recovery = await self._store.wake(self._lease, tenant, execution_id)
+        recovery = await self._store.wake(self._lease, tenant, execution_id, event=event)
         if recovery is not None:
             self.adopt(recovery, since_s, place)
         return recovery is not None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run, Work
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
+    from reasond_server.types import LoggedEvent
 
 __all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
 
@@ -156,6 +157,8 @@ class Runner:
             RequestIdReusedError: the request id stands for another request.
             StoreFullError: there is no room for another log.
             StoreUnavailableError: the store cannot be reached.
+            TurnLeasedError: another execution of its session is open.
+            EtagMismatchError: its session has another revision than the request asks for.
         """
         request = work.request
         if place is None:
@@ -178,13 +181,18 @@ class Runner:
             prepared = self._maker.prepare(work, await self.request_ids.find_predecessor(held))
         raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
-    async def wake(self, tenant: str, execution_id: str, *, within_s: float | None = None) -> bool:
+    async def wake(
+        self, tenant: str, execution_id: str, *, within_s: float | None = None, event: LoggedEvent | None = None
+    ) -> bool:
         """Resume a suspended execution in this process; return False if it is not suspended (any more).
 
-        Raises: as `find_place`, and as `ExecutionStore.find`.
+        An `event` is appended when it is taken, and must have the next sequence of its log. Of all callers that append
+        one after the same event, one gets True.
+
+        Raises: as `find_place`, and as `ExecutionStore.wake`.
         """
         with await self.find_place(tenant, within_s=within_s) as place:
-            return await self._wake_whole(tenant, execution_id, place)
+            return await self._wake_whole(tenant, execution_id, place, event)
 
     async def stop_suspended(self, tenant: str, execution_id: str) -> None:
         """End a suspended execution as cancelled, even without a free place. Raises as `ExecutionStore.find`."""
@@ -248,6 +256,7 @@ class Runner:
             model=self._model_name,
             create_time=self._clock.now(),
             request_id=work.request.request_id,
+            session_id="" if work.request.session is None else work.request.session.session_id,
         )
 
     async def _create(self, execution: Execution, prepared: Prepared) -> Claim:
@@ -258,6 +267,7 @@ class Runner:
             plan=prepared.plan,
             lease=self._lease,
             inherits="" if earlier is None else earlier.execution.execution_id,
+            session=prepared.work.request.session,
         )
 
     async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
@@ -281,10 +291,10 @@ class Runner:
                     run.subscribers.lose_first(may_return=bool(execution.request_id))
             raise
 
-    async def _wake_whole(self, tenant: str, execution_id: str, place: Place) -> bool:
+    async def _wake_whole(self, tenant: str, execution_id: str, place: Place, event: LoggedEvent | None = None) -> bool:
         """Wake an execution completely, even if the caller is cancelled meanwhile: a leased execution needs a run."""
         waking = asyncio.create_task(
-            self._recoverer.wake(tenant, execution_id, place), name=f"waking of {execution_id}"
+            self._recoverer.wake(tenant, execution_id, place, event), name=f"waking of {execution_id}"
         )
         try:
             return await asyncio.shield(waking)

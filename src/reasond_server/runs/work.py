@@ -20,6 +20,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
+    from reasond_server.logs.store import SessionClaim
     from reasond_server.types import Usage
 
 ABANDONED: Final = "Nobody waited for the result any more."
@@ -40,6 +41,7 @@ class WorkRequest:
         trace: the caller's trace context (`TraceContext.text`).
         permit: the name of the permit with which the caller was admitted.
         budget: the limits of tokens, calls and time.
+        session: the session that a new execution enters; None if it belongs to none.
     """
 
     tenant: str
@@ -52,6 +54,7 @@ class WorkRequest:
     trace: str = ""
     permit: str = ""
     budget: Budget = field(default_factory=Budget)
+    session: SessionClaim | None = None
 
     @property
     def limit_s(self) -> float | None:
@@ -64,7 +67,7 @@ class WorkRequest:
     @property
     def can_be_resumed(self) -> bool:
         """Whether a caller can come back for the run."""
-        return bool(self.request_id) or self.keep_running or not self.is_unary
+        return bool(self.request_id) or self.keep_running or not self.is_unary or self.session is not None
 
 
 @value

@@ -21,8 +21,8 @@ from reasond_server.http_api.params import (
 )
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.turns.requests import check_part
-from reasond_server.turns.service import TurnCursor
+from reasond_server.turns.turn_requests import check_part
+from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types.turns import TurnState
 from reasond_server.wire.json_kinds import kind_json
 from reasond_server.wire.json_mapping import turn_view_json
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.jsonrpc_calls import Cursor
     from reasond_server.http_api.params import TurnStreamParams
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.turns.service import TurnService, TurnView
+    from reasond_server.turns.turn_service import TurnService, TurnView
     from reasond_server.types import Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(

@@ -15,16 +15,16 @@ from reasond_server.context.carryover_call import Summary, summarize
 from reasond_server.context.tags import restore
 from reasond_server.context.window_accounts import WindowAccounts
 from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding
+from reasond_server.context.window_fitting import fit_windows
 from reasond_server.context.window_plan import (
     MAX_CHUNK_SIZE,
     MAX_SEGMENTS,
     MIN_CARRYOVER_SIZE,
     WindowLimits,
     WindowPlan,
-    fit_windows,
     plan_windows,
 )
-from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
+from reasond_server.errors import ContextExhaustedError, InvalidConfigError, TokenBudgetExhaustedError, Violation
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
@@ -32,7 +32,7 @@ from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, Cos
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.window_plan import FittedWindow
+    from reasond_server.context.window_fitting import FittedWindow
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Json, Task
@@ -95,7 +95,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
 
     For every call, prompt + carryover + generated <= C. The server's count is used if it reports one, else the count of
     the model's counter. If that is an estimate, the bound holds only by the estimate (`is_window_exact` false), and the
-    model may count more. `context.window_plan` has the arithmetic, and the handling of servers that count more.
+    model may count more. `context.window_plan` has the arithmetic, `context.window_fitting` the handling of servers
+    that count more.
 
     When to use: for material or reasoning that does not fit one window, or to bound memory and attention. If
     everything fits one window, one pass of `chain_of_thought` costs fewer tokens.
@@ -120,7 +121,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     shown again in one more call, which counts for the budget but not for I. Two empty replies in a row, or a last
     window that hidden reasoning used up, end the run as TRUNCATED; `is_only_hidden_reasoning` of the last line of the
     metrics shows which. A budget that is exhausted after the first step ends the run as BUDGET_EXHAUSTED with the best
-    answer so far.
+    answer so far. If counts that grow during the run leave no room for more text, or need more than max_segments, the
+    model answers from what was read, and the run ends as TRUNCATED with a warning.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
     """
@@ -163,7 +165,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
 
         Raises:
             TokenBudgetExhaustedError: the budget does not cover the first call.
-            ContextExhaustedError: by the server's count, a window has no room for output.
+            ContextExhaustedError: by the server's count, the first window has no room for output.
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
         work = partial(_plan, task, config, model, nonce)
@@ -176,11 +178,11 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
             must_end=lambda: progress.is_repeating,
             must_repeat=lambda: progress.is_unread,
         )
-        async with aclosing(fitting) as windows:
-            async for fitted in windows:
-                started_s = context.monotonic()
-                progress.adopt(fitted)
-                try:
+        try:
+            async with aclosing(fitting) as windows:
+                async for fitted in windows:
+                    started_s = context.monotonic()
+                    progress.adopt(fitted)
                     call = hear(
                         model=model,
                         messages=fitted.messages,
@@ -193,20 +195,17 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                                 reply = piece
                             else:
                                 yield Wrote(text=piece.text)
-                except TokenBudgetExhaustedError:
-                    if progress.accounts.is_empty:
-                        raise
-                    yield progress.build_outcome(
-                        WindowEnding(answer=progress.judge.best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
-                    )
-                    return
-                ending = progress.judge.decide(fitted.window, reply)
-                summary = None if ending else await _summarize(fitted, reply, config, model)
-                elapsed_s = context.monotonic() - started_s
-                yield progress.build_step(fitted, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
-                if ending is not None:
-                    yield progress.build_outcome(ending)
-                    return
+                    ending = progress.judge.decide(fitted.window, reply)
+                    summary = None if ending else await _summarize(fitted, reply, config, model)
+                    elapsed_s = context.monotonic() - started_s
+                    yield progress.build_step(fitted, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
+                    if ending is not None:
+                        yield progress.build_outcome(ending)
+                        return
+        except (TokenBudgetExhaustedError, ContextExhaustedError) as error:
+            if progress.accounts.is_empty:
+                raise
+            yield progress.build_outcome(_end_early(error, best=progress.judge.best))
 
 
 class _Progress:
@@ -214,6 +213,7 @@ class _Progress:
 
     def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
         self.accounts = WindowAccounts(plan, counter=counter)
+        self._plan = plan
         self.is_repeating = False
         self.is_unread = False
         self._config = config
@@ -231,7 +231,9 @@ class _Progress:
         """Use the counter and the exactness of `fitted` for the next window."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
+        self._plan = fitted.plan
         self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
+        self.accounts.warn(fitted.plan.shortfall)
 
     def build_step(
         self,
@@ -273,11 +275,15 @@ class _Progress:
         return Step(detail=detail, answer_found=is_answered, metrics=self.accounts.metrics)
 
     def build_outcome(self, ending: WindowEnding) -> Outcome:
-        """Return the outcome of the run."""
+        """Return the outcome of the run. An answer does not count as one to the whole text if a part was left out."""
         self.accounts.warn(ending.warning)
+        reason = ending.finish_reason
+        is_short = self._plan.is_text_left_out or (bool(self._plan.shortfall) and not ending.is_answered)
+        if is_short and (ending.is_answered or reason is FinishReason.MAX_ITERATIONS):
+            reason = FinishReason.TRUNCATED
         return Outcome(
             answer=restore(ending.answer),
-            finish_reason=ending.finish_reason,
+            finish_reason=reason,
             metrics=self.accounts.metrics,
             warnings=self.accounts.warnings,
         )
@@ -324,6 +330,13 @@ class _Progress:
             is_only_hidden_reasoning=reply.is_only_hidden_reasoning,
             elapsed_s=elapsed_s,
         )
+
+
+def _end_early(error: TokenBudgetExhaustedError | ContextExhaustedError, *, best: str) -> WindowEnding:
+    """Return the ending of a run that can make no more calls; `best` is its best answer so far."""
+    if isinstance(error, TokenBudgetExhaustedError):
+        return WindowEnding(answer=best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
+    return WindowEnding(answer=best, finish_reason=FinishReason.TRUNCATED, warning=error.full_message)
 
 
 async def _summarize(

@@ -66,8 +66,9 @@ class _Failure:
 class RunToolbox:
     """The `Toolbox` of one run over `tools`.
 
-    The model reads a result that is too long to show by its handle, which is the id of the call. Every call counts
-    towards `max_calls`, whatever its outcome.
+    The model reads a result that is too long to show by its handle, which is the id of the call. With `keeps_whole`
+    results are returned whole instead, and errors can be read by their handle as well. Every call counts towards
+    `max_calls`, whatever its outcome.
     """
 
     def __init__(
@@ -77,15 +78,17 @@ class RunToolbox:
         limits: ToolLimits,
         max_calls: int | None,
         execution_id: str = "",
+        keeps_whole: bool = False,
         observer: ToolObserver = UNOBSERVED,
     ) -> None:
         self._observer = observer
         self._limits = limits
+        self._keeps_whole = keeps_whole
         self._max_calls = max_calls
         self._execution_id = execution_id
         self._calls = 0
         self._memory = ResultMemory(most_bytes=limits.max_kept_bytes)
-        own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools else ()
+        own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools or keeps_whole else ()
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in (*tools, *own)}
         self._specs: Sequence[ToolSpec] | None = None
 
@@ -107,7 +110,7 @@ class RunToolbox:
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Count a call that the run made before it was resumed; the logged part of its result can be read again."""
         self._calls += 1
-        if not result.is_error and call.name != READ_TOOL_RESULT:
+        if (self._keeps_whole or not result.is_error) and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
@@ -161,6 +164,8 @@ class RunToolbox:
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
         self._memory.keep(call.call_id, text)
+        if self._keeps_whole:
+            return ToolResult(call_id=call.call_id, result_json=text)
         shown_bytes = self._limits.max_shown_bytes
         preview = to_preview(text, handle=call.call_id, most_bytes=shown_bytes, is_cut=is_cut)
         return ToolResult(call_id=call.call_id, result_json=preview)

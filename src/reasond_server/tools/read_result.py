@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
 from reasond_server.errors import show
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.tools.results import resolve_pointer, to_json_text
 from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext
 
@@ -57,33 +59,44 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         Raises:
             ArgumentsRefusedError: the result or the part does not exist.
         """
-        text = self._find_text(arguments)
-        if arguments.contains is not None:
-            return _find_places(text, arguments)
-        part = text[arguments.offset : arguments.offset + arguments.limit]
-        end = arguments.offset + len(part)
-        answer: dict[str, Any] = {"text": part, "offset": arguments.offset, "total_characters": len(text)}
-        return answer | ({"next_offset": end} if end < len(text) else {})
-
-    def _find_text(self, arguments: ReadArguments) -> str:
         text = self._memory.find(arguments.handle)
         if text is None:
             raise ArgumentsRefusedError(_describe_missing(arguments.handle, self._memory))
-        if arguments.json_pointer is None:
-            return text
+        if len(text) > LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(read_part, text, arguments)
+        return read_part(text, arguments)
+
+
+def read_part(text: str, arguments: ReadArguments) -> object:
+    """Return the part of the result `text` that `arguments` select. A long text is best read in a thread.
+
+    Raises:
+        ArgumentsRefusedError: the part does not exist.
+    """
+    if arguments.json_pointer is not None:
         try:
-            return to_json_text(resolve_pointer(text, arguments.json_pointer))
+            text = to_json_text(resolve_pointer(text, arguments.json_pointer))
         except ValueError as error:
             raise ArgumentsRefusedError(f"json_pointer {show(arguments.json_pointer)}: {error}") from None
+    if arguments.contains is not None:
+        hits, count = find_places(text, arguments.contains, offset=arguments.offset, limit=arguments.limit)
+        return {"hits": hits, "places": count, "total_characters": len(text)}
+    part = text[arguments.offset : arguments.offset + arguments.limit]
+    end = arguments.offset + len(part)
+    answer: dict[str, Any] = {"text": part, "offset": arguments.offset, "total_characters": len(text)}
+    return answer | ({"next_offset": end} if end < len(text) else {})
 
 
-def _find_places(text: str, arguments: ReadArguments) -> object:
-    """Return the offsets at which the wanted text occurs, each with its surroundings, within `limit` characters."""
-    wanted, folded = (arguments.contains or "").lower(), text.lower()
+def find_places(text: str, wanted: str, *, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """Return places from `offset` on at which `wanted` occurs, whatever its case, and how many there are.
+
+    A place is its "offset" and the "text" around it. At most 20 are returned, with at most `limit` characters together.
+    """
+    wanted, folded = wanted.lower(), text.lower()
     # The lower-case text can be longer than the text, which would make the offsets wrong.
     folded = folded if len(folded) == len(text) else text
     hits: list[dict[str, Any]] = []
-    at, room, count = folded.find(wanted, arguments.offset), arguments.limit, 0
+    at, room, count = folded.find(wanted, offset), limit, 0
     while at >= 0:
         count += 1
         shown_part = text[max(0, at - _AROUND_HIT) : at + len(wanted) + _AROUND_HIT]
@@ -91,7 +104,7 @@ def _find_places(text: str, arguments: ReadArguments) -> object:
             hits.append({"offset": at, "text": shown_part})
             room -= len(shown_part)
         at = folded.find(wanted, at + len(wanted) + _AROUND_HIT)
-    return {"hits": hits, "places": count, "total_characters": len(text)}
+    return hits, count
 
 
 def _describe_missing(handle: str, memory: ResultMemory) -> str:

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from reasond_server.errors import show
+from reasond_server.tools.json_reading import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reasond_server.types import Json
 
 _HEAD_SHARE = 0.75
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _MAX_DEPTH: Final = 64
 # Controls, invisible and direction-changing characters, line separators, tags, private use.
 _UNSEEN = re.compile(
@@ -41,6 +45,33 @@ def to_json_text(value: object) -> str:
     except (TypeError, ValueError, RecursionError):
         raise NotJsonError from None
     return escape_unseen(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def write_start(value: object, most: int) -> str:
+    """Return the first `most` characters of `value` as compact JSON at least; the work is bounded by `most`.
+
+    Raises:
+        NotJsonError: what is written of `value` is something that JSON cannot represent.
+    """
+    try:
+        text = "".join(_encode_start(value, most)) if isinstance(value, dict | list) else _encode_value(value, most)
+    except (TypeError, ValueError, RecursionError):
+        raise NotJsonError from None
+    return escape_unseen(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _encode_value(value: object, most: int) -> str:
+    return _ENCODER.encode(value[: most + 1] if isinstance(value, str) else value)
+
+
+def _encode_start(value: object, most: int) -> Iterator[str]:
+    """Yield the JSON of `value` until it has more than `most` characters."""
+    size = 0
+    for part in _ENCODER.iterencode(value):
+        yield part
+        size += len(part)
+        if size > most:
+            return
 
 
 def escape_unseen(text: str) -> str:
@@ -122,7 +153,7 @@ def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON 
         ValueError: `text` is not JSON, or the pointer leads to no value; the message names the missing part.
     """
     try:
-        value = from_json(text)
+        value = read_json(text)
     except ValueError:
         raise ValueError("the result is no whole JSON; read it by offset") from None
     if pointer and not pointer.startswith("/"):

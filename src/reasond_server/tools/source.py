@@ -73,10 +73,13 @@ class Tools:
         """The names of the tools that are known now, sorted."""
         return sorted(tool.name for tool in self._collect_tools())
 
-    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> RunToolbox:
-        """Return the tools for one run; later changes do not affect it."""
+    def open_toolbox(
+        self, *, max_calls: int | None, execution_id: str = "", also: Sequence[Tool] = (), keeps_whole: bool = False
+    ) -> RunToolbox:
+        """Return the tools for one run; later changes do not affect it. See `ToolSource`."""
         return RunToolbox(
-            tools=self._collect_tools(),
+            tools=(*self._collect_tools(), *also),
+            keeps_whole=keeps_whole,
             limits=self._limits,
             max_calls=max_calls,
             execution_id=execution_id,

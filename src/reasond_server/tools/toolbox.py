@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ToolSpec
+    from reasond_server.tools.tool import Tool
     from reasond_server.types import ToolCall, ToolResult
 
 
@@ -50,10 +51,13 @@ class KeyedToolbox(Toolbox, Protocol):
 class ToolSource(Protocol):
     """All tools of the server; every run gets its own toolbox."""
 
-    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
-        """Return the tools for the run of `execution_id`.
+    def open_toolbox(
+        self, *, max_calls: int | None, execution_id: str = "", also: Sequence[Tool] = (), keeps_whole: bool = False
+    ) -> KeyedToolbox:
+        """Return the tools for the run of `execution_id`, and the tools in `also`.
 
-        The run may make at most `max_calls` calls; None means no limit.
+        The run may make at most `max_calls` calls; None means no limit. With `keeps_whole` results are returned whole,
+        and the run shortens them itself.
         """
         ...
 
@@ -61,7 +65,14 @@ class ToolSource(Protocol):
 class _NoTools:
     """The toolbox of a run that may call no tools, and the source of such toolboxes."""
 
-    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:  # noqa: ARG002 - as above
+    def open_toolbox(
+        self,
+        *,
+        max_calls: int | None,  # noqa: ARG002 - as above
+        execution_id: str = "",  # noqa: ARG002 - as above
+        also: Sequence[Tool] = (),  # noqa: ARG002 - as above
+        keeps_whole: bool = False,  # noqa: ARG002 - as above
+    ) -> KeyedToolbox:
         """Return itself, which is safe because it has no state."""
         return self
 

@@ -35,6 +35,7 @@ from reasond_server.types.metrics import (
     WindowLines,
     WindowMetrics,
 )
+from reasond_server.types.sessions import Session
 from reasond_server.types.steps import (
     BoundedContextStep,
     CarryoverMode,
@@ -88,6 +89,7 @@ __all__ = [
     "Savings",
     "SavingsBaseline",
     "SelfConsistencyMetrics",
+    "Session",
     "StepDetail",
     "StrategyMetrics",
     "StrategySource",

@@ -158,7 +158,7 @@ class Execution:
     """An execution without its content; the owner is the tenant that started it.
 
     `kind` names the service that runs it. A suspended execution resumes at `wake_time`; without one it waits for a
-    call.
+    call. `session_id` is empty if it belongs to no session.
     """
 
     execution_id: str
@@ -176,3 +176,4 @@ class Execution:
     usage: Usage = NOTHING
     kind: str = "reasoning"
     wake_time: datetime | None = None
+    session_id: str = ""

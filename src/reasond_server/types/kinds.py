@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
 
 ClassT = TypeVar("ClassT")
@@ -143,6 +144,15 @@ class Field:
     is_bulky: bool
     instead: Any
     wire_name: str
+
+
+def build_reader(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:
+    """Return a function from an object to the values of its attributes `names`; one call reads all of them."""
+    if not names:
+        return lambda _value: ()
+    read = attrgetter(*names)
+    # With one name `attrgetter` returns the value alone.
+    return read if len(names) > 1 else lambda value: (read(value),)
 
 
 @cache

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent
+from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
 from reasond_server.types.steps import ToolCall, ToolResult
 from reasond_server.types.tasks import Budget
@@ -91,7 +91,10 @@ class ContextBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItem:
-    """One part of a prompt: where it comes from, how it was rendered, its tokens as shown and in full."""
+    """Something in a prompt: a part's source, `step:N` for the text of a reply, or the id of a call for its result.
+
+    `tokens` are 0 for a part of the history that is left out.
+    """
 
     source: Word
     rendering: Rendering
@@ -100,12 +103,14 @@ class ContextItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRendering:
-    """The text that stands for the result of a call in all prompts from now on."""
+class LoggedRendering:
+    """How a result, a thought or a turn of the history is shown from now on; `source` names it as in ContextItem."""
 
-    call_id: Word
+    source: Word
     rendering: Rendering
-    text: str
+    tokens: int
+    full_tokens: int
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +185,8 @@ class TurnStarted(Event):
 class ModelCallStep(Event):
     """One model call with its reply; its `calls` are expected from now on.
 
-    `provider_ids` are the ids of the calls on the wire to the model. `renderings` are the texts that this prompt
-    introduced. `blocks` names the blocks of context with the scope TURN that this call has consumed.
+    `provider_ids` are the ids of the calls on the wire to the model. `renderings` are those that this prompt
+    introduced or changed. `blocks` names the blocks of context with the scope TURN that this call has consumed.
     """
 
     index: int
@@ -197,7 +202,7 @@ class ModelCallStep(Event):
     tools: Sequence[str] = ()
     calls: Sequence[ToolCall] = ()
     provider_ids: Sequence[str] = ()
-    renderings: Sequence[StoredRendering] = ()
+    renderings: Sequence[LoggedRendering] = ()
     blocks: Sequence[str] = ()
 
 
@@ -270,11 +275,9 @@ class TurnResult(LastEvent):
 
 @EVENTS.declare("turn_delta", wire_tag="delta", is_logged=False)
 @value
-class TurnDelta:
-    """Text that the model has just written in model call `index`; a synthesis may still replace a draft."""
+class TurnDelta(TextDelta):
+    """Text that the model has just written in model call `iteration_index`; a synthesis may still replace a draft."""
 
-    index: int
-    text: str
     is_draft: bool = False
 
 

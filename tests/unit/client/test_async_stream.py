@@ -269,6 +269,26 @@ async def test_a_slow_consumer_is_taken_up_again(
     assert [event async for event in stream] == [STARTED, STEP, DONE]
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+async def test_a_stream_that_a_proxy_cut_is_taken_up_again(
+    server: ScriptedServer, client: AsyncClient, failure: type[Failure], code: grpc.StatusCode
+) -> None:
+    server.answers("ReasonIterations", [STARTED, failure(code=code, message="Stream removed")], [STEP, DONE])
+    stream = client.resume("e1", reconnect=QUICK)
+    assert [event async for event in stream] == [STARTED, STEP, DONE]
+
+
+async def test_a_fault_of_the_server_itself_is_not_taken_up_again(
+    server: ScriptedServer, client: AsyncClient, failure: type[Failure]
+) -> None:
+    fault = failure(code=grpc.StatusCode.INTERNAL, reason="INTERNAL", metadata={"request_id": "r1"})
+    server.answers("ReasonIterations", [STARTED, fault])
+    with pytest.raises(reasond.InternalError):
+        async for _ in client.resume("e1", reconnect=QUICK):
+            pass
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize("reconnect", [False, True])
 async def test_other_errors_are_never_taken_up_again(
     server: ScriptedServer, client: AsyncClient, failure: type[Failure], *, reconnect: bool

@@ -182,6 +182,7 @@ TEXTS = st.lists(st.tuples(UNITS | st.text(max_size=4), st.integers(1, 300)), ma
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     windows=st.lists(st.tuples(TEXTS, TEXTS | st.none()), min_size=1, max_size=4),

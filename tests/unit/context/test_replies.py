@@ -190,6 +190,7 @@ def test_a_reply_longer_than_the_cap_is_cut_there() -> None:
     assert (parsed.thinking, parsed.kind, parsed.is_cut, parsed.is_closed) == ("1234", TagKind.ANSWER, True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", ["\n", "<", "`", "<think>", "a\n```"])
 def test_long_hostile_replies_are_parsed_in_one_delta_and_in_many(delta: str) -> None:
     text = delta * (200_000 // len(delta))

@@ -98,6 +98,7 @@ def test_a_boundary_that_costs_tokens_is_not_used() -> None:
     assert segments == ["one two three four", " five six"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["The wall has four gates. ", "x", "\n", " ", "<answer>", "\U0001f600", "\u0301"])
 def test_two_megabytes_are_split_in_linear_time(unit: str) -> None:
     text = unit * (2_000_000 // len(unit.encode()))

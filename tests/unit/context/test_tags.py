@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from reasond_server.context import tags
 from reasond_server.context.tags import RESERVED_TAGS, TagKind, neutralize, restore
+from reasond_server.llm.model import PIECE_CHARACTERS
+from tests.watched_patterns import watch_patterns
 
 
 @pytest.mark.parametrize("name", RESERVED_TAGS)
@@ -120,3 +123,26 @@ def test_the_closing_tags_are_the_stop_strings() -> None:
 @pytest.mark.parametrize("text", ["&lt;answer&gt;42&lt;/answer&gt;", "&lt; /continue &gt;", "\u00e4 &lt;answer&gt;"])
 def test_a_tag_that_is_escaped_at_both_ends_is_not_ours_and_stays(text: str) -> None:
     assert restore(text) == text
+
+
+@pytest.mark.parametrize("end", ["", "\u00e9"])
+@pytest.mark.parametrize(
+    "unit", ["<", "</", "<a", "<answer>", "<|im_start|>", "<<SYS>>", "[INST]", "\uff1c", "<\u200b", "</answer>"]
+)
+def test_no_expression_reads_more_than_a_piece_of_a_long_text(
+    unit: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = watch_patterns(monkeypatch, tags)
+    neutralize(unit * PIECE_CHARACTERS + end)
+    # A piece ends at the first place where nothing can continue behind it, and neutralising makes it longer.
+    assert max(reading.calls) <= 4 * (PIECE_CHARACTERS + len(unit))
+
+
+@pytest.mark.parametrize("end", ["", "\u00e9"])
+@pytest.mark.parametrize("unit", ["&lt;", "&lt;answer>", "&lt;answer&gt;", "&lt;|im_start|>&lt;", "&#91;INST]&#91;"])
+def test_no_expression_reads_more_than_a_piece_of_a_long_neutral_text(
+    unit: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = watch_patterns(monkeypatch, tags)
+    restore(unit * PIECE_CHARACTERS + end)
+    assert max(reading.calls) <= PIECE_CHARACTERS + len(unit)

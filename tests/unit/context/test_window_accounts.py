@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.context.window_accounts import OnePassPrompt, SavingsMeter, WindowAccounts
-from reasond_server.context.window_plan import FittedWindow, Window, WindowLimits, plan_windows
+from reasond_server.context.window_fitting import FittedWindow
+from reasond_server.context.window_plan import Window, WindowLimits, plan_windows
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.types import ReadingProgress, Savings, SavingsBaseline, Usage, UsageSource
 

@@ -24,6 +24,7 @@ OBJECTS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(data=OBJECTS)
 def test_the_struct_is_the_one_that_protobuf_itself_would_make_and_gives_back_what_went_in(
     data: dict[str, Any],

@@ -15,7 +15,7 @@ from reasond.v1.execution_pb2 import ExecutionCursor
 from reasond.v1.strategies_pb2 import ToolResult as ToolResultMessage
 from reasond_server.errors import InvalidRequestError, TurnLeasedError, Violation
 from reasond_server.grpc_api.turn_conversion import turn_event_message
-from reasond_server.turns.service import TurnCursor, TurnView
+from reasond_server.turns.turn_service import TurnCursor, TurnView
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.turns import (
     ClientTool,

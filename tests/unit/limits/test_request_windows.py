@@ -228,6 +228,7 @@ async def test_what_is_in_sight_is_told_with_the_time_until_it_is_not() -> None:
     assert await windows.get_sliding_window("a", MINUTE) == (4, 45.0, 7, 105.0)
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.floats(0, 90), st.integers(1, 8)), max_size=30))
 async def test_what_the_librarys_strategy_tests_it_hits_and_never_more_than_the_limit_in_one_window(
     steps: list[tuple[float, int]],

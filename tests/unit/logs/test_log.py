@@ -45,6 +45,7 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
         usage=Usage(input_tokens=1),
         kind="turn",
         wake_time=START + timedelta(seconds=3),
+        session_id="s",
     )
     for field in fields(Execution):
         assert getattr(known, field.name) != field.default, f"{field.name} shows nothing here"

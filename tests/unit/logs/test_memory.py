@@ -100,7 +100,7 @@ async def test_plans_and_records_count_until_they_are_dropped(clock: Time) -> No
 
 
 async def test_only_the_last_forgotten_ids_are_remembered(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reasond_server.logs.memory._FORGOTTEN_KEPT", 1)
+    monkeypatch.setattr("reasond_server.logs.memory_table._FORGOTTEN_KEPT", 1)
     store = store_of(clock, max_executions=1)
     first, second, _ = [await end_log(store) for _ in range(3)]
     with pytest.raises(ExecutionNotFoundError):

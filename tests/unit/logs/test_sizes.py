@@ -45,11 +45,13 @@ def measure(value: Any) -> int:
     return sys.getsizeof(value) + (sum(map(measure, value)) if isinstance(value, list) else 0)
 
 
+@pytest.mark.slow
 @given(data=some.dictionaries(some.text(), JSON))
 def test_free_json_is_never_counted_for_much_less_than_it_takes(data: dict[str, Any]) -> None:
     assert size_of(custom(data)) > measure(data) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

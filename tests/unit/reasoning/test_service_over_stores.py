@@ -3,6 +3,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -55,9 +56,9 @@ class SlowCommits(MemoryExecutionStore):
         self.created = asyncio.Event()
         self.refused = asyncio.Event()
 
-    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+    async def create(self, execution: Execution, **arguments: Any) -> Claim:
         await self._open()
-        claim = await super().create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
+        claim = await super().create(execution, **arguments)
         self.created.set()
         return claim
 

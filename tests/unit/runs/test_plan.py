@@ -19,6 +19,7 @@ PLANS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(PLANS)
 def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
     assert decode_plan(encode_plan(plan)) == plan

@@ -14,7 +14,16 @@ from reasond_server.runs.following import Follower
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.stores import open_stores
-from reasond_server.types import ExecutionState, FinishReason, Result
+from reasond_server.types import (
+    NOTHING,
+    ExecutionStarted,
+    ExecutionState,
+    FinishReason,
+    Iteration,
+    LoggedEvent,
+    Result,
+    Thought,
+)
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.unit.runs.conftest import EchoModel, ManualClock, in_virtual_time
 from tests.unit.runs.servers import SharedStore
@@ -266,3 +275,25 @@ async def test_what_nobody_could_go_on_with_is_not_suspended(time: ManualClock) 
     assert run is not None
     await run.wait_for_end()
     assert isinstance(run.error, InternalError)
+
+
+async def test_an_event_wakes_it_once_and_its_sleep_is_no_part_of_its_time(house: House) -> None:
+    first, other = house.server(), house.server()
+    execution = await house.suspend_one(first, UNTIL_CALLED, 0.0, time_limit_s=100.0)
+    house.time.advance(1000)
+    events = [
+        LoggedEvent(
+            sequence=3,
+            create_time=house.time.now(),
+            event=Iteration(index=1, answer_found=False, usage=NOTHING, elapsed_s=0.0, detail=Thought(text=text)),
+        )
+        for text in "ab"
+    ]
+    wakes = zip((first, other), events, strict=True)
+    calls = [runner.wake("acme", execution.execution_id, event=event) for runner, event in wakes]
+    assert (await asyncio.gather(*calls)).count(True) == 1
+    result = await house.result(execution)
+    assert (result.finish_reason, result.answer) == (FinishReason.ANSWERED, "2")
+    assert result.metrics.execution_time_s == 0
+    kinds = [type(logged.event) for logged in await house.store.read("acme", execution.execution_id)]
+    assert kinds == [ExecutionStarted, Iteration, Iteration, Result]

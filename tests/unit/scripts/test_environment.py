@@ -57,12 +57,14 @@ def test_every_input_changes_the_stamp(tree: Path, monkeypatch: pytest.MonkeyPat
     assert len({*keys}) == len(keys)
 
 
+@pytest.mark.slow
 def test_an_environment_with_another_stamp_is_installed_again(tree: Path) -> None:
     make_stamped(tree)
     moved = tree.rename(tree.with_name("elsewhere"))
     assert "installing the server" in run(moved).stdout
 
 
+@pytest.mark.slow
 def test_an_environment_whose_interpreter_is_gone_is_made_anew_and_without_an_index_the_end_tells_what_to_do(
     tree: Path,
 ) -> None:
@@ -77,6 +79,7 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew_and_without_an_in
     assert not list((tree / ".venv").glob("stamp-*"))
 
 
+@pytest.mark.slow
 def test_the_pip_that_python_brings_runs_from_its_wheel() -> None:
     wheel = environment.bundled_pip()
     assert wheel is not None

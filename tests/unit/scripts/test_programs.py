@@ -57,6 +57,7 @@ def test_a_missing_package_is_installed_without_fetching_lists(folder: Path) -> 
     assert apt.calls() == [["install", "redis-server"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [1, 2])
 def test_lists_are_fetched_where_that_did_not_work_even_if_some_cannot_be(folder: Path, fails: int) -> None:
     apt = Apt(folder, fails=fails)
@@ -93,6 +94,7 @@ def test_an_installation_that_does_not_end_is_given_up(folder: Path, monkeypatch
     assert install_debian("small", "small", is_root=True) == "note: small was not installed within 0.01 s"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no Debian")
 def test_the_real_apt_understands_how_it_is_called(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

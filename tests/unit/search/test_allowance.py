@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ COSTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     costs=st.lists(COSTS, max_size=30),
     max_calls=st.integers(0, 20),

@@ -44,6 +44,7 @@ async def test_uct_finds_the_planted_optimum_where_greedy_and_a_beam_fail() -> N
     assert reached == {"greedy": False, "beam": False, "uct": "1022"}
 
 
+@pytest.mark.slow
 @given(goal=st.text(alphabet="012", min_size=1, max_size=4), seed=st.none() | st.integers(0, 99))
 def test_with_a_true_judge_either_search_finds_every_planted_optimum(goal: str, seed: int | None) -> None:
     for is_best_first in (False, True):
@@ -80,6 +81,7 @@ async def test_duplicates_are_left_out_over_the_whole_tree() -> None:
     assert tree.calls == 3 + 5
 
 
+@pytest.mark.slow
 @given(
     max_calls=st.integers(0, 40),
     branching=st.integers(1, 4),
@@ -109,6 +111,7 @@ def test_the_bound_on_calls_is_never_exceeded_and_nearly_used_up(
     assert search.ending is SearchEnding.BUDGET
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_order_in_which_calls_end_changes_nothing(data: st.DataObject) -> None:
     is_best_first = data.draw(st.booleans())

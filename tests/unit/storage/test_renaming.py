@@ -26,6 +26,7 @@ OTHERS = (
     "INSERT INTO entries VALUES ('{tenant}', 'e-{tenant}', 1, 1, '', 'text')",
     "INSERT INTO claims VALUES ('{tenant}', 'r1', 'e-{tenant}', 'digest')",
     "INSERT INTO forgotten VALUES ('{tenant}', 'f-{tenant}', 1.5)",
+    "INSERT INTO sessions VALUES ('{tenant}', 's1', 1, '{{}}', 1, 1.5, 1.5, 1.5)",
     "INSERT INTO agents VALUES ('{tenant}', 'agent', 'etag', '{{}}', NULL)",
 )
 

@@ -378,6 +378,7 @@ async def peak_memory(max_iterations: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_depth() -> None:
     await peak_memory(5)
     assert await peak_memory(50) - await peak_memory(5) < 50_000

@@ -158,6 +158,7 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
 
 
 # Tracing makes the test slow: half a minute on a busy machine.
+@pytest.mark.slow
 async def test_what_a_run_holds_has_a_bound_that_no_depth_moves_and_its_answer_a_line_for_each_window(
     measured: dict[int, Traced],
 ) -> None:

@@ -221,6 +221,7 @@ async def test_a_budget_of_calls_ends_the_vote_with_what_there_is() -> None:
     assert not metrics(outcome).is_stopped_early
 
 
+@pytest.mark.slow
 @given(total=st.integers(1, 6000), long=st.integers(1, 300))
 def test_no_budget_of_tokens_is_exceeded_and_no_sample_but_the_first_cut_by_it(total: int, long: int) -> None:
     model = FunctionModel(lambda _: f"{'so ' * long}<answer>{len(model.requests) % 3}</answer>")
@@ -282,6 +283,7 @@ async def test_long_material_is_prepared_beside_the_event_loop() -> None:
     assert outcome.answer == "1"
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.lists(st.integers(0, 6), min_size=1, max_size=8))
 def test_the_order_in_which_samples_end_changes_nothing(one: list[int], other: list[int]) -> None:
     assert asyncio.run(_log(one)) == asyncio.run(_log(other))
@@ -327,6 +329,7 @@ async def test_cancelling_the_run_closes_every_call() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.slow
 @given(samples=st.integers(1, 24), kinds=st.integers(1, 30), seed=st.integers(0, 99))
 def test_the_calls_keep_to_the_formula_of_the_cost(samples: int, kinds: int, seed: int) -> None:
     model = FunctionModel(lambda _: f"<answer>{(len(model.requests) * 7 + seed) % kinds}</answer>")

@@ -193,6 +193,7 @@ def test_without_the_package_a_configured_endpoint_is_refused_and_one_of_the_clu
     assert "Install reasond-server[otel]" in SettingsError("a", remedy="Install reasond-server[otel]").full_message
 
 
+@pytest.mark.slow
 def test_a_server_that_traces_nothing_imports_nothing_of_it() -> None:
     found = run_without_the_package(
         "import asyncio\n"

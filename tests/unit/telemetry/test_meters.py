@@ -65,6 +65,7 @@ def tell_everything(observer: Observer, word: str) -> None:
     observer.context_built(word, word, 7)
 
 
+@pytest.mark.slow
 def test_ten_thousand_odd_words_add_no_series() -> None:
     counted = metrics()
     tell_everything(counted, "odd")
@@ -76,6 +77,7 @@ def test_ten_thousand_odd_words_add_no_series() -> None:
     assert after["reasond_calls_total other other grpc"] == 10_001
 
 
+@pytest.mark.slow
 @given(word=st.text())
 def test_no_word_gets_a_series_or_breaks_the_counting(word: str) -> None:
     counted = metrics()
@@ -105,6 +107,7 @@ def test_a_call_is_counted_by_method_and_code_and_timed() -> None:
     assert found["reasond_call_duration_seconds_count reasoning.execute jsonrpc"] == 1
 
 
+@pytest.mark.slow
 @given(told=st.lists(st.lists(st.floats(0, 1000), max_size=5), max_size=5))
 def test_a_histogram_holds_what_it_was_told_however_often_it_is_read(told: list[list[float]]) -> None:
     counted = metrics()

@@ -104,6 +104,7 @@ NESTED = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(NESTED)
 def test_every_value_becomes_what_json_can_say(value: object) -> None:
     json.dumps(shown_value(value), allow_nan=False).encode("utf-8")

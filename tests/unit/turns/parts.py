@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.turns.service import SessionPage, TurnPage, TurnService, TurnView
+from reasond_server.turns.turn_service import SessionPage, TurnPage, TurnService, TurnView
 from reasond_server.types import FinishReason, Heartbeat, StreamEvent, ToolCall, ToolResult, Usage
 from reasond_server.types.turns import (
     CallKind,
@@ -93,7 +93,7 @@ HAPPENINGS: tuple[Any, ...] = (
         decisions=(Decision(call_id="c1", is_approved=True),),
     ),
     RESULT,
-    TurnDelta(index=1, text="don", is_draft=True),
+    TurnDelta(iteration_index=1, text="don", is_draft=True),
     Heartbeat(),
 )
 TURN = Turn(

@@ -63,6 +63,7 @@ def test_what_was_added_is_what_is_there(lines: list[WindowMetrics]) -> None:
     assert not lines or made[-1] == expected[-1]
 
 
+@pytest.mark.slow
 @given(LINES, LINES, LINES)
 def test_lines_that_others_were_made_of_never_change(
     shared: list[WindowMetrics], one: list[WindowMetrics], other: list[WindowMetrics]

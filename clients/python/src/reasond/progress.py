@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
 
 _LONGEST_WAIT_S = 60.0
+_CODES_OF_PROXIES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
 CallT = TypeVar("CallT", bound="Cancellable")
 
@@ -119,9 +120,9 @@ class Progress:
     def wait_before_retry(self, error: ReasondError) -> float | None:
         """Return the seconds to wait before resuming the stream after `error`, None to give up."""
         error.execution_id = error.execution_id or self.execution_id or None
-        if self.policy is None or self.result is not None or not is_cut(error):
+        if self.policy is None or self.result is not None or self.failures >= self.policy.max_attempts:
             return None
-        if self.failures >= self.policy.max_attempts:
+        if not is_cut(error):
             return None
         wait_s = self.policy.wait_s(self.failures, error.retry_after)
         remaining_s = self.remaining_s()
@@ -132,7 +133,13 @@ class Progress:
 
 
 def is_cut(error: ReasondError) -> bool:
-    """Return whether a stream broke although its execution goes on."""
+    """Return whether `error` says that the stream was cut, so that the execution may continue.
+
+    A proxy that loses its server ends the stream with INTERNAL or UNKNOWN. An error of the server itself, in contrast,
+    has the id of the request.
+    """
+    if error.code in _CODES_OF_PROXIES:
+        return "request_id" not in error.metadata
     return error.code is grpc.StatusCode.UNAVAILABLE or error.reason == "SLOW_CONSUMER"
 
 

@@ -147,12 +147,18 @@ class Calibration:
 
 
 def _drift(calibration: Calibration) -> Calibration:
-    """Return the same line with larger variances, without `replace`, which would take three times as long per call."""
+    """Return the same line with larger variances; a variance that is already as large as at first is unchanged."""
+    constant_variance, slope_variance = calibration.constant_variance, calibration.slope_variance
+    if constant_variance < _CONSTANT_VARIANCE:
+        constant_variance = min(_CONSTANT_VARIANCE, constant_variance + _CONSTANT_DRIFT)
+    if slope_variance < _SLOPE_VARIANCE:
+        slope_variance = min(_SLOPE_VARIANCE, slope_variance + _SLOPE_DRIFT)
+    # Not by `replace`, which would take three times as long per call.
     return Calibration(
         constant=calibration.constant,
         slope=calibration.slope,
-        constant_variance=_raise(calibration.constant_variance, by=_CONSTANT_DRIFT, most=_CONSTANT_VARIANCE),
-        slope_variance=_raise(calibration.slope_variance, by=_SLOPE_DRIFT, most=_SLOPE_VARIANCE),
+        constant_variance=constant_variance,
+        slope_variance=slope_variance,
         covariance=calibration.covariance,
         deviation=calibration.deviation,
         reports=calibration.reports,
@@ -187,11 +193,22 @@ def _move(calibration: Calibration, estimated: float, reported: int) -> Calibrat
     variance = constant_share + estimated * slope_share + noise
     if distance**2 > _DOUBTFUL_DEVIATIONS**2 * variance:
         return None
+    constant = calibration.constant + distance * constant_share / variance
+    slope = calibration.slope + distance * slope_share / variance
+    constant_variance = calibration.constant_variance - constant_share**2 / variance
+    slope_variance = calibration.slope_variance - slope_share**2 / variance
+    # Nearly every result is within its bounds, and looking takes less time than a call.
+    if not 0.0 <= constant <= _MOST_CONSTANT:
+        constant = min(_MOST_CONSTANT, max(0.0, constant))
+    if not _LEAST_SLOPE <= slope <= _MOST_SLOPE:
+        slope = min(_MOST_SLOPE, max(_LEAST_SLOPE, slope))
+    if constant_variance < 0.0 or slope_variance < 0.0:
+        constant_variance, slope_variance = max(0.0, constant_variance), max(0.0, slope_variance)
     return Calibration(
-        constant=min(_MOST_CONSTANT, max(0.0, calibration.constant + distance * constant_share / variance)),
-        slope=min(_MOST_SLOPE, max(_LEAST_SLOPE, calibration.slope + distance * slope_share / variance)),
-        constant_variance=max(0.0, calibration.constant_variance - constant_share**2 / variance),
-        slope_variance=max(0.0, calibration.slope_variance - slope_share**2 / variance),
+        constant=constant,
+        slope=slope,
+        constant_variance=constant_variance,
+        slope_variance=slope_variance,
         covariance=calibration.covariance - constant_share * slope_share / variance,
         deviation=_find_deviation(calibration, estimated, reported),
         reports=calibration.reports + 1,
@@ -199,14 +216,11 @@ def _move(calibration: Calibration, estimated: float, reported: int) -> Calibrat
 
 
 def _find_deviation(calibration: Calibration, estimated: float, reported: int) -> float:
-    """Return the deviation after a report; an uncertain slope makes the change smaller."""
+    """Return the deviation after a report; an uncertain slope makes the change smaller, an unknown one prevents it."""
+    if calibration.slope_variance >= _SLOPE_VARIANCE:
+        return calibration.deviation
     expected = calibration.constant + calibration.slope * estimated
     distance = min(_MOST_DISTANCE, abs(reported - expected) / expected)
-    known = 1 - min(1.0, calibration.slope_variance / _SLOPE_VARIANCE)
+    known = 1 - calibration.slope_variance / _SLOPE_VARIANCE
     weight = _DEVIATION_WEIGHT * known * estimated / (estimated + _LONG_TOKENS)
     return calibration.deviation + weight * (distance - calibration.deviation)
-
-
-def _raise(variance: float, *, by: float, most: float) -> float:
-    """Return `variance + by`, at most `most`; a variance above `most` is unchanged."""
-    return variance + by if variance + by <= most else max(variance, most)

@@ -145,10 +145,11 @@ def _count_kinds(text: str) -> tuple[int, int, int, int, int]:
     encoded = _encode(text)
     # Most bytes are letters, and counting the other kinds without them takes a fraction of the time.
     rest = encoded.translate(None, _LETTERS)
-    digits = len(rest) - len(rest.translate(None, _DIGITS))
-    blanks = len(rest) - len(rest.translate(None, _BLANKS))
+    left = len(rest)
+    digits = left - len(rest.translate(None, _DIGITS))
+    blanks = left - len(rest.translate(None, _BLANKS))
     others = 0 if text.isascii() else len(rest.translate(None, _ASCII))
-    return len(encoded) - len(rest), digits, blanks, len(rest) - digits - blanks - others, others
+    return len(encoded) - left, digits, blanks, left - digits - blanks - others, others
 
 
 def count_at_least(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from reasond_server.errors import InternalError
@@ -60,8 +61,12 @@ def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:
 
 def can_fork(counter: TokenCounter) -> TypeGuard[Forkable]:
     """Return whether `counter` is Forkable, as fast as `can_learn`."""
-    kind = type(counter)
-    return can_learn(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
+    return _is_forkable(type(counter)) and can_learn(counter)
+
+
+@cache
+def _is_forkable(kind: type) -> bool:
+    return hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
 
 
 def fork_of(counter: TokenCounter) -> TokenCounter:

@@ -9,6 +9,8 @@ import re
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from reasond_server.llm.model import PIECE_CHARACTERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -23,9 +25,6 @@ _DIGITS = r"\d{1,3}"
 _REST = rf"\s{{1,{_MAX_BLANKS}}}|[\s\S]"
 _FORWARD = re.compile(rf" ?(?:{_LETTERS}|{_DIGITS})|{_REST}")
 _BACKWARD = re.compile(rf"(?:{_LETTERS}|{_DIGITS}) ?|{_REST}")
-
-# A regular expression blocks all other threads while it runs; this many characters take a few milliseconds.
-_AT_ONCE_CHARACTERS = 32_768
 
 
 class WordPieceCounter:
@@ -67,7 +66,7 @@ class WordPieceCounter:
         if tokens <= 0:
             return ""
         window = text[: tokens * _MAX_PIECE_CHARACTERS]
-        return "".join(_FORWARD.findall(window)[:tokens])
+        return "".join(islice(chain.from_iterable(_cut(_FORWARD, window)), tokens))
 
     def tail(self, text: str, tokens: int) -> str:
         """Return the longest suffix of `text` with at most `tokens` tokens.
@@ -82,13 +81,13 @@ class WordPieceCounter:
 
 
 def _cut(pieces: re.Pattern[str], text: str) -> Iterator[list[str]]:
-    """Yield the pieces of `text` in batches.
+    """Yield the pieces of `text` in batches, each of at most `PIECE_CHARACTERS` characters.
 
     The last piece of a batch may continue behind the end of the batch, so it is read again with the next one.
     """
     place = 0
     while place < len(text):
-        end = min(place + _AT_ONCE_CHARACTERS, len(text))
+        end = min(place + PIECE_CHARACTERS, len(text))
         found = pieces.findall(text, place, end)
         if end < len(text):
             end -= len(found.pop())

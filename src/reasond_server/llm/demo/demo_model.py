@@ -73,7 +73,9 @@ class DemoModel:
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the count of `counter`, which is exact for this model."""
-        return self._counter.count_prompt(messages)
+        if _is_short(messages):
+            return self._counter.count_prompt(messages)
+        return await asyncio.to_thread(self._counter.count_prompt, messages)
 
     async def aclose(self) -> None:
         """Do nothing: there are no connections."""
@@ -110,7 +112,7 @@ class DemoModel:
         )
 
     async def _prepare_beside(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
-        if sum(len(message.content) for message in request.messages) <= _SHORT_CHARACTERS:
+        if _is_short(request.messages):
             return self._prepare(request)
         # Ranking a long text takes many milliseconds and would block the event loop.
         return await asyncio.to_thread(self._prepare, request)
@@ -136,3 +138,7 @@ class DemoModel:
     def _tokens_of(self, call: ToolCall | None) -> int:
         """Return the output tokens of `call`."""
         return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)
+
+
+def _is_short(messages: Sequence[Message]) -> bool:
+    return sum(len(message.content) for message in messages) <= _SHORT_CHARACTERS

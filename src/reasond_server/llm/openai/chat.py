@@ -105,9 +105,10 @@ class ChatDecoder:
             self._note_usage(usage)
         pieces: list[_Piece] = []
         choices = chunk.get("choices")
-        if isinstance(choices, list):
+        # Parsed JSON has no subclasses, and `type() is` takes no call.
+        if type(choices) is list:
             for choice in choices:
-                if isinstance(choice, dict) and not choice.get("index"):
+                if type(choice) is dict and not choice.get("index"):
                     self._read_choice(choice, pieces)
         return pieces
 
@@ -133,15 +134,16 @@ class ChatDecoder:
         if usage is not None:
             self._note_usage(usage)
         delta = choice.get("delta")
-        if not isinstance(delta, dict):
+        if type(delta) is not dict:
             delta = choice.get("message")
-        if isinstance(delta, dict) and delta:
+        if delta and type(delta) is dict:
             self._read_delta(delta, pieces)
         finish = choice.get("finish_reason")
-        if isinstance(finish, str) and finish:
-            if finish.lower() in _FAILURES:
+        if finish and type(finish) is str:
+            finish = finish.lower()
+            if finish in _FAILURES:
                 raise UpstreamReportError(choice)
-            self._end(finish.lower(), choice, pieces)
+            self._end(finish, choice, pieces)
 
     def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
         content = delta.get("content")
@@ -200,7 +202,7 @@ class ChatDecoder:
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
         for name in self._stop_fields:
             matched = choice.get(name)
-            if isinstance(matched, str) and matched and matched not in _NO_WORDS:
+            if matched and type(matched) is str and matched not in _NO_WORDS:
                 self._matched_stop = matched
                 break
 

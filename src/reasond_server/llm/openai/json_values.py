@@ -46,7 +46,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         ModelProtocolError: `data` is not a JSON object.
     """
     value = parse_json(data)
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise _build_error(f"that is {_KINDS[type(value)]} where an object belongs")
     return value
 

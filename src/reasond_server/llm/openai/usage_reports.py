@@ -156,7 +156,7 @@ def usage_of(reported: object) -> Usage | None:
 
 def _count(reported: object, *names: str) -> int:
     """Return the first of the named fields that is a positive integer, else 0."""
-    if isinstance(reported, dict):
+    if type(reported) is dict:
         for name in names:
             value = reported.get(name)
             if type(value) is int and value > 0:

@@ -20,10 +20,11 @@ from typing import Any, Final, TypeAlias
 import pydantic_core
 
 from reasond_server.errors import InternalError, show
-from reasond_server.types import Event, Execution, LoggedEvent, StepDetail
+from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
 from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, fields_of
 
 VERSION: Final = 1
+_NO_SESSION: Final = ',"session_id":""'
 
 _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
@@ -72,8 +73,10 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
 
 
 def encode_execution(execution: Execution) -> str:
-    """Return an execution as JSON text. Raises as `encode_event`."""
-    return _json({"v": VERSION, "body": execution})
+    """Return an execution as JSON text, without the session if it has none. Raises as `encode_event`."""
+    text = _json({"v": VERSION, "body": execution})
+    # The quotes of a text in JSON are escaped, so only the field itself can match. `exclude` takes eight times as long.
+    return text if execution.session_id else text.replace(_NO_SESSION, "", 1)
 
 
 def decode_execution(text: str) -> Execution:
@@ -94,6 +97,26 @@ def detail_json(detail: StepDetail) -> str:
 def detail_digest(detail: StepDetail) -> bytes:
     """Return a digest of 128 bits of the stored form of a step's detail. Raises as `encode_event`."""
     return hashlib.blake2b(detail_json(detail).encode(), digest_size=16).digest()
+
+
+def encode_state(state: Json) -> str:
+    """Return the state of a session as JSON text. Raises as `encode_event`."""
+    return _json(state)
+
+
+def decode_state(text: str) -> Json:
+    """Return the state of a session that `text` holds.
+
+    Raises:
+        InternalError: `text` is no JSON object.
+    """
+    try:
+        state = pydantic_core.from_json(text)
+    except ValueError:
+        raise InternalError("a stored session is no JSON") from None
+    if not isinstance(state, dict):
+        raise InternalError("a stored session is no JSON object")
+    return state
 
 
 def _json(row: Mapping[str, object]) -> str:

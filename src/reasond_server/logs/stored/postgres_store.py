@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
@@ -12,54 +10,53 @@ from reasond_server.logs.contract import (
     LARGEST_LOG_BYTES,
     Watchers,
     build_id_taken_error,
+    build_log_full_error,
     events_of,
     find_refusal,
     may_repeat,
+    may_wake,
+    require_same_session,
 )
 from reasond_server.logs.store import Change, Claim, Renewal
+from reasond_server.logs.stored import sql_sessions
 from reasond_server.logs.stored import sql_store as sql
+from reasond_server.logs.stored.binding import NOW, bind, fetch
 from reasond_server.logs.stored.codec import encode_execution
+from reasond_server.logs.stored.postgres_notices import CHANNEL, NOTIFY, build_grown_notices, build_notice
+from reasond_server.logs.stored.postgres_sessions import PostgresSessions, create_in_session, leave_sessions
+from reasond_server.logs.stored.postgres_taking import RECOVER, WAKE, WAKE_WITH, take_over
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
-    TAKEN_COLUMNS,
-    build_recovery,
     encode_part,
     execution_columns,
     head_of,
     owner_after,
     plan_of,
     require_storable,
-    taken_of,
-    wake_text,
+    waking_columns,
 )
 from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
-from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.logs.store import Append, Lease, Recovery
+    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore
     from reasond_server.logs.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
-    from reasond_server.types import Execution
+    from reasond_server.types import Execution, LoggedEvent
 
-_CHANNEL = "reasond_executions"
-# PostgreSQL accepts 8,000 bytes in one notice; an id is assumed to take at most 128.
-_IDS_PER_NOTICE = 60
 _OPEN = frozenset({"running", "suspended"})
 # The holder of a request id may be removed between the two statements that look for it.
 _TRIES = 3
-# The clock of the database server: the clocks of the processes differ.
-_NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 _CREATE = f"""
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
     last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
-    kind, wake_time)
+    kind, wake_time, session_id)
 SELECT :tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time::float8, :version,
-    :last_sequence, :size, 1, :owner, {_NOW} + :seconds, FALSE, FALSE, :plan,
-    :kind, :wake_time::float8
+    :last_sequence, :size, 1, :owner, {NOW} + :seconds, FALSE, FALSE, :plan,
+    :kind, :wake_time::float8, :session_id
 """
 _CREATE_FREE = f"{_CREATE} ON CONFLICT DO NOTHING RETURNING execution_id"
 _CREATE_CLAIMING = f"""
@@ -89,7 +86,7 @@ WITH part AS (
         version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
         kind, wake_time)
     SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last, size, 1, owner,
-        {_NOW} + seconds, FALSE, FALSE, plan, kind, wake_time
+        {NOW} + seconds, FALSE, FALSE, plan, kind, wake_time
     FROM part WHERE plan IS NOT NULL ON CONFLICT DO NOTHING
     RETURNING tenant, execution_id
 ), updated AS (
@@ -122,31 +119,11 @@ SELECT position, body FROM entries
 WHERE tenant = :tenant AND execution_id = :execution_id AND position > :version
 """
 _RENEW = f"""
-UPDATE executions SET lease_until = {_NOW} + :seconds
+UPDATE executions SET lease_until = {NOW} + :seconds
 FROM unnest(:names::text[], :fences::bigint[]) AS held (name, known_fence)
 WHERE execution_id = name AND fence = known_fence AND lease_owner = :owner AND state = 'running'
 RETURNING execution_id, is_cancel_requested, is_keep_requested
 """  # noqa: S608 - constants of ours
-_TAKE = f"UPDATE executions e SET {sql.TAKE}, lease_until = {_NOW} + :seconds"  # noqa: S608 - constants of ours
-_RECOVER = f"""
-WITH orphan AS (
-    SELECT tenant, execution_id, FALSE AS was_suspended FROM executions
-    WHERE state = 'running' AND lease_until <= {_NOW}
-    ORDER BY lease_until, execution_id LIMIT :limit FOR UPDATE SKIP LOCKED
-), sleeper AS (
-    SELECT tenant, execution_id, TRUE AS was_suspended FROM executions
-    WHERE state = 'suspended' AND {sql.WAKE_TIME} <= :now
-    ORDER BY {sql.WAKE_TIME}, execution_id LIMIT :limit FOR UPDATE SKIP LOCKED
-), free AS (
-    SELECT * FROM orphan UNION ALL SELECT * FROM sleeper LIMIT :limit
-)
-{_TAKE} FROM free f WHERE e.tenant = f.tenant AND e.execution_id = f.execution_id
-RETURNING e.tenant, e.execution_id, f.was_suspended, {TAKEN_COLUMNS}
-"""  # noqa: S608 - constants of ours
-_WAKE = f"""
-{_TAKE} WHERE tenant = :tenant AND execution_id = :execution_id AND state = 'suspended'
-RETURNING tenant, execution_id, TRUE, {TAKEN_COLUMNS}
-"""
 _FORGET = """
 WITH old AS (
     SELECT tenant, execution_id FROM executions WHERE expire_time <= :now
@@ -158,7 +135,9 @@ WITH old AS (
 INSERT INTO forgotten (tenant, execution_id, forget_time) SELECT tenant, execution_id, :now FROM gone
 ON CONFLICT DO NOTHING
 """
-_NOTIFY = "SELECT pg_notify(:channel, :payload)"
+_FORGET_SESSIONS = f"""
+DELETE FROM sessions WHERE (tenant, session_id) IN ({sql_sessions.EXPIRED} FOR UPDATE SKIP LOCKED)
+"""  # noqa: S608 - a constant of ours
 
 
 class _PoolDatabase:
@@ -169,7 +148,7 @@ class _PoolDatabase:
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """See Database."""
-        return await self._pool.run(lambda connection: _fetch(connection, statement, values))
+        return await self._pool.run(lambda connection: fetch(connection, statement, values))
 
     async def change(
         self, statement: str, values: Mapping[str, object], change: Change | None = None
@@ -178,10 +157,10 @@ class _PoolDatabase:
 
         async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
             async with connection.transaction():
-                rows = await _fetch(connection, statement, values)
+                rows = await fetch(connection, statement, values)
                 if rows and change is not None:
-                    notice = {"channel": _CHANNEL, "payload": _build_notice(change, [name for (name,) in rows])}
-                    await connection.execute(_bind(_NOTIFY), notice)
+                    notice = {"channel": CHANNEL, "payload": build_notice(change, [name for (name,) in rows])}
+                    await connection.execute(bind(NOTIFY), notice)
             return rows
 
         return await self._pool.run(job, repeats=False)
@@ -203,6 +182,7 @@ class PostgresExecutionStore(SqlExecutionStore):
         super().__init__(
             database=_PoolDatabase(pool), watchers=Watchers(), now=now, largest_log_bytes=largest_log_bytes
         )
+        self.sessions: SessionStore = PostgresSessions(database=self._database, now=now, pool=pool)
         self._pool = pool
 
     async def listen(self) -> None:
@@ -213,11 +193,21 @@ class PostgresExecutionStore(SqlExecutionStore):
             if change in set(Change):
                 self._watchers.notify(names.split(" "), Change(change))
 
-        await self._pool.listen(_CHANNEL, pass_on, missed=self._watchers.notify_all)
+        await self._pool.listen(CHANNEL, pass_on, missed=self._watchers.notify_all)
 
-    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
         """See ExecutionStore."""
         require_storable(execution)
+        require_same_session(execution, session)
         values = execution_columns(execution) | {
             "body": encode_execution(execution),
             "request_id": execution.request_id,
@@ -230,10 +220,13 @@ class PostgresExecutionStore(SqlExecutionStore):
             "version": 0,
             "size": 0,
         }
-        return await self._pool.run(lambda connection: _create(connection, values))
+        if session is None:
+            return await self._pool.run(lambda connection: _create(connection, values))
+        return await self._pool.run(lambda connection: create_in_session(connection, session, values, create=_create))
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
+        now = self._now().timestamp()
         outcomes: list[ReasondError | None] = [None] * len(batch)
         rows: dict[int, PartRow] = {}
         for index, part in enumerate(batch):
@@ -244,13 +237,15 @@ class PostgresExecutionStore(SqlExecutionStore):
 
         async def job(connection: PgConnection) -> dict[int, ReasondError | None]:
             rounds = _group_in_rounds(rows)
-            if len(rounds) == 1:
-                return await _append_different(connection, rounds[0], largest=self._largest)
+            if len(rounds) == 1 and not any(row.leaves_session for row in rows.values()):
+                return await _append_different(connection, rounds[0], largest=self._largest, now=now)
             async with connection.transaction():
                 return {
                     index: outcome
                     for indexes in rounds
-                    for index, outcome in (await _append_different(connection, indexes, largest=self._largest)).items()
+                    for index, outcome in (
+                        await _append_different(connection, indexes, largest=self._largest, now=now)
+                    ).items()
                 }
 
         if rows:
@@ -279,22 +274,32 @@ class PostgresExecutionStore(SqlExecutionStore):
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
         values = {"limit": limit, "now": self._now().timestamp(), "owner": lease.owner, "seconds": lease.seconds}
-        return await self._pool.run(lambda connection: _take_over(connection, _RECOVER, values))
+        return await self._pool.run(lambda connection: take_over(connection, RECOVER, values))
 
-    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+    async def wake(
+        self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
+    ) -> Recovery | None:
         """See ExecutionStore."""
-        if (await self.find(tenant, execution_id)).state is not ExecutionState.SUSPENDED:
+        if not may_wake(await self.find(tenant, execution_id), event):
             return None
         name = {"tenant": tenant, "execution_id": execution_id}
         values = name | {"owner": lease.owner, "seconds": lease.seconds}
-        taken = await self._pool.run(lambda connection: _take_over(connection, _WAKE, values))
+        if event is None:
+            taken = await self._pool.run(lambda connection: take_over(connection, WAKE, values))
+            return taken[0] if taken else None
+        values |= waking_columns(event, largest=self._largest)
+        taken = await self._pool.run(
+            lambda connection: take_over(connection, WAKE_WITH, values, sequence=event.sequence)
+        )
+        if not taken and may_wake(await self.find(tenant, execution_id), event):
+            raise build_log_full_error(self._largest)
         return taken[0] if taken else None
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        notice = {"channel": _CHANNEL, "payload": _build_notice(Change.FOLLOWED, [execution_id])}
+        notice = {"channel": CHANNEL, "payload": build_notice(Change.FOLLOWED, [execution_id])}
         if await self._rows.exists(tenant, execution_id):
-            await self._database.select(_NOTIFY, notice)
+            await self._database.select(NOTIFY, notice)
 
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
@@ -302,8 +307,9 @@ class PostgresExecutionStore(SqlExecutionStore):
         values = {"now": now, "limit": limit, "oldest": now - FORGOTTEN_KEPT_S}
 
         async def job(connection: PgConnection) -> int:
-            await connection.execute(_bind("DELETE FROM forgotten WHERE forget_time < :oldest"), values)
-            return (await connection.execute(_bind(_FORGET), values)).rowcount
+            await connection.execute(bind("DELETE FROM forgotten WHERE forget_time < :oldest"), values)
+            await connection.execute(bind(_FORGET_SESSIONS), values)
+            return (await connection.execute(bind(_FORGET), values)).rowcount
 
         return await self._pool.run(job)
 
@@ -313,9 +319,9 @@ class PostgresExecutionStore(SqlExecutionStore):
 
 
 async def _append_different(
-    connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int
+    connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int, now: float
 ) -> dict[int, ReasondError | None]:
-    """Append parts of different logs in one statement; then find out why some were refused."""
+    """Append parts of different logs in one statement, and free sessions; then find out why some were refused."""
     good = {index: row for index, row in rows.items() if _is_whole(row)}
     # A log that is created only now cannot have watchers.
     grown = [
@@ -323,13 +329,12 @@ async def _append_different(
     ]
     values = _build_columns(good.values()) | {
         "largest": largest,
-        "channel": _CHANNEL,
-        "notices": [
-            _build_notice(Change.GREW, grown[start : start + _IDS_PER_NOTICE])
-            for start in range(0, len(grown), _IDS_PER_NOTICE)
-        ],
+        "channel": CHANNEL,
+        "notices": build_grown_notices(grown),
     }
-    taken = {name for name, _ in await _fetch(connection, _APPEND, values)} if good else set()
+    taken = {name for name, _ in await fetch(connection, _APPEND, values)} if good else set()
+    ended = [row for row in good.values() if row.leaves_session and row.part.execution.execution_id in taken]
+    await leave_sessions(connection, ended, now=now)
     return {
         index: None
         if index in good and row.part.execution.execution_id in taken
@@ -342,10 +347,10 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
     """Return why the log refused `row`; None if it holds `row` already."""
     execution = row.part.execution
     name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
-    found = await _fetch(connection, _HEAD, name)
+    found = await fetch(connection, _HEAD, name)
     head = head_of(found[0]) if found else None
     if head is not None and may_repeat(row.part, head.head) and head.body == row.body:
-        kept = dict(await _fetch(connection, _BODIES, name))
+        kept = dict(await fetch(connection, _BODIES, name))
         if kept == {entry.position: entry.body for entry in row.entries}:
             return None
     refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
@@ -354,38 +359,23 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
     return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
 
 
-async def _take_over(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[Recovery]:
-    """Return the logs that `statement` takes over, except those that are left to a later release."""
-    taken = []
-    async with connection.transaction():
-        for tenant, execution_id, was_suspended, *head in await _fetch(connection, statement, values):
-            name = {"tenant": tenant, "execution_id": execution_id}
-            if was_suspended:
-                await connection.execute(_bind(sql.SET_BODY), name | {"body": wake_text(head[0])})
-            log = await _fetch(connection, sql.LOG, name)
-            row = taken_of(tenant, execution_id, head, log, was_suspended=was_suspended)
-            if (one := build_recovery(row)) is not None:
-                taken.append(one)
-    return taken
-
-
 async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
     """Store a new execution; return the claim on its request id, which may be another execution's."""
     own = Claim(execution_id=values["execution_id"], digest=values["digest"])
     if not values["inherits"]:
         return await _insert(connection, values) or own
     async with connection.transaction():
-        if await _fetch(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
-            ((version, size),) = await _fetch(connection, _PARENT, values)
+        if await fetch(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
+            ((version, size),) = await fetch(connection, _PARENT, values)
             holder = await _insert(connection, values | {"version": version, "size": size})
             if holder is None:
-                await connection.execute(_bind(_COPY), values)
+                await connection.execute(bind(_COPY), values)
         else:
             holder = await _insert(connection, values | {"inherits": ""})
         if holder is not None:
             return holder
         # Counted in the new log, because a repeated creation may find the parent already deleted.
-        ((inherited,),) = await _fetch(connection, sql.INHERITED, values)
+        ((inherited,),) = await fetch(connection, sql.INHERITED, values)
         return replace(own, inherited=inherited)
 
 
@@ -393,27 +383,16 @@ async def _insert(connection: PgConnection, values: dict[str, Any]) -> Claim | N
     """Insert the execution and its claim; return the claim of another execution if that has the request id."""
     statement = _CREATE_CLAIMING if values["request_id"] else _CREATE_FREE
     for _ in range(_TRIES):
-        if await _fetch(connection, statement, values):
+        if await fetch(connection, statement, values):
             return None
         if not values["request_id"]:
-            if not await _fetch(connection, sql.EXISTS, values):
+            if not await fetch(connection, sql.EXISTS, values):
                 raise InternalError("an execution of another tenant has the same id")
             return None
-        held = await _fetch(connection, sql.CLAIMED, values)
+        held = await fetch(connection, sql.CLAIMED, values)
         if held:
             return Claim(execution_id=held[0][0], digest=held[0][1])
     raise InternalError("a request id changed hands whenever it was asked for")
-
-
-async def _fetch(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-    cursor = await connection.execute(_bind(statement), values)
-    return await cursor.fetchall()
-
-
-@cache
-def _bind(statement: str) -> bytes:
-    """Return `statement` with its `:name` parameters in psycopg's form; `::` stays a cast."""
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", statement.strip()).encode()
 
 
 def _is_whole(row: PartRow) -> bool:
@@ -471,7 +450,3 @@ def _build_columns(rows: Iterable[PartRow]) -> dict[str, object]:
         "keys": [entry.key for _, entry in entries],
         "texts": [entry.body for _, entry in entries],
     }
-
-
-def _build_notice(change: Change, names: Iterable[str]) -> str:
-    return " ".join((change.value, *names))

@@ -16,6 +16,7 @@ from reasond_server.logs.stored.codec import (
     decode_execution,
     encode_event,
     encode_execution,
+    encode_state,
 )
 from reasond_server.types import Execution, ExecutionState, LoggedEvent, StrategySource
 
@@ -42,13 +43,23 @@ class EntryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRow:
-    """A part of a batch, encoded; `entries` are those to store, `size` (bytes) is the size of all entries."""
+    """A part of a batch, encoded; `entries` are those to store, `size` (bytes) is the size of all entries.
+
+    `session_state` is what the execution leaves in its session; empty if it leaves nothing.
+    """
 
     part: Append
     body: str
     entries: Sequence[EntryRow]
     size: int
     drops_records: bool
+    session_state: str = ""
+
+    @property
+    def leaves_session(self) -> bool:
+        """Whether the execution belongs to a session and ends with this part."""
+        execution = self.part.execution
+        return bool(execution.session_id) and execution.state.has_ended
 
     @property
     def first_sequence(self) -> int:
@@ -87,6 +98,7 @@ def encode_part(part: Append) -> PartRow:
         entries=[row for row in rows if row.sequence is not None] if drops else rows,
         size=sum(len(row.body) + len(row.key) for row in rows),
         drops_records=drops,
+        session_state="" if part.session_end is None else encode_state(part.session_end.state),
     )
 
 
@@ -119,7 +131,16 @@ def execution_columns(execution: Execution) -> dict[str, object]:
         "last_sequence": execution.last_sequence,
         "kind": execution.kind,
         "wake_time": execution.wake_time.timestamp() if execution.wake_time else None,
+        "session_id": execution.session_id,
     }
+
+
+def decode_kept(body: str, expire_time: float | None) -> Execution:
+    """Return the execution that `body` holds, with the `expire_time` of its row: its session may have prolonged it."""
+    execution = decode_execution(body)
+    if not execution.session_id or expire_time is None:
+        return execution
+    return replace(execution, expire_time=datetime.fromtimestamp(expire_time, tz=UTC))
 
 
 def creation_columns(row: PartRow) -> dict[str, object]:
@@ -163,6 +184,8 @@ class TakenRow:
     create_time: float
     last_sequence: int
     was_suspended: bool
+    is_due: bool
+    has_waking_event: bool
     log: Sequence[Sequence[Any]]
 
 
@@ -170,21 +193,60 @@ TAKEN_COLUMNS = (
     "body, plan, version, fence, is_cancel_requested, is_keep_requested, kind, strategy, create_time, last_sequence"
 )
 
+VERSION_COLUMN = 2
+"""The index of the version in `TAKEN_COLUMNS`."""
 
-def taken_of(
-    tenant: str, execution_id: str, head: Sequence[Any], log: Sequence[Sequence[Any]], *, was_suspended: bool
-) -> TakenRow:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """The execution that a process takes over: whether it was suspended until now, and whether its time has come.
+
+    `waking_sequence` is the sequence of the event that wakes it; None if no event does.
+    """
+
+    tenant: str
+    execution_id: str
+    was_suspended: bool
+    is_due: bool = False
+    waking_sequence: int | None = None
+
+
+def taken_of(taking: Taking, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> TakenRow:
     """Return the row with the columns of `TAKEN_COLUMNS`."""
     columns = dict(zip(TAKEN_COLUMNS.split(", "), head, strict=True))
-    return TakenRow(tenant=tenant, execution_id=execution_id, was_suspended=was_suspended, log=log, **columns)
+    return TakenRow(
+        tenant=taking.tenant,
+        execution_id=taking.execution_id,
+        was_suspended=taking.was_suspended,
+        is_due=taking.is_due,
+        has_waking_event=taking.waking_sequence is not None,
+        log=log,
+        **columns,
+    )
 
 
-def wake_text(body: str) -> str:
-    """Return the text of a suspended execution once it runs again; a text that cannot be read stays unchanged."""
+def waking_columns(event: LoggedEvent, *, largest: int) -> dict[str, object]:
+    """Return the parameters of the statements that wake an execution with an event.
+
+    Raises:
+        InternalError: the event cannot be stored.
+    """
+    text = encode_event(event)
+    if not is_storable(text):
+        raise InternalError(f"event {event.sequence} holds NUL or is no Unicode")
+    return {"sequence": event.sequence, "event": text, "added": len(text), "largest": largest}
+
+
+def wake_text(body: str, sequence: int | None) -> str:
+    """Return the text of a suspended execution once it runs again, with the `sequence` of the event that woke it.
+
+    A text that cannot be read stays unchanged.
+    """
     try:
-        return encode_execution(_set_running(decode_execution(body)))
+        execution = _set_running(decode_execution(body))
     except InternalError:
         return body
+    return encode_execution(execution if sequence is None else replace(execution, last_sequence=sequence))
 
 
 def build_recovery(row: TakenRow) -> Recovery | None:
@@ -214,6 +276,8 @@ def build_recovery(row: TakenRow) -> Recovery | None:
         fence=row.fence,
         is_cancel_requested=bool(row.is_cancel_requested),
         was_suspended=row.was_suspended,
+        is_due=bool(row.is_due),
+        has_waking_event=row.has_waking_event,
         damage=damage.message,
     )
 
@@ -232,6 +296,8 @@ def _read_whole(row: TakenRow) -> Recovery:
         is_cancel_requested=bool(row.is_cancel_requested),
         is_keep_requested=bool(row.is_keep_requested),
         was_suspended=row.was_suspended,
+        is_due=bool(row.is_due),
+        has_waking_event=row.has_waking_event,
     )
 
 

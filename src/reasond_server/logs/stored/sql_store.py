@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from reasond_server.errors import InternalError
 from reasond_server.logs.contract import Watchers, build_expired_error, build_not_found_error
 from reasond_server.logs.store import Change, Checkpoint, Claim, Record
-from reasond_server.logs.stored.codec import decode_event, decode_execution
-from reasond_server.logs.stored.rows import is_storable
+from reasond_server.logs.stored.codec import decode_event
+from reasond_server.logs.stored.rows import decode_kept, is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,14 +37,17 @@ LEFT JOIN entries n ON n.tenant = e.tenant AND n.execution_id = e.execution_id
 WHERE e.tenant = :tenant AND e.execution_id = :execution_id
 ORDER BY n.position LIMIT :limit
 """
-PAGE: Final = """
-SELECT body FROM executions
-WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now)
+_PAGE_OF: Final = """
+SELECT body, expire_time FROM executions
+WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now) {in_session}
     AND (:strategy = '' OR strategy = :strategy) AND (:finish_reason = '' OR finish_reason = :finish_reason)
     AND (:kind = '' OR kind = :kind)
     AND (create_time < :before_time OR (create_time = :before_time AND execution_id < :before_id))
 ORDER BY create_time DESC, execution_id DESC LIMIT :size
 """
+# As in the index of the executions of a session.
+_PAGE_OF_SESSION: Final = _PAGE_OF.format(in_session="AND session_id <> '' AND session_id = :session_id")
+_PAGE: Final = _PAGE_OF.format(in_session="")
 CLAIMED: Final = """
 SELECT c.execution_id, c.digest FROM claims c
 JOIN executions e ON e.tenant = c.tenant AND e.execution_id = c.execution_id
@@ -72,6 +75,13 @@ RETURNING execution_id
 TAKE: Final = "state = 'running', wake_time = NULL, fence = fence + 1, lease_owner = :owner"
 # Exactly the expression of the index; otherwise the database does not use the index.
 WAKE_TIME: Final = "CASE WHEN is_cancel_requested THEN 0 ELSE wake_time END"
+# Counts the event that wakes an execution.
+WAKE_WITH: Final = "version = version + 1, last_sequence = last_sequence + 1, size = size + :added"
+IS_NEXT: Final = "last_sequence = :sequence - 1 AND size + :added <= :largest"
+ADD_EVENT: Final = """
+INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
+VALUES (:tenant, :execution_id, :position, :sequence, '', :event)
+"""
 SET_BODY: Final = "UPDATE executions SET body = :body WHERE tenant = :tenant AND execution_id = :execution_id"
 EXISTS: Final = "SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
 PARENT: Final = """
@@ -83,6 +93,11 @@ SELECT count(*) FROM entries WHERE tenant = :tenant AND execution_id = :executio
 """
 IS_CANCELLED: Final = """
 SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :inherits AND state = 'cancelled'
+"""
+DETACH: Final = """
+UPDATE executions SET session_id = ''
+WHERE tenant = :tenant AND execution_id = :execution_id AND state IN ('running', 'suspended')
+RETURNING execution_id
 """
 # A request id is free if no execution has it, or if that execution has expired or is the one to inherit from.
 CLAIM: Final = """
@@ -194,13 +209,15 @@ class SqlExecutionStore:
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        await self.find(tenant, execution_id)
-        await self._database.change(RELEASE, {"tenant": tenant, "execution_id": execution_id})
+        execution, name = await self.find(tenant, execution_id), {"tenant": tenant, "execution_id": execution_id}
+        await self._database.change(RELEASE, name)
+        if execution.session_id and not execution.state.has_ended:
+            await self._database.change(DETACH, name)
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         """See ExecutionStore."""
         rows = await self._rows.select_kept(FIND, tenant, execution_id, expiry=1)
-        return decode_execution(rows[0][0])
+        return decode_kept(*rows[0])
 
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
@@ -223,7 +240,7 @@ class SqlExecutionStore:
     ) -> Sequence[Execution]:
         """See ExecutionStore."""
         before_time, before_id = before or (math.inf, "")
-        if not is_storable(tenant, wanted.strategy, wanted.kind, before_id):
+        if not is_storable(tenant, wanted.strategy, wanted.kind, wanted.session_id, before_id):
             return []
         values = {
             "tenant": tenant,
@@ -231,11 +248,13 @@ class SqlExecutionStore:
             "strategy": wanted.strategy,
             "finish_reason": wanted.finish_reason.value if wanted.finish_reason else "",
             "kind": wanted.kind,
+            "session_id": wanted.session_id,
             "before_time": before_time,
             "before_id": before_id,
             "size": size,
         }
-        return [decode_execution(body) for (body,) in await self._database.select(PAGE, values)]
+        statement = _PAGE_OF_SESSION if wanted.session_id else _PAGE
+        return [decode_kept(*row) for row in await self._database.select(statement, values)]
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""

@@ -12,17 +12,23 @@ from reasond_server.logs.contract import (
     LARGEST_LOG_BYTES,
     Watchers,
     build_id_taken_error,
+    build_log_full_error,
     events_of,
     find_refusal,
     may_repeat,
+    may_wake,
+    require_same_session,
 )
 from reasond_server.logs.store import Change, Claim, Renewal
+from reasond_server.logs.stored import sql_sessions
 from reasond_server.logs.stored import sql_store as sql
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
     TAKEN_COLUMNS,
+    VERSION_COLUMN,
     StoredHead,
+    Taking,
     build_recovery,
     creation_columns,
     encode_part,
@@ -32,8 +38,10 @@ from reasond_server.logs.stored.rows import (
     require_storable,
     taken_of,
     wake_text,
+    waking_columns,
 )
 from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored.sqlite_sessions import SqliteSessions, create_in_session, leave_sessions
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -41,17 +49,17 @@ if TYPE_CHECKING:
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.logs.store import Append, Lease, Recovery
+    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore
     from reasond_server.logs.stored.rows import PartRow
     from reasond_server.storage.sqlite_file import SqliteFile
-    from reasond_server.types import Execution
+    from reasond_server.types import Execution, LoggedEvent
 
 _CREATE = """
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
     last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
-    kind, wake_time)
+    kind, wake_time, session_id)
 VALUES (:tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time, :version,
-    :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan, :kind, :wake_time)
+    :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan, :kind, :wake_time, :session_id)
 ON CONFLICT DO NOTHING
 """
 _HEADS = f"""
@@ -68,17 +76,22 @@ _DROP = "DELETE FROM entries WHERE tenant = ? AND execution_id = ? AND sequence 
 _BODIES = "SELECT position, body FROM entries WHERE tenant = ? AND execution_id = ? AND position > ?"
 _FREE = f"""
 SELECT * FROM (
-    SELECT tenant, execution_id, FALSE FROM executions
+    SELECT tenant, execution_id, FALSE, FALSE FROM executions
     WHERE state = 'running' AND lease_until <= :now_s ORDER BY lease_until, execution_id LIMIT :limit)
 UNION ALL
 SELECT * FROM (
-    SELECT tenant, execution_id, TRUE FROM executions
+    SELECT tenant, execution_id, TRUE, coalesce(wake_time <= :now, FALSE) FROM executions
     WHERE state = 'suspended' AND {sql.WAKE_TIME} <= :now ORDER BY {sql.WAKE_TIME}, execution_id LIMIT :limit)
 LIMIT :limit
 """  # noqa: S608 - constants of ours
 _TAKE = f"""
 UPDATE executions SET {sql.TAKE}, lease_until = :until
 WHERE tenant = :tenant AND execution_id = :execution_id AND state = :state
+RETURNING {TAKEN_COLUMNS}
+"""  # noqa: S608 - constants of ours
+_WAKE_WITH = f"""
+UPDATE executions SET {sql.TAKE}, lease_until = :until, {sql.WAKE_WITH}
+WHERE tenant = :tenant AND execution_id = :execution_id AND state = :state AND {sql.IS_NEXT}
 RETURNING {TAKEN_COLUMNS}
 """  # noqa: S608 - constants of ours
 _RENEW = """
@@ -143,6 +156,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         watchers = Watchers()
         database = _FileDatabase(file, watchers)
         super().__init__(database=database, watchers=watchers, now=now, largest_log_bytes=largest_log_bytes)
+        self.sessions: SessionStore = SqliteSessions(database=database, now=now, file=file, watchers=watchers)
         self._file = file
         self._monotonic = monotonic
 
@@ -151,9 +165,19 @@ class SqliteExecutionStore(SqlExecutionStore):
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
         await self._file.write(lambda connection: connection.execute(statement).close(), then=_do_nothing)
 
-    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
         """See ExecutionStore."""
         require_storable(execution)
+        require_same_session(execution, session)
         values = execution_columns(execution) | {
             "body": encode_execution(execution),
             "request_id": execution.request_id,
@@ -164,12 +188,18 @@ class SqliteExecutionStore(SqlExecutionStore):
             "until": self._monotonic() + lease.seconds,
             "plan": plan,
         }
+
+        def job(connection: Connection) -> Claim:
+            if session is None:
+                return _create_one(connection, values)
+            return create_in_session(connection, session, values, create=_create_one)
+
         try:
-            return await self._file.write(lambda connection: _create_one(connection, values), then=_do_nothing)
+            return await self._file.write(job, then=_do_nothing)
         except StoreFullError:
             if not await self.forget(limit=1000):
                 raise
-            return await self._file.write(lambda connection: _create_one(connection, values), then=_do_nothing)
+            return await self._file.write(job, then=_do_nothing)
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -179,11 +209,11 @@ class SqliteExecutionStore(SqlExecutionStore):
                 rows.append(encode_part(part))
             except InternalError as error:
                 rows.append(error)
-        now_s = self._monotonic()
+        now, now_s = self._now().timestamp(), self._monotonic()
 
         async def write() -> Sequence[ReasondError | None]:
             outcome = await self._file.write(
-                lambda connection: _append_all(connection, rows, self._largest, now_s),
+                lambda connection: _append_all(connection, rows, self._largest, now=now, now_s=now_s),
                 then=lambda outcome: self._watchers.notify(outcome.grown, Change.GREW),
             )
             return outcome.refusals
@@ -223,8 +253,13 @@ class SqliteExecutionStore(SqlExecutionStore):
         def job(connection: Connection) -> list[Recovery]:
             free = connection.execute(_FREE, wanted | {"limit": limit}).fetchall()
             taken = [
-                _take_over(connection, tenant, name, lease, now_s=now_s, was_suspended=bool(was_suspended))
-                for tenant, name, was_suspended in free
+                _take_over(
+                    connection,
+                    Taking(tenant=tenant, execution_id=name, was_suspended=bool(was_suspended), is_due=bool(is_due)),
+                    lease,
+                    now_s=now_s,
+                )
+                for tenant, name, was_suspended, is_due in free
             ]
             return [one for one in taken if one is not None]
 
@@ -233,15 +268,27 @@ class SqliteExecutionStore(SqlExecutionStore):
             return []
         return await self._file.write(job, then=_do_nothing)
 
-    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+    async def wake(
+        self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
+    ) -> Recovery | None:
         """See ExecutionStore."""
-        if (await self.find(tenant, execution_id)).state is not ExecutionState.SUSPENDED:
+        if not may_wake(await self.find(tenant, execution_id), event):
             return None
         now_s = self._monotonic()
-        return await self._file.write(
-            lambda connection: _take_over(connection, tenant, execution_id, lease, now_s=now_s, was_suspended=True),
-            then=_do_nothing,
+        extra = {} if event is None else waking_columns(event, largest=self._largest)
+        sequence = None if event is None else event.sequence
+        taking = Taking(tenant=tenant, execution_id=execution_id, was_suspended=True, waking_sequence=sequence)
+
+        def tell(recovery: Recovery | None) -> None:
+            if recovery is not None and event is not None:
+                self._watchers.notify((execution_id,), Change.GREW)
+
+        recovery = await self._file.write(
+            lambda connection: _take_over(connection, taking, lease, now_s=now_s, extra=extra), then=tell
         )
+        if recovery is None and event is not None and may_wake(await self.find(tenant, execution_id), event):
+            raise build_log_full_error(self._largest)
+        return recovery
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
@@ -256,7 +303,7 @@ class SqliteExecutionStore(SqlExecutionStore):
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
         now = self._now().timestamp()
-        if not await self._file.read(lambda connection: _find_expired(connection, now, 1)):
+        if not await self._file.read(lambda connection: _has_expired(connection, now)):
             return 0
 
         def job(connection: Connection) -> int:
@@ -266,6 +313,8 @@ class SqliteExecutionStore(SqlExecutionStore):
                 passed = [(*name, now) for name in names]
                 connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", passed)
                 connection.executemany("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
+            old = connection.execute(sql_sessions.EXPIRED, {"now": now, "limit": limit}).fetchall()
+            connection.executemany("DELETE FROM sessions WHERE tenant = ? AND session_id = ?", old)
             return len(names)
 
         removed = await self._file.write(job, then=_do_nothing)
@@ -278,19 +327,25 @@ class SqliteExecutionStore(SqlExecutionStore):
 
 
 def _take_over(
-    connection: Connection, tenant: str, execution_id: str, lease: Lease, *, now_s: float, was_suspended: bool
+    connection: Connection, taking: Taking, lease: Lease, *, now_s: float, extra: Mapping[str, object] | None = None
 ) -> Recovery | None:
-    """Give a log to the owner of `lease`; None if another owner has it by now, or if it is left to a later release."""
-    name = {"tenant": tenant, "execution_id": execution_id}
-    state = ExecutionState.SUSPENDED if was_suspended else ExecutionState.RUNNING
+    """Give a log to the owner of `lease`; None if another owner has it by now, or if it is left to a later release.
+
+    `extra` are the parameters of an event that is appended.
+    """
+    extra = extra or {}
+    name = {"tenant": taking.tenant, "execution_id": taking.execution_id}
+    state = ExecutionState.SUSPENDED if taking.was_suspended else ExecutionState.RUNNING
     holder = {"owner": lease.owner, "until": now_s + lease.seconds, "state": state.value}
-    head = connection.execute(_TAKE, name | holder).fetchone()
+    head = connection.execute(_WAKE_WITH if extra else _TAKE, {**name, **holder, **extra}).fetchone()
     if head is None:
         return None
-    if was_suspended:
-        connection.execute(sql.SET_BODY, name | {"body": wake_text(head[0])})
-    log = connection.execute(sql.LOG, name).fetchall()
-    return build_recovery(taken_of(tenant, execution_id, head, log, was_suspended=was_suspended))
+    if extra:
+        connection.execute(sql.ADD_EVENT, {**name, **extra, "position": head[VERSION_COLUMN]})
+    if taking.was_suspended:
+        head = (wake_text(head[0], taking.waking_sequence), *head[1:])
+        connection.execute(sql.SET_BODY, name | {"body": head[0]})
+    return build_recovery(taken_of(taking, head, connection.execute(sql.LOG, name).fetchall()))
 
 
 def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
@@ -321,7 +376,9 @@ def _claims(connection: Connection, values: dict[str, Any]) -> bool:
     return connection.execute(sql.CLAIM, values).fetchone() is not None
 
 
-def _append_all(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
+def _append_all(
+    connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, *, now: float, now_s: float
+) -> _Outcome:
     """Check every part against its log after the parts before it, and write the accepted parts."""
     parts = [row for row in rows if not isinstance(row, ReasondError)]
     heads = _read_heads(connection, parts)
@@ -345,6 +402,7 @@ def _append_all(connection: Connection, rows: Sequence[PartRow | ReasondError], 
             taken.append(row)
     _create_all(connection, [row for row in taken if row.part.creation is not None], now_s)
     _write_parts(connection, taken)
+    leave_sessions(connection, taken, now=now)
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
     return outcome
 
@@ -408,6 +466,12 @@ def _write_parts(connection: Connection, rows: Sequence[PartRow]) -> None:
 def _find_expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
     statement = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
     return connection.execute(statement, (now, limit)).fetchall()
+
+
+def _has_expired(connection: Connection, now: float) -> bool:
+    """Return whether an execution or a session has expired."""
+    expired = connection.execute(sql_sessions.EXPIRED, {"now": now, "limit": 1}).fetchall()
+    return bool(expired) or bool(_find_expired(connection, now, 1))
 
 
 def _do_nothing(_result: object) -> None:

@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json
 
-from reasond_server.context.fences import fence
 from reasond_server.context.tags import neutralize
-from reasond_server.tools.results import arguments_of
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ToolSpec
-    from reasond_server.types import ToolResult
 
 _TASK = "Work out what <question> asks. Think step by step. "
 _ANSWER = "When you know the answer, write <answer>the final answer</answer> and nothing after it."
@@ -42,8 +39,6 @@ _ACTION = (
 _CONTINUE = "If you need more room to think, end with <continue>what you have so far</continue>; you will go on. "
 _MAX_DESCRIPTION = 1_000
 _MAX_TOOL_NAME = 128
-_MAX_NATIVE_NAME = 64
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVENTED: Final = re.compile(
     r"^[ \t>*_#-]{0,8}observation[ \t*_]{0,4}:|<\s{0,2}observation\b", re.IGNORECASE | re.MULTILINE
 )
@@ -84,26 +79,6 @@ def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
     return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
 
 
-def write_action(call: ToolCall) -> str:
-    """Return `call` as text for the history, in one form for all calls."""
-    arguments = call.arguments_json.strip() or "{}"
-    return f'<action>{{"tool": {neutralize(json.dumps(call.name))}, "arguments": {neutralize(arguments)}}}</action>'
-
-
-def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
-    """Return `call` for the history of a provider with native tools, with its wire id.
-
-    Servers refuse a history with invalid function names, or with arguments that are not a JSON object. Such names are
-    respelled, and such arguments are left out. The result of the call has the error.
-    """
-    name = _NO_NAME.sub("_", call.name)[:_MAX_NATIVE_NAME] or "_"
-    try:
-        arguments_of(call.arguments_json)
-    except ValueError:
-        return ToolCall(call_id=call_id, name=name, arguments_json="{}")
-    return ToolCall(call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))
-
-
 def read_action(content: str, *, call_id: str) -> ToolCall:
     """Return the call in the content of an action; a code fence around it is ignored.
 
@@ -134,19 +109,6 @@ def action_key_of(call: ToolCall) -> str:
     except ValueError:
         arguments = call.arguments_json.strip()
     return f"{call.name} {arguments}"
-
-
-def fence_observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
-    """Return a fence with `result`, or with `shown` instead."""
-    attributes = f' call="{result.call_id}"'
-    return fence("observation", result.result_json if shown is None else shown, nonce=nonce, attributes=attributes)
-
-
-def write_placeholder(result: ToolResult, *, handle: str, tokens: int) -> str:
-    """Return the line that replaces a masked result."""
-    if result.is_error:
-        return "[left out: the call failed]"
-    return f"[left out, {tokens} tokens: read_tool_result with handle {handle} shows it]"
 
 
 def cut_invention(text: str) -> str | None:

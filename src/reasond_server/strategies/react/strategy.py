@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
-from reasond_server.context.replies import drop_continue_tags
+from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
+from reasond_server.context.step_messages import WireIds
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
-from reasond_server.strategies.react.conversation import Conversation, WireIds
+from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, fit_offer, handle_of
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
 from reasond_server.tools.execution import refuse_call
@@ -82,10 +83,11 @@ class React(ReasoningStrategy[ReactConfig]):
         listener: ReplyListener | None = None
         while outcome is None:
             listener = listener or await run.prepare_call()
+            shown = _ShownText(has_notes=run.has_notes_in_last_call)
             events = model.stream(listener.request)
             try:
                 async for event in events:
-                    for text in _pick_visible(listener.take(event)):
+                    for text in shown.pick(listener.take(event)):
                         yield Wrote(text=text)
                     if listener.is_done:
                         break
@@ -99,7 +101,7 @@ class React(ReasoningStrategy[ReactConfig]):
             if listener.ask_again():
                 continue
             rest, reply = listener.close(model.counter)
-            for text in _pick_visible(rest):
+            for text in shown.pick(rest, is_end=True):
                 yield Wrote(text=text)
             step, outcome = await run.take_reply(reply)
             listener = None
@@ -107,10 +109,20 @@ class React(ReasoningStrategy[ReactConfig]):
         yield outcome
 
 
-def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
-    """Return the text of one event that the caller may see: all text except tool calls."""
-    texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
-    return ("".join(texts),) if texts else ()
+class _ShownText:
+    """Picks the text of one call that the caller may see: all text except tool calls and, with `has_notes`, tags."""
+
+    __slots__ = ("_filter",)
+
+    def __init__(self, *, has_notes: bool) -> None:
+        self._filter = ContinueTagFilter() if has_notes else None
+
+    def pick(self, fragments: Sequence[Fragment], *, is_end: bool = False) -> Sequence[str]:
+        """Return the text of one event, or of the end of the call; empty for none."""
+        text = "".join([one.text for one in fragments if one.kind is not TagKind.ACTION])
+        if self._filter is not None:
+            text = self._filter.feed(text, is_end=is_end)
+        return (text,) if text else ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +143,11 @@ class ReactRun:
     used_tokens: int = 0
     wire_ids: WireIds = field(default_factory=WireIds)
     _told: ReactMetrics | None = None
+
+    @property
+    def has_notes_in_last_call(self) -> bool:
+        """Whether this call has to answer, and the prompt named `<continue>`, which a model may write all the same."""
+        return self.due is not None and not self.specs
 
     async def prepare_call(self) -> ReplyListener:
         """Prepare the call of the next cycle; it demands an answer if one is due.
@@ -164,7 +181,7 @@ class ReactRun:
         """Handle a reply; return its step, and the outcome if it is the last reply."""
         self.used_tokens += reply.spent.total_tokens
         parsed = reply.parsed
-        if self.due is not None and not self.specs:
+        if self.has_notes_in_last_call:
             # This prompt named the tag, and this call has to answer; the tag is no stop string, so text may follow it.
             parsed = replace(parsed, text=drop_continue_tags(parsed.text))
             reply = replace(reply, parsed=parsed)

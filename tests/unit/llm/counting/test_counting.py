@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.counting import ByteCounter, WordPieceCounter
-from reasond_server.llm.model import Message, Role, TokenCounter
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter, word_pieces
+from reasond_server.llm.model import PIECE_CHARACTERS, Message, Role, TokenCounter
+from tests.watched_patterns import watch_patterns
 
 TEXTS = st.text(alphabet=st.one_of(st.sampled_from("abcXYZ  \n\t.,<>/0123456789é你😀_"), st.characters()), max_size=120)
 LIMITS = st.integers(min_value=-1, max_value=60)
@@ -99,6 +100,7 @@ def test_a_prompt_costs_its_contents_and_a_constant_for_each_message() -> None:
     assert not ByteCounter().is_exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["a", " ", ".", "你", " word", "\n \t", "1"])
 @pytest.mark.parametrize("counter", [WordPieceCounter(), ByteCounter()])
 def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: TokenCounter, unit: str) -> None:
@@ -109,6 +111,7 @@ def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: T
     assert len(counter.tail(text, 4096)) >= 1365
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab1 \n漢<", min_size=1, max_size=50), st.integers(min_value=32_760, max_value=32_776))
 def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: int) -> None:
     """A text counted in parts has the same pieces as the whole text, also if a repetition crosses a boundary."""
@@ -118,3 +121,13 @@ def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: i
     assert WORDS.count_text(text) == len(one_look)
     assert WORDS.head(text, len(one_look) - 1) == "".join(one_look[:-1])
     assert WORDS.count_text(WORDS.tail(text, len(one_look) - 1)) == len(one_look) - 1
+
+
+@pytest.mark.parametrize("unit", ["<", "a", "word ", " ", "\u0301"])
+def test_no_expression_reads_more_than_a_piece_of_a_long_text(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = watch_patterns(monkeypatch, word_pieces)
+    text = unit * (4 * PIECE_CHARACTERS)
+    assert WORDS.count_text(text)
+    assert WORDS.head(text, PIECE_CHARACTERS)
+    assert WORDS.tail(text, PIECE_CHARACTERS)
+    assert max(reading.calls) <= PIECE_CHARACTERS

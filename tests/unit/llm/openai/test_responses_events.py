@@ -238,6 +238,7 @@ EVENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(events=st.lists(EVENTS, max_size=6))
 def test_no_event_however_malformed_raises_anything_but_our_errors(events: list[dict[str, Any]]) -> None:
     try:

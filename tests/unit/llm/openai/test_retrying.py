@@ -50,6 +50,7 @@ def test_a_date_is_taken_against_the_clock() -> None:
     assert read_retry_after_s({"retry-after": formatdate(NOW + 60, usegmt=True)}, now=lambda: NOW) == 60
 
 
+@pytest.mark.slow
 @given(st.integers(1, 2000))
 def test_retries_stay_within_their_share_of_the_calls(calls: int) -> None:
     budget = RetryBudget(ratio=0.1, monotonic=lambda: 0.0)

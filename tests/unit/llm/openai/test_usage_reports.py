@@ -117,6 +117,7 @@ def test_tools_calls_and_schemas_are_part_of_what_is_counted_here() -> None:
     assert settle(reported, "so", counter, replace(ASK, messages=told, tools=(tool,)))[1] == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=400), max_size=3), st.integers(1, 400))
 def test_the_estimate_is_made_only_where_it_can_matter_and_the_warning_is_the_same(
     texts: list[str], tokens: int

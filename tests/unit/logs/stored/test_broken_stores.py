@@ -11,7 +11,7 @@ import pytest
 from reasond_server.errors import ReasondError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Change, ExecutionFilter, Lease, Recovery, Renewal
-from reasond_server.types import Execution, ExecutionState
+from reasond_server.types import Execution, ExecutionState, LoggedEvent
 from tests.stores.conformance import ExecutionStoreConformance
 from tests.stores.expectations import StoreContractError
 from tests.stores.logs import START
@@ -142,9 +142,29 @@ class Sticky(MemoryExecutionStore):
 class Generous(MemoryExecutionStore):
     """Gives one suspended execution to every process that wakes it."""
 
-    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+    async def wake(
+        self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
+    ) -> Recovery | None:
         log = self._table.find(tenant, execution_id)
-        return log.take(lease, now_s=0.0) if log.execution.end_time is None else None
+        return log.take(lease, now_s=0.0, event=event) if log.execution.end_time is None else None
+
+
+class Crowded(MemoryExecutionStore):
+    """Lets any number of executions enter a session."""
+
+    def __init__(self, **limits: Any) -> None:
+        super().__init__(**limits)
+        self._table.sessions.require_entry = lambda *_: None  # type: ignore[method-assign]  # on purpose
+
+
+class Careless(MemoryExecutionStore):
+    """Frees a session only if its execution leaves a state."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        for part in batch:
+            if part.session_end is None and part.execution.state.has_ended:
+                self._table.sessions.detach(part.execution)
+        return await super().append(batch)
 
 
 class Sleepy(MemoryExecutionStore):
@@ -189,6 +209,10 @@ class Unlimited(MemoryExecutionStore):
         (Unlimited, "reads_in_pages"),
         (Generous, "lets_one_of_many_wakes_win"),
         (Generous, "wakes_nothing_else"),
+        (Generous, "lets_one_of_many_events_wake"),
+        (Crowded, "lets_one_of_many_starts_win"),
+        (Crowded, "compares_the_revision"),
+        (Careless, "frees_a_session_whatever_ends_its_execution"),
         (Sleepy, "wakes_at_its_time"),
         (Sleepy, "wakes_what_somebody_wants_stopped"),
         (Leasing, "refuses_what_follows_a_suspension"),

@@ -33,6 +33,7 @@ async def suspend_and_die(url: str, folder: str, *, wakes: bool) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wakes", [False, True], ids=["suspended", "woken"])
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_another_process_goes_on_with_what_a_killed_one_left(

@@ -5,16 +5,23 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError
-from reasond_server.logs.store import Change, Lease
+from reasond_server.errors import (
+    InternalError,
+    SettingsError,
+    StoreFullError,
+    StoreUnavailableError,
+    TurnLeasedError,
+)
+from reasond_server.logs.store import Change, Lease, SessionClaim
 from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.stores import examine_stores, migrate_stores
-from reasond_server.types import ExecutionState
+from reasond_server.types import ExecutionState, LoggedEvent
 from tests.engines.postgres import PostgresServer, running_postgres
 from tests.stores.conformance import ExecutionStoreConformance
 from tests.stores.logs import HandWrittenLog, first_event, step
@@ -38,6 +45,7 @@ async def refusing(
         await connection.execute(b"DROP FUNCTION refuse CASCADE")
 
 
+@pytest.mark.slow
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=250)
@@ -72,6 +80,28 @@ async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str,
         taken += [recovery.execution.execution_id for recoveries in found for recovery in recoveries]
         assert sorted(taken) == sorted(log.name[1] for log in logs)
         assert {(await one.store.find(*log.name)).state for log in logs} == {ExecutionState.RUNNING}
+
+
+async def test_two_processes_let_one_start_and_one_event_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
+    async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
+        lease = Lease(owner="two", seconds=15)
+        claim = SessionClaim(session_id="s", expire_time=time.now() + timedelta(seconds=1000))
+        for round_number in range(10):
+            logs = [HandWrittenLog.new(each.store, tenant="acme") for each in (one, other) for _ in range(8)]
+            for log in logs:
+                log.execution = replace(log.execution, session_id="s")
+            starts = [log.store.create(log.execution, digest="d", plan="", lease=lease, session=claim) for log in logs]
+            outcomes = await asyncio.gather(*starts, return_exceptions=True)
+            (log,) = [log for log, how in zip(logs, outcomes, strict=True) if not isinstance(how, TurnLeasedError)]
+            assert (await one.store.sessions.find("acme", "s")).revision == 2 * round_number + 1
+            assert await log.suspend(first_event()) is None
+            events = [LoggedEvent(sequence=2, create_time=time.now(), event=step(str(number))) for number in range(8)]
+            wakes = [each.store.wake(lease, *log.name, event=event) for each in (one, other) for event in events]
+            (found,) = [recovery for recovery in await asyncio.gather(*wakes) if recovery is not None]
+            assert list(await other.store.read(*log.name)) == list(found.events)
+            log.go_on(found)
+            assert await log.write(log.result()) is None
+        assert (await other.store.sessions.find("acme", "s")).execution_count == 10
 
 
 async def test_a_whole_batch_is_told_whatever_its_size(postgres_url: str, tmp_path: Path, time: Time) -> None:

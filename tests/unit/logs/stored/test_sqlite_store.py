@@ -20,6 +20,7 @@ from tests.unit.logs.stored.conftest import Time, open_one
 SECRET = "the secret that must not stay behind"
 
 
+@pytest.mark.slow
 async def test_two_writers_never_both_win_in_a_thousand_races(tmp_path: Path, time: Time) -> None:
     async with open_one("", tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000)

@@ -185,6 +185,7 @@ async def test_cancelling_in_a_call_of_the_model_closes_it() -> None:
     assert (model.open_calls, model.closed) == (0, 1)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.text(max_size=80) | st.sampled_from([CALL, "<answer>", "<action>", "</action>", "Observation: "]),

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.sections import build_prompt
+from reasond_server.context.step_messages import WireIds
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Message, Role, ToolSpec
-from reasond_server.strategies.react.conversation import Conversation, WireIds
+from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import Offers
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import ToolCall, ToolResult
@@ -194,6 +195,5 @@ async def test_messages_are_those_of_a_conversation_that_keeps_none(steps: list[
             window = 200 if step == "fit small" else 4_000
             await conversation.fit(window=window, writing_tokens=20, least_tokens=5)
     kept = conversation.build_messages()
-    for cycle in conversation._cycles:
-        cycle.made = None
+    conversation._shown.forget_messages()
     assert kept == conversation.build_messages()

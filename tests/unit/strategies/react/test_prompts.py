@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.context.step_messages import write_action, write_native_call, write_placeholder
 from reasond_server.llm.model import ToolSpec
 from reasond_server.strategies.react.prompts import (
     UnreadableActionError,
@@ -13,10 +14,7 @@ from reasond_server.strategies.react.prompts import (
     bound_specs,
     cut_invention,
     read_action,
-    write_action,
     write_instructions,
-    write_native_call,
-    write_placeholder,
 )
 from reasond_server.types import ToolCall, ToolResult
 

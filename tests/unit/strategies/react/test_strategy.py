@@ -370,6 +370,16 @@ async def test_deltas_carry_thought_and_answer_and_no_action() -> None:
     assert "".join(event.text for event in events if isinstance(event, Wrote)) == "Let me see. So. 3 m"
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+async def test_deltas_of_the_last_call_show_no_tags_of_notes(size: int) -> None:
+    text = "<continue>1 < 2, four <b>gates</b>. <answer>4</answer></continue>"
+    pieces = tuple(text[at : at + size] for at in range(0, len(text), size))
+    with ScriptedModel(["<continue>I look.</continue>", Reply(pieces=pieces)]) as model:
+        events = await events_of(model, Recorder(), allow_tool_use=False, max_iterations=2)
+    said = "".join(event.text for event in events if isinstance(event, Wrote))
+    assert said == "I look.1 < 2, four <b>gates</b>. 4"
+
+
 @pytest.mark.parametrize("at", [0, 1])
 async def test_filtered_content_ends_the_run(at: int) -> None:
     replies: list[str | Reply] = [CALL, Reply(text="I must not", finish=ModelFinish.CONTENT_FILTER)]

@@ -126,6 +126,7 @@ def test_tools_that_do_not_fit_without_their_schemas_are_refused_by_name_of_the_
     assert "allow_tools" in told.value.remedy
 
 
+@pytest.mark.slow
 @given(
     properties=st.dictionaries(st.text(max_size=8), JSON, max_size=6),
     words=st.integers(0, 3000),

@@ -99,6 +99,7 @@ def test_where_no_thought_fits_the_remedy_is_bounded_context() -> None:
     assert raised.value.metadata == {"prompt_tokens": "1900", "context_window": "2000"}
 
 
+@pytest.mark.slow
 @given(
     branching=st.integers(1, 10),
     thought=st.integers(LEAST_THOUGHT_TOKENS, 4096),

@@ -239,6 +239,7 @@ async def test_three_calls_are_enough_to_answer() -> None:
     assert (outcome.answer, outcome.finish_reason, len(model.requests)) == ("42", FinishReason.MAX_ITERATIONS, 3)
 
 
+@pytest.mark.slow
 @given(
     config=st.fixed_dictionaries(
         {
@@ -423,6 +424,7 @@ async def test_cancelling_the_run_closes_every_call() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["beam", "best_first"])
 @pytest.mark.parametrize("evaluator", ["value", "vote"])
 async def test_the_game_of_24_is_solved_with_a_true_judge_where_one_sample_seldom_does(
@@ -459,6 +461,7 @@ async def test_long_material_is_prepared_beside_the_event_loop() -> None:
     assert outcome.answer == "42"
 
 
+@pytest.mark.slow
 @given(depth=st.integers(1, 4), branching=st.integers(1, 4), width=st.integers(1, 4), is_vote=st.booleans())
 def test_the_calls_of_a_beam_keep_to_the_formula_of_the_cost(
     depth: int,

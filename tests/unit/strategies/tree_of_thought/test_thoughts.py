@@ -112,6 +112,7 @@ def test_whatever_a_model_writes_is_read_without_fail(text: str, count: int) -> 
     assert all(each is None or 0 <= each <= 1 for each in points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["Thought 1: ", "\n1. ", "<answer>", "9", "1: 2, ", "no ", "%", "*", " "])
 def test_long_hostile_replies_are_read_in_time(unit: str) -> None:
     """A pattern that tries every cut of a text would exceed the time limit of the test."""

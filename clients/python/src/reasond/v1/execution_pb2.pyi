@@ -72,7 +72,7 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     FINISH_REASON_BUDGET_EXHAUSTED: _FinishReason.ValueType  # 4
     """The budget or the caller's deadline was reached; the result holds what there was."""
     FINISH_REASON_TRUNCATED: _FinishReason.ValueType  # 5
-    """The model was cut off by its length limit before it answered."""
+    """The model was cut off by its length limit before it answered, or its windows were too small to read the whole text."""
     FINISH_REASON_CONTENT_FILTERED: _FinishReason.ValueType  # 6
     """The model's provider withheld the text."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 7
@@ -96,7 +96,7 @@ FINISH_REASON_MAX_ITERATIONS: FinishReason.ValueType  # 3
 FINISH_REASON_BUDGET_EXHAUSTED: FinishReason.ValueType  # 4
 """The budget or the caller's deadline was reached; the result holds what there was."""
 FINISH_REASON_TRUNCATED: FinishReason.ValueType  # 5
-"""The model was cut off by its length limit before it answered."""
+"""The model was cut off by its length limit before it answered, or its windows were too small to read the whole text."""
 FINISH_REASON_CONTENT_FILTERED: FinishReason.ValueType  # 6
 """The model's provider withheld the text."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 7

@@ -101,11 +101,11 @@ class TurnDelta(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    INDEX_FIELD_NUMBER: builtins.int
+    ITERATION_INDEX_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     IS_DRAFT_FIELD_NUMBER: builtins.int
-    index: builtins.int
-    """The model call that is being made."""
+    iteration_index: builtins.int
+    """The model call that is being made, as in ModelCallStep."""
     text: builtins.str
     """The new text."""
     is_draft: builtins.bool
@@ -113,11 +113,11 @@ class TurnDelta(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        index: builtins.int = ...,
+        iteration_index: builtins.int = ...,
         text: builtins.str = ...,
         is_draft: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["index", b"index", "is_draft", b"is_draft", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_draft", b"is_draft", "iteration_index", b"iteration_index", "text", b"text"]) -> None: ...
 
 global___TurnDelta = TurnDelta
 

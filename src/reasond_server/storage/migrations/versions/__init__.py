@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server.storage.migrations.versions import r0001_executions, r0002_agents, r0003_suspension
+from reasond_server.storage.migrations.versions import r0001_executions, r0002_agents, r0003_suspension, r0004_sessions
 
-IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension)
+IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions)
 """All revisions, oldest first."""

@@ -9,7 +9,7 @@ import pytest
 
 from reasond_server.errors import InvalidRequestError
 from reasond_server.turns.policy import Mode, TurnPolicy
-from reasond_server.turns.requests import check_part, check_reentry_shape, check_start
+from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.turns import (
     ClientTool,

@@ -1,0 +1,346 @@
+"""The prompt of one model call from the records of what was done: a pure function (seed 002, M3 to M5).
+
+A prompt is, in this order: opening, history, question, the steps of this turn, tail. PLANNING only appends: a result
+that was shown whole or as a preview keeps its bytes in later calls. If the prompt does not fit, the oldest results are
+replaced by lines with their handles, several at once; then the oldest turns of the history are left out, then thoughts,
+then the newest results. Each of these is a break that the report tells. SYNTHESIS shows whole results as far as they
+fit, and previews of the others; it changes nothing that later PLANNING calls show.
+
+The function is synchronous. Large results take long, so the caller runs it with
+`await run_by_size(inputs.characters, partial(build_reasoning_context, inputs))`, in a thread if they are large; it
+holds the interpreter for no long piece.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.context.reasoning_parts import (
+    ContextInputs,
+    ContextReport,
+    PromptPart,
+    ReasoningContext,
+    StoredRendering,
+)
+from reasond_server.context.shown_steps import ShownResult, ShownSteps, count_calls
+from reasond_server.context.step_messages import LEFT_OUT_THOUGHT, WireIds
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.model import Message, Role, TokenCounter
+from reasond_server.tools.previews import render_preview
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.types import ToolResult
+from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
+
+_NOT_CALLED: Final = '{"error":"not_called","message":"the call was not made"}'
+_WORD: Final = re.compile(r"[A-Za-z0-9_/.-]+")
+
+
+def build_reasoning_context(inputs: ContextInputs) -> ReasoningContext:
+    """Return the prompt for `inputs.goal`, within `inputs.budget_tokens`.
+
+    Raises:
+        ContextExhaustedError: the prompt does not fit even if everything is left out that may be.
+    """
+    draft = _Draft(inputs)
+    for _ in draft.shorten():
+        if draft.count_surplus() <= 0:
+            break
+    else:
+        raise _refuse(draft.prompt_tokens, inputs.budget_tokens or 0)
+    if inputs.goal is ContextGoal.SYNTHESIS:
+        draft.show_whole()
+    return draft.build()
+
+
+def write_steps(
+    records: Sequence[ReasoningStepRecord],
+    *,
+    renderings: Mapping[str, StoredRendering],
+    nonce: str,
+    is_native: bool,
+    wire_ids: WireIds,
+) -> Sequence[Message]:
+    """Return the messages of a turn that has ended, for a part of the history: as they were shown last.
+
+    What has no rendering is shown whole. One `wire_ids` serves all turns of the history.
+    """
+    steps = ShownSteps(nonce=nonce, is_native=is_native)
+    for record in records:
+        _add_step(steps, record, wire_ids, is_left_out=_is_left_out(renderings, name_step(record)))
+        for call in record.calls:
+            steps.observe(_restore_result(call, renderings.get(call.call.call_id)))
+    return steps.build_messages()
+
+
+def name_step(record: ReasoningStepRecord) -> str:
+    """Return the source of the reply's text in reports."""
+    return f"step:{record.index}"
+
+
+class _Draft:
+    """A prompt that is being made. What changes is `steps`, and `left_out`, the sources of the history left out."""
+
+    def __init__(self, inputs: ContextInputs) -> None:
+        self._inputs = inputs
+        self._counter = inputs.counter
+        self._is_planning = inputs.goal is ContextGoal.PLANNING
+        self._history = {part.source: self._find_part(part) for part in inputs.history}
+        self._left_out = self._cut_history()
+        self._steps = ShownSteps(nonce=inputs.nonce, is_native=inputs.is_native)
+        self.prompt_tokens = 0
+        used = [call.call_id for part in inputs.history for one in part.messages for call in one.tool_calls]
+        wire_ids = WireIds(used=used)
+        for record in inputs.records:
+            is_left_out = self._is_planning and _is_left_out(inputs.renderings, name_step(record))
+            _add_step(self._steps, record, wire_ids, is_left_out=is_left_out)
+            for call in record.calls:
+                self._steps.observe(self._show_result(call))
+
+    def count_surplus(self) -> int:
+        """Count the prompt; return the tokens that are too many, 0 or less if it fits."""
+        messages = self._list_messages()
+        self.prompt_tokens = self._counter.count_prompt(messages) + count_calls(messages, self._counter)
+        budget = self._inputs.budget_tokens
+        return 0 if budget is None else self.prompt_tokens - budget
+
+    def shorten(self) -> Iterator[None]:
+        """Leave out more and more, and yield before each time and after the last."""
+        settings, steps = self._inputs.settings, self._steps
+        yield
+        while steps.clear_oldest(keep=settings.keep_recent, tokens=self._measure_batch()):
+            yield
+        while self._leave_out_history(self._measure_batch()):
+            yield
+        while steps.leave_out_thoughts():
+            yield
+        while steps.clear_oldest(keep=0, tokens=self._measure_batch()):
+            yield
+
+    def show_whole(self) -> None:
+        """Show results whole while they fit: first those that later text names, then the newest, then the smallest."""
+        shown: list[tuple[ShownResult, StoredRendering]] = []
+        budget = self._inputs.budget_tokens
+        over = self.count_surplus()
+        for one in self._order_for_synthesis():
+            room = None if budget is None else -over
+            if one.rendering is Rendering.FULL or (room is not None and one.full_tokens - one.tokens > room):
+                continue
+            tokens = self._counter.count_text(self._steps.fence(one.result))
+            if room is None or tokens - one.tokens <= room:
+                shown.append((one, _store(one)))
+                over += tokens - one.tokens
+                _set(one, StoredRendering(rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens))
+        self._steps.forget_messages()
+        while self.count_surplus() > 0 and shown:
+            one, before = shown.pop()
+            _set(one, before)
+            self._steps.forget_messages()
+
+    def build(self) -> ReasoningContext:
+        """Return the finished prompt."""
+        before, shown = self._inputs.renderings, self._list_renderings()
+        changed = {source: one for source, one in shown.items() if before.get(source) != one}
+        items = tuple(self._list_items(shown))
+        report = ContextReport(
+            items=items,
+            prompt_tokens=self.prompt_tokens,
+            is_reduced=any(item.rendering is not Rendering.FULL for item in items),
+            is_break=self._is_planning and any(source in before for source in changed),
+        )
+        return ReasoningContext(
+            messages=self._list_messages(), report=report, renderings=changed if self._is_planning else {}
+        )
+
+    def _list_messages(self) -> Sequence[Message]:
+        inputs = self._inputs
+        history = [part for part in inputs.history if part.source not in self._left_out]
+        parts = (*inputs.opening, *history, *inputs.question)
+        messages = [message for part in parts for message in part.messages]
+        return _add_tail([*messages, *self._steps.build_messages()], inputs.tail)
+
+    def _show_result(self, call: CallRecord) -> ShownResult:
+        """Return the result as it was shown before; in a synthesis, what was left out is shown as a preview again."""
+        stored = self._inputs.renderings.get(call.call.call_id)
+        if stored is not None and (self._is_planning or stored.rendering is not Rendering.HANDLE):
+            return _restore_result(call, stored)
+        shown = _restore_result(call, None)
+        _set(shown, self._render(call, shown.result))
+        return shown
+
+    def _render(self, call: CallRecord, result: ToolResult) -> StoredRendering:
+        """Return the rendering of a new result. Parts that the model has read by a handle are shown whole."""
+        settings, counter, text = self._inputs.settings, self._counter, result.result_json
+        whole = counter.count_text(text)
+        most = settings.error_tokens if result.is_error else settings.preview_above_tokens
+        if whole > most and call.call.name != READ_TOOL_RESULT:
+            preview = render_preview(
+                text,
+                tokens=settings.error_tokens if result.is_error else settings.preview_tokens,
+                count=counter.count_text,
+                query=self._inputs.query,
+                handle=call.handle,
+            )
+            if preview.rendering is Rendering.PREVIEW:
+                tokens = counter.count_text(self._steps.fence(result, preview.text))
+                return StoredRendering(rendering=Rendering.PREVIEW, tokens=tokens, full_tokens=whole, text=preview.text)
+        tokens = counter.count_text(self._steps.fence(result))
+        return StoredRendering(rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+
+    def _measure_batch(self) -> int:
+        """Return how many tokens of results to leave out at once."""
+        budget = self._inputs.budget_tokens
+        over = 0 if budget is None else self.prompt_tokens - budget
+        return max(over, self._inputs.settings.clear_at_least_tokens, 1)
+
+    def _find_part(self, part: PromptPart) -> StoredRendering:
+        """Return how a turn of the history was shown before, else whole."""
+        stored = self._inputs.renderings.get(part.source)
+        if stored is not None:
+            return stored
+        tokens = _count_part(part, self._counter)
+        return StoredRendering(rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+
+    def _cut_history(self) -> set[str]:
+        """Return the turns that were left out before, or that exceed the share of the history: the oldest."""
+        inputs, used, left_out = self._inputs, 0, set[str]()
+        most = None if inputs.budget_tokens is None else int(inputs.settings.history_share * inputs.budget_tokens)
+        for part in reversed(inputs.history):
+            stored = self._history[part.source]
+            used += stored.full_tokens
+            is_new = part.source not in inputs.renderings
+            is_surplus = is_new and most is not None and used > most
+            if left_out or is_surplus or stored.rendering is Rendering.HANDLE:
+                left_out.add(part.source)
+        return left_out
+
+    def _leave_out_history(self, tokens: int) -> int:
+        """Leave out the oldest turns until they had `tokens` tokens, or all; return how many they had."""
+        gone = 0
+        for part in self._inputs.history:
+            if gone >= tokens:
+                break
+            if part.source not in self._left_out:
+                self._left_out.add(part.source)
+                gone += max(1, self._history[part.source].full_tokens)
+        return gone
+
+    def _order_for_synthesis(self) -> Sequence[ShownResult]:
+        order: list[tuple[bool, int, int, ShownResult]] = []
+        later: set[str] = set()
+        for place, (record, step) in reversed(
+            list(enumerate(zip(self._inputs.records, self._steps.steps, strict=True)))
+        ):
+            for call, one in zip(record.calls, step.seen, strict=True):
+                is_named = not later.isdisjoint({call.call.call_id, call.handle} - {""})
+                order.append((not is_named, -place, one.full_tokens, one))
+            later.update(_WORD.findall(record.text), _WORD.findall(record.thinking))
+        return [one for *_, one in sorted(order, key=lambda each: each[:3])]
+
+    def _list_renderings(self) -> dict[str, StoredRendering]:
+        """Return how the history, the thoughts and the results are shown, by their sources."""
+        shown: dict[str, StoredRendering] = {}
+        for part in self._inputs.history:
+            is_out, stored = part.source in self._left_out, self._history[part.source]
+            rendering = Rendering.HANDLE if is_out else Rendering.FULL
+            shown[part.source] = replace(stored, rendering=rendering, tokens=0 if is_out else stored.full_tokens)
+        for record, step in zip(self._inputs.records, self._steps.steps, strict=True):
+            shown[name_step(record)] = self._find_thought(record, is_left_out=step.is_left_out)
+            for call, one in zip(record.calls, step.seen, strict=True):
+                shown[call.call.call_id] = _store(one)
+        return shown
+
+    def _find_thought(self, record: ReasoningStepRecord, *, is_left_out: bool) -> StoredRendering:
+        stored = self._inputs.renderings.get(name_step(record))
+        full = self._counter.count_text(record.text) if stored is None else stored.full_tokens
+        if not is_left_out:
+            return StoredRendering(rendering=Rendering.FULL, tokens=full, full_tokens=full)
+        if stored is not None and stored.rendering is Rendering.HANDLE:
+            return stored
+        tokens = self._counter.count_text(LEFT_OUT_THOUGHT)
+        return StoredRendering(rendering=Rendering.HANDLE, tokens=tokens, full_tokens=full, text=LEFT_OUT_THOUGHT)
+
+    def _list_items(self, shown: Mapping[str, StoredRendering]) -> Iterator[ContextItem]:
+        inputs = self._inputs
+        stored = iter(shown.items())
+        for part in inputs.opening:
+            yield self._tell_part(part)
+        for source, one in list(stored)[: len(inputs.history)]:
+            yield _tell(source, one)
+        for part in inputs.question:
+            yield self._tell_part(part)
+        for source, one in list(shown.items())[len(inputs.history) :]:
+            yield _tell(source, one)
+        for part in inputs.tail:
+            yield self._tell_part(part)
+
+    def _tell_part(self, part: PromptPart) -> ContextItem:
+        tokens = _count_part(part, self._counter)
+        return ContextItem(source=part.source, rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+
+
+def _tell(source: str, stored: StoredRendering) -> ContextItem:
+    return ContextItem(source=source, rendering=stored.rendering, tokens=stored.tokens, full_tokens=stored.full_tokens)
+
+
+def _store(shown: ShownResult) -> StoredRendering:
+    return StoredRendering(
+        rendering=shown.rendering, tokens=shown.tokens, full_tokens=shown.full_tokens, text=shown.text
+    )
+
+
+def _restore_result(call: CallRecord, stored: StoredRendering | None) -> ShownResult:
+    """Return the result of `call` as `stored` says, or whole."""
+    result = call.result or ToolResult(call_id=call.call.call_id, result_json=_NOT_CALLED, is_error=True)
+    shown = ShownResult(call=call.call, result=result, handle=call.handle, tokens=0, full_tokens=0)
+    if stored is not None:
+        _set(shown, stored)
+    return shown
+
+
+def _set(shown: ShownResult, stored: StoredRendering) -> None:
+    """Show a result as `stored` says."""
+    shown.rendering, shown.text = stored.rendering, stored.text
+    shown.tokens, shown.full_tokens = stored.tokens, stored.full_tokens
+
+
+def _add_step(steps: ShownSteps, record: ReasoningStepRecord, wire_ids: WireIds, *, is_left_out: bool) -> None:
+    wired = [wire_ids.take(call.wire_id) for call in record.calls]
+    step = steps.add(text=record.text, reasoning="" if is_left_out else record.thinking, wire_ids=wired)
+    step.said, step.is_left_out = record.said, is_left_out
+
+
+def _is_left_out(renderings: Mapping[str, StoredRendering], source: str) -> bool:
+    stored = renderings.get(source)
+    return stored is not None and stored.rendering is Rendering.HANDLE
+
+
+def _add_tail(messages: list[Message], tail: Sequence[PromptPart]) -> Sequence[Message]:
+    """Return `messages` with the texts of `tail` at the end of the last one, unless that is the model's."""
+    text = "\n".join(message.content for part in tail for message in part.messages)
+    if not text:
+        return tuple(messages)
+    last = messages[-1] if messages else None
+    # Some providers refuse a user message after a tool message, and some templates two messages of the user.
+    if last is not None and last.role in {Role.USER, Role.TOOL}:
+        return (*messages[:-1], replace(last, content=f"{last.content}\n{text}"))
+    return (*messages, Message(role=Role.USER, content=text))
+
+
+def _count_part(part: PromptPart, counter: TokenCounter) -> int:
+    return sum(counter.count_text(message.content) for message in part.messages) + count_calls(part.messages, counter)
+
+
+def _refuse(prompt: int, budget: int) -> ContextExhaustedError:
+    return ContextExhaustedError(
+        f"the prompt has {prompt} tokens after everything was left out that may be, and {budget} are allowed",
+        remedy="Shorten the message or the context blocks, offer fewer tools, or use a model with a larger context "
+        "window.",
+        metadata={"prompt_tokens": str(prompt), "budget_tokens": str(budget)},
+    )

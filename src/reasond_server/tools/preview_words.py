@@ -1,0 +1,142 @@
+"""What a preview keeps first: names that identify, words that tell of failures, and the words of a question."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAME_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_QUERY_WORD: Final = re.compile(r"\w(?:[\w./:#@-]*\w)?")
+_IDENTIFIERS: Final = (
+    frozenset({"id", "ids", "uuid", "guid", "key", "sha", "handle"}),
+    frozenset({"status", "state", "error", "errors", "code"}),
+    frozenset({"url", "uri", "href", "link", "path", "name", "number", "slug", "file"}),
+    frozenset({"cursor", "next"}),
+)
+_STATUSES: Final = frozenset(
+    {
+        *("status", "state", "level", "severity", "outcome", "code", "kind", "type", "phase", "conclusion", "verdict"),
+        *("ok", "success", "passed", "priority"),
+    }
+)
+_ERRORS: Final = frozenset({"error", "errors", "exception", "failure", "traceback"})
+_VERDICTS: Final = frozenset({"ok", "success", "passed"})
+_FAILED: Final = re.compile(
+    r"(?:(?:time[d_ -]?|timed[_ -])out|err(?:or|ors|ored)?|fail(?:ed|ing|ure)?|fatal|critical|crashed|panic|exception"
+    r"|aborted|denied|rejected|refused|unreachable|5xx)",
+    re.IGNORECASE,
+)
+_FAILURE_LINE: Final = re.compile(
+    r"\b(?:\w*error|\w*exception|traceback|fatal|fail(?:ed|ure|ures)?|panic|critical|denied|refused|timed out)\b",
+    re.IGNORECASE,
+)
+_NO_FAILURES: Final = frozenset({"", "none", "null", "ok", "no", "false", "0", "-"})
+# Words of one or two letters are passed over anyway.
+_STOP_WORDS: Final = frozenset(
+    {
+        *(
+            "all",
+            "and",
+            "any",
+            "are",
+            "can",
+            "does",
+            "find",
+            "for",
+            "from",
+            "get",
+            "give",
+            "has",
+            "have",
+            "how",
+            "list",
+        ),
+        *(
+            "many",
+            "most",
+            "not",
+            "our",
+            "show",
+            "tell",
+            "than",
+            "that",
+            "the",
+            "their",
+            "them",
+            "there",
+            "they",
+            "this",
+        ),
+        *("was", "were", "what", "when", "where", "which", "who", "why", "will", "with", "you", "your"),
+    }
+)
+_LEAST_ERROR_CODE: Final = 400
+_MOST_ERROR_CODE: Final = 599
+_LEAST_LETTERS: Final = 3
+_MAX_QUERY_CHARACTERS: Final = 4_000
+_MAX_QUERY_WORDS: Final = 32
+_MAX_LINE_CHARACTERS: Final = 2_000
+
+
+@lru_cache(maxsize=1_024)
+def split_name(name: str) -> frozenset[str]:
+    """Return the words of a field's name in small letters: `nextPageURL` has next, page and url."""
+    return frozenset(word.lower() for word in _NAME_WORD.findall(name[:128]))
+
+
+def rank_identifier(name: str) -> int | None:
+    """Return how much a field of this name identifies its object, 0 most; None if it does not."""
+    words = split_name(name)
+    return next((rank for rank, names in enumerate(_IDENTIFIERS) if words & names), None)
+
+
+def is_status(name: str) -> bool:
+    """Return whether a field of this name tells a state, of which there are few."""
+    return bool(split_name(name) & _STATUSES)
+
+
+def tells_failure(name: str, value: object) -> bool:
+    """Return whether the field says that something failed."""
+    words = split_name(name)
+    if isinstance(value, bool):
+        return value is not bool(words & _VERDICTS) and bool(words & (_VERDICTS | _ERRORS))
+    if isinstance(value, int):
+        return bool(words & {"code", "status"}) and _LEAST_ERROR_CODE <= value <= _MOST_ERROR_CODE
+    if isinstance(value, str):
+        if words & _ERRORS and not words & {"code", "rate", "count"}:
+            return value.strip().lower() not in _NO_FAILURES
+        return bool(words & _STATUSES) and _FAILED.fullmatch(value.strip()) is not None
+    return bool(words & _ERRORS) and bool(value) and isinstance(value, dict | list)
+
+
+def is_failure_line(line: str) -> bool:
+    """Return whether a line of a log tells of a failure."""
+    return _FAILURE_LINE.search(line[:_MAX_LINE_CHARACTERS]) is not None
+
+
+def pick_query_words(query: str) -> Sequence[str]:
+    """Return the words of `query` by which places are found: no common words, each once, in small letters."""
+    found = _QUERY_WORD.findall(query[:_MAX_QUERY_CHARACTERS].lower())
+    words = [one for one in found if one not in _STOP_WORDS and (len(one) >= _LEAST_LETTERS or one.isdigit())]
+    return tuple(dict.fromkeys(words))[:_MAX_QUERY_WORDS]
+
+
+def find_hits(texts: Sequence[str], words: Sequence[str]) -> set[int]:
+    """Return the numbers of the `texts` that hold a selective one of `words`.
+
+    A word that more than a fifth of the texts hold tells nothing of them and is passed over.
+    """
+    if not words:
+        return set()
+    most = max(3, len(texts) // 5)
+    places: dict[str, list[int]] = {word: [] for word in words}
+    for at, text in enumerate(texts):
+        folded = text.lower()
+        for word in words:
+            if word in folded:
+                places[word].append(at)
+    return {at for found in places.values() if len(found) <= most for at in found}

@@ -1,0 +1,179 @@
+"""The state of a turn, folded from the events of its log; nothing else is stored about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reasond_server.types import NOTHING, ToolCall, ToolResult, Usage
+from reasond_server.types.turns import (
+    CallKind,
+    ContextGoal,
+    HandedOff,
+    LedgerEntry,
+    LedgerState,
+    LoggedRendering,
+    ModeChange,
+    ModelCallStep,
+    Reentered,
+    ToolStep,
+    TurnResult,
+    TurnStarted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from reasond_server.types import Event
+    from reasond_server.types.turns import Decision
+
+
+@dataclass(slots=True, kw_only=True)
+class LedgerCall:
+    """One tool call of a turn with what is known of it; `kind` is what the client is asked for while it is handed off.
+
+    `is_approved` is a person's decision about it, None while there is none, and `refusal` its reason.
+    """
+
+    call: ToolCall
+    provider_id: str
+    state: LedgerState = LedgerState.EXPECTED
+    kind: CallKind | None = None
+    is_approved: bool | None = None
+    refusal: str = ""
+    result: ToolResult | None = None
+
+    @property
+    def entry(self) -> LedgerEntry:
+        """The call as callers see it."""
+        result = self.result
+        return LedgerEntry(
+            call_id=self.call.call_id,
+            tool=self.call.name,
+            state=self.state,
+            is_error=result is not None and result.is_error,
+            result_bytes=0 if result is None else len(result.result_json.encode()),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldedReply:
+    """One reply of the model with its calls."""
+
+    step: ModelCallStep
+    calls: Sequence[LedgerCall]
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnProgress:
+    """How far a turn has come.
+
+    Attributes:
+        start: the first event; None before it is appended.
+        mode: the mode in force.
+        replies: the replies of the model in order.
+        ledger: all tool calls by id, in the order in which the model asked for them.
+        handoff: the hand-off that waits for the client; None if there is none.
+        reentry: the last re-entry.
+        renderings: how prompts show results, thoughts and earlier turns, by source.
+        consumed: the names of blocks of context that prompts have consumed.
+        usage: what the model calls in the log have spent.
+        result: the last event, once the turn has ended.
+    """
+
+    start: TurnStarted | None = None
+    mode: str = ""
+    replies: list[FoldedReply] = field(default_factory=list)
+    ledger: dict[str, LedgerCall] = field(default_factory=dict)
+    handoff: HandedOff | None = None
+    reentry: Reentered | None = None
+    renderings: dict[str, LoggedRendering] = field(default_factory=dict)
+    consumed: set[str] = field(default_factory=set)
+    usage: Usage = NOTHING
+    result: TurnResult | None = None
+
+    @property
+    def open_calls(self) -> Sequence[LedgerCall]:
+        """The calls of the last reply that have no outcome yet."""
+        return [] if not self.replies else [one for one in self.replies[-1].calls if one.result is None]
+
+    @property
+    def made_calls(self) -> int:
+        """The number of calls that were made, or were handed off, so far."""
+        idle = (LedgerState.EXPECTED, LedgerState.NOT_RUN)
+        return sum(one.state not in idle for one in self.ledger.values())
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of all results."""
+        return sum(len(one.result.result_json) for one in self.ledger.values() if one.result is not None)
+
+    @property
+    def draft(self) -> str:
+        """The last text of the model, for a turn that ends before it answers."""
+        return next((one.step.text for one in reversed(self.replies) if one.step.text.strip()), "")
+
+    @property
+    def was_reduced(self) -> bool:
+        """Whether the last planning prompt showed less of a result than there is."""
+        plans = [one.step for one in self.replies if one.step.goal is ContextGoal.PLANNING]
+        return bool(plans) and any(item.tokens < item.full_tokens for item in plans[-1].context)
+
+    def apply(self, event: Event) -> None:
+        """Take in the next event of the log."""
+        if isinstance(event, TurnStarted):
+            self.start, self.mode = event, event.mode
+        elif isinstance(event, ModelCallStep):
+            self._take_reply(event)
+        elif isinstance(event, ToolStep):
+            self._take_tool(event)
+        elif isinstance(event, ModeChange):
+            self.mode = event.new_mode
+        elif isinstance(event, HandedOff):
+            self._take_handoff(event)
+        elif isinstance(event, Reentered):
+            self._take_reentry(event)
+        elif isinstance(event, TurnResult):
+            self.result, self.handoff = event, None
+
+    def _take_reply(self, step: ModelCallStep) -> None:
+        ids = [*step.provider_ids, *[""] * len(step.calls)]
+        calls = [LedgerCall(call=call, provider_id=ids[place]) for place, call in enumerate(step.calls)]
+        self.replies.append(FoldedReply(step=step, calls=calls))
+        self.ledger |= {one.call.call_id: one for one in calls}
+        self.renderings |= {one.source: one for one in step.renderings}
+        self.consumed.update(step.blocks)
+        self.usage += step.usage
+
+    def _take_tool(self, step: ToolStep) -> None:
+        one = self.ledger[step.call_id]
+        one.state = step.state
+        if step.state.is_closed and step.state is not LedgerState.UNKNOWN:
+            one.result = ToolResult(call_id=step.call_id, result_json=step.result_json, is_error=step.is_error)
+
+    def _take_handoff(self, event: HandedOff) -> None:
+        self.handoff = event
+        for pending in event.calls:
+            one = self.ledger[pending.call.call_id]
+            one.state, one.kind = LedgerState.HANDED_OFF, pending.kind
+
+    def _take_reentry(self, event: Reentered) -> None:
+        self.handoff, self.reentry = None, event
+        for result in event.results:
+            one = self.ledger[result.call_id]
+            one.result = result
+            one.state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
+        for decision in event.decisions:
+            self._take_decision(decision)
+
+    def _take_decision(self, decision: Decision) -> None:
+        one = self.ledger[decision.call_id]
+        one.is_approved, one.refusal, one.state = decision.is_approved, decision.reason, LedgerState.EXPECTED
+
+
+def fold(events: Iterable[Event]) -> TurnProgress:
+    """Return the state after `events`, the log of a turn from its beginning."""
+    progress = TurnProgress()
+    for event in events:
+        progress.apply(event)
+    return progress

@@ -1,0 +1,354 @@
+"""The loop of a turn in one process: it does one step after another until the turn ends, suspends or is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.context.calls import LEAST_TOKENS, ReplyListener
+from reasond_server.errors import HandoffExpiredError, ReasondError, ToolNotRegisteredError, show
+from reasond_server.llm.counting.requests import count_extras
+from reasond_server.llm.model import ChatRequest
+from reasond_server.logs.store import Record
+from reasond_server.runs.driving import make_carriable
+from reasond_server.runs.phase import Phase, Trigger
+from reasond_server.runs.work import RunEnding
+from reasond_server.tools.results import to_error_text
+from reasond_server.turns.handoff import build_handoff, take_fingerprint
+from reasond_server.turns.history import write_history
+from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
+from reasond_server.turns.policy import Mode
+from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
+from reasond_server.types import FinishReason, ToolCall, ToolResult
+from reasond_server.types.turns import (
+    CallKind,
+    ContextBlock,
+    ContextScope,
+    LedgerState,
+    ModeChange,
+    ModelCallStep,
+    ToolStep,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from reasond_server.clock import Clock
+    from reasond_server.context.calls import ModelReply
+    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
+    from reasond_server.llm.model import TokenCounter, ToolSpec
+    from reasond_server.runs.run import Run
+    from reasond_server.turns.fold import LedgerCall, TurnProgress
+    from reasond_server.turns.history import EndedTurn
+    from reasond_server.turns.next_step import NextStep
+    from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.turn_tools import TurnTools
+    from reasond_server.types import Event
+
+RESERVED: Final = "reserved"
+"""The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
+
+_EXPIRED: Final = "the client did not settle the call in time"
+_TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn together may have {most}; ask for less"
+
+
+class TurnLoop:
+    """Works on one turn in one life of its execution.
+
+    `nonce` marks the fences of its prompts, `history` are the ended turns of its session.
+
+    Attributes:
+        is_draft: whether a synthesis may replace what the model writes now.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        progress: TurnProgress,
+        tools: TurnTools,
+        policy: TurnPolicy,
+        context: ContextSettings,
+        history: Sequence[EndedTurn],
+        nonce: str,
+        clock: Clock,
+    ) -> None:
+        self._run = run
+        self._progress = progress
+        self._tools = tools
+        self._policy = policy
+        self._context = context
+        self._nonce = nonce
+        self._clock = clock
+        self._is_native = run.accounts.model.has_native_tools
+        self._history: Sequence[PromptPart] = write_history(history, nonce=nonce, is_native=self._is_native)
+        self.is_draft = False
+
+    async def run_to_exit(self) -> None:
+        """Do the steps until the turn ends, suspends or is stopped.
+
+        Raises:
+            ReasondError: a step failed, and the turn with it.
+        """
+        run = self._run
+        if self._progress.handoff is not None:
+            self._expire()
+            return
+        while run.phase is Phase.WORKING:
+            if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
+                return
+            try:
+                await self._do(choose_step(self._progress, tools=self._tools, policy=self._policy))
+            except ReasondError as error:
+                run.report_end(make_carriable(error), trigger=Trigger.FAIL)
+                raise
+
+    async def _do(self, step: NextStep) -> None:
+        """Do one step. Raises as `run_to_exit`."""
+        if isinstance(step, CallModel):
+            await self._call_model(step)
+        elif isinstance(step, RunTools):
+            await self._run_tools(step.calls)
+        elif isinstance(step, CloseCall):
+            self._close_call(step.call, step.state, step.kind, step.message)
+        elif isinstance(step, HandOff):
+            self._hand_off(step)
+        else:
+            self._finish(step)
+
+    async def _call_model(self, step: CallModel) -> None:
+        """Call the model and log its reply; the calls in it are expected from then on.
+
+        Raises:
+            ToolNotRegisteredError: the model called a tool that it was not offered.
+        """
+        run, index = self._run, len(self._progress.replies)
+        mode = self._find_mode()
+        # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
+        offered = self._tools.offered_in(mode)
+        blocks = self._pick_blocks(mode)
+        room, inputs = self._fit(step, mode, offered, blocks)
+        context = await build_context(inputs)
+        listener = ReplyListener(
+            messages=context.messages,
+            max_tokens=room,
+            temperature=self._policy.temperature,
+            kinds=(),
+            tools=offered if self._is_native else (),
+            tool_choice="none" if step.is_last else "auto",
+        )
+        self.is_draft = context.report.is_reduced and not step.is_last
+        since_s, before = self._clock.monotonic(), run.accounts.model.usage
+        reply = await self._listen(listener, index)
+        calls = () if step.is_last else self._mint(reply.calls)
+        names = {spec.name for spec in offered}
+        self._append(
+            ModelCallStep(
+                index=index,
+                goal=step.goal,
+                mode=self._progress.mode,
+                model=run.identity.model,
+                usage=run.accounts.model.usage - before,
+                elapsed_s=self._clock.monotonic() - since_s,
+                text=reply.parsed.text,
+                thinking=reply.parsed.thinking,
+                finish=reply.finish.value,
+                context=context.report.items,
+                tools=tuple(sorted(names)),
+                calls=calls,
+                provider_ids=tuple(call.call_id for call in reply.calls[: len(calls)]),
+                renderings=log_renderings(context.renderings),
+                blocks=tuple(one.name for one in blocks if one.scope is ContextScope.TURN),
+            )
+        )
+        if foreign := [call for call in calls if call.name not in names]:
+            raise _refuse_foreign(foreign[0], sorted(names))
+
+    async def _listen(self, listener: ReplyListener, index: int) -> ModelReply:
+        """Make the call, once everything before it is committed, and publish the text as it comes."""
+        run = self._run
+        is_asking = True
+        while is_asking:
+            async with aclosing(run.accounts.model.stream(listener.request)) as events:
+                async for event in events:
+                    for fragment in listener.take(event):
+                        run.subscribers.publish(index, fragment.text)
+            is_asking = listener.ask_again()
+        rest, reply = listener.close(run.accounts.model.counter)
+        for fragment in rest:
+            run.subscribers.publish(index, fragment.text)
+        return reply
+
+    def _fit(
+        self, step: CallModel, mode: Mode, offered: Sequence[ToolSpec], blocks: Sequence[ContextBlock]
+    ) -> tuple[int, ContextInputs]:
+        """Return the tokens that the model may write, and the inputs of the prompt; it has the rest of the window."""
+        model = self._run.accounts.model
+        window, wanted = model.context_window, self._policy.max_tokens
+        budget_tokens: int | None = None
+        if window is not None:
+            wanted = max(LEAST_TOKENS, min(wanted, window // 2))
+            budget_tokens = window - wanted - _count_specs(offered, model.counter)
+        inputs = build_inputs(
+            self._progress,
+            instructions=mode.instructions,
+            history=self._history,
+            blocks=blocks,
+            goal=step.goal,
+            is_last=step.is_last,
+            budget_tokens=budget_tokens,
+            counter=model.counter,
+            settings=self._context,
+            nonce=self._nonce,
+            is_native=self._is_native,
+        )
+        return wanted, inputs
+
+    def _find_mode(self) -> Mode:
+        """Return the mode in force; one that the operator has removed counts as the default mode."""
+        policy = self._policy
+        return policy.find_mode(self._progress.mode) or policy.find_mode(policy.default_mode) or Mode()
+
+    def _pick_blocks(self, mode: Mode) -> Sequence[ContextBlock]:
+        """Return the blocks of context of the next prompt: lasting ones, and passing ones not yet consumed."""
+        start, consumed = self._progress.start, self._progress.consumed
+        assert start is not None  # noqa: S101 - the first event is appended before the work begins
+        blocks = [one for one in start.context if one.scope is ContextScope.SESSION or one.name not in consumed]
+        welcome = f"welcome:{self._progress.mode}"
+        is_new = start.session_revision <= 1 or self._progress.mode != start.mode
+        if mode.welcome and is_new and welcome not in consumed:
+            blocks.append(ContextBlock(name=welcome, scope=ContextScope.TURN, text=mode.welcome))
+        return blocks
+
+    def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""
+        first = len(self._progress.ledger) + 1
+        return tuple(
+            ToolCall(
+                call_id=f"c{first + place}",
+                name=_make_encodable(call.name)[:128],
+                arguments_json=_make_encodable(call.arguments_json),
+            )
+            for place, call in enumerate(calls)
+        )
+
+    async def _run_tools(self, calls: Sequence[LedgerCall]) -> None:
+        """Execute calls of server tools: each has begun in the log before it begins, and its outcome follows."""
+        for one in calls:
+            if one.state is LedgerState.EXPECTED:
+                self._append(self._tell(one, LedgerState.STARTED))
+        await self._run.log.flush()
+        await self._run.effects.wait_for_right()
+        with self._act():
+            results = await asyncio.gather(*(self._run_tool(one) for one in calls))
+        for one, (result, elapsed_s) in zip(calls, results, strict=True):
+            self._take_result(one, result, elapsed_s)
+
+    async def _run_tool(self, one: LedgerCall) -> tuple[ToolResult, float]:
+        """Execute one call; return its result and the seconds that it took."""
+        since_s = self._clock.monotonic()
+        key = self._run.effects.derive_key(f"call:{one.call.call_id}")
+        result = await self._tools.call(one.call, idempotency_key=key)
+        return result, self._clock.monotonic() - since_s
+
+    def _take_result(self, one: LedgerCall, result: ToolResult, elapsed_s: float) -> None:
+        """Log the outcome of a call; if it switched the mode, log that too."""
+        size = len(result.result_json.encode())
+        most = self._policy.max_kept_bytes
+        if self._progress.kept_bytes + size > most:
+            text = to_error_text("too_large", _TOO_LARGE.format(size=size, most=most))
+            result = ToolResult(call_id=result.call_id, result_json=text, is_error=True)
+        state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
+        self._append(self._tell(one, state, result=result, elapsed_s=elapsed_s))
+        if one.call.name == MODE_STATE_CHANGE and not result.is_error:
+            new_mode: str = json.loads(result.result_json)["mode"]
+            self._append(ModeChange(call_id=one.call.call_id, old_mode=self._progress.mode, new_mode=new_mode))
+
+    def _close_call(self, one: LedgerCall, state: LedgerState, kind: str, message: str) -> None:
+        """Log the outcome of a call that is not made, or that nobody knows."""
+        result = None
+        if state is not LedgerState.UNKNOWN:
+            result = ToolResult(call_id=one.call.call_id, result_json=to_error_text(kind, message), is_error=True)
+        self._append(self._tell(one, state, result=result))
+
+    def _hand_off(self, step: HandOff) -> None:
+        """Suspend the turn until its client has settled the calls, or until the hand-off expires."""
+        run, now = self._run, self._clock.now()
+        expire_time = now + timedelta(seconds=self._policy.handoff_ttl_s)
+        event = build_handoff(
+            step.calls,
+            derive_key=run.effects.derive_key,
+            sequence=run.log.last_sequence + 1,
+            expire_time=expire_time,
+        )
+        if run.suspend(event, now=now, wake_time=expire_time):
+            self._progress.apply(event)
+
+    def _expire(self) -> None:
+        """End a turn whose client did not come back; the calls get errors, so that the session stays usable."""
+        handoff = self._progress.handoff
+        assert handoff is not None  # noqa: S101 - the caller looked
+        for pending in handoff.calls:
+            one = self._progress.ledger[pending.call.call_id]
+            self._close_call(one, LedgerState.NOT_RUN, "expired", _EXPIRED)
+        error = HandoffExpiredError(
+            f"The client settled none of the {len(handoff.calls)} pending calls until {handoff.expire_time.isoformat()}"
+        )
+        self._run.report_end(RunEnding(finish_reason=FinishReason.EXPIRED, error=error), trigger=Trigger.FAIL)
+
+    def _finish(self, step: Finish) -> None:
+        if step.error is not None:
+            raise step.error
+        self._run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer))
+
+    def _tell(
+        self, one: LedgerCall, state: LedgerState, *, result: ToolResult | None = None, elapsed_s: float = 0.0
+    ) -> ToolStep:
+        kind = CallKind.APPROVE if self._tools.needs_approval(one.call.name) else CallKind.EXECUTE
+        return ToolStep(
+            call_id=one.call.call_id,
+            tool=one.call.name,
+            state=state,
+            fingerprint=take_fingerprint(one.call, kind),
+            is_error=result is not None and result.is_error,
+            result_bytes=0 if result is None else len(result.result_json.encode()),
+            elapsed_s=elapsed_s,
+            result_json="" if result is None else result.result_json,
+        )
+
+    def _append(self, event: Event) -> None:
+        """Append `event` to the log and take it in."""
+        self._run.append(event, now=self._clock.now())
+        self._progress.apply(event)
+        if isinstance(event, ModelCallStep):
+            self._run.work.step_count += 1
+            self._run.work.new_step_count += 1
+
+    def _act(self) -> AbstractContextManager[Any]:
+        """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
+        return nullcontext() if self._run.journal is None else self._run.journal.act()
+
+
+def _count_specs(specs: Sequence[ToolSpec], counter: TokenCounter) -> int:
+    return count_extras(ChatRequest(messages=(), max_tokens=1, tools=specs), counter)
+
+
+def reservation_record(index: int, tokens: int) -> Record:
+    """Return the record which says that `tokens` are reserved for model call `index`."""
+    return Record(key=f"{RESERVED}::{index}", body=json.dumps({"v": 1, "tokens": tokens}))
+
+
+def _refuse_foreign(call: ToolCall, offered: Sequence[str]) -> ToolNotRegisteredError:
+    return ToolNotRegisteredError(
+        f"The model called {show(call.name)}, which it was not offered. Offered: {', '.join(offered) or 'no tools'}",
+        metadata={"tool": call.name, "call_id": call.call_id},
+    )
+
+
+def _make_encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

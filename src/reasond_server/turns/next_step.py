@@ -1,0 +1,214 @@
+"""What a turn does next: a pure function of its progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from reasond_server.errors import ReasondError, ToolFailedInTurnError, ToolOutcomeUnknownError, show
+from reasond_server.tools.execution import has_failed
+from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
+from reasond_server.types import FinishReason
+from reasond_server.types.turns import CallKind, ContextGoal, LedgerState
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.turns.fold import LedgerCall, TurnProgress
+    from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.turn_tools import TurnTools
+
+
+@value
+class CallModel:
+    """Call the model; with `is_last` it must answer."""
+
+    goal: ContextGoal = ContextGoal.PLANNING
+    is_last: bool = False
+
+
+@value
+class RunTools:
+    """Execute these calls of server tools, at once where there are several."""
+
+    calls: Sequence[LedgerCall]
+
+
+@value
+class CloseCall:
+    """Record an outcome of a call that is not made: `state`, and for the model `kind` and `message`."""
+
+    call: LedgerCall
+    state: LedgerState
+    kind: str
+    message: str
+
+
+@value
+class HandOff:
+    """Ask the client for these calls."""
+
+    calls: Sequence[tuple[LedgerCall, CallKind]]
+
+
+@value
+class Finish:
+    """End the turn with `answer`, or with `error`."""
+
+    answer: str = ""
+    reason: FinishReason = FinishReason.ANSWERED
+    error: ReasondError | None = None
+
+
+NextStep: TypeAlias = CallModel | RunTools | CloseCall | HandOff | Finish
+
+
+def choose_step(progress: TurnProgress, *, tools: TurnTools, policy: TurnPolicy) -> NextStep:
+    """Return what the turn does next; the client has settled everything that it was asked for."""
+    if not progress.replies:
+        return CallModel(is_last=policy.max_model_calls <= 1)
+    last = progress.replies[-1]
+    calls = last.calls
+    if last.step.goal is ContextGoal.PLANNING and calls:
+        return _settle(progress, calls, tools, policy) or _plan(progress, policy)
+    return _answer(progress, policy)
+
+
+def _plan(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
+    """Call the model again; the last call that is allowed must answer."""
+    made = len(progress.replies)
+    if made >= policy.max_model_calls:
+        return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS)
+    is_last = made >= policy.max_model_calls - 1 or progress.made_calls >= policy.max_tool_calls
+    return CallModel(is_last=is_last)
+
+
+def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
+    """End with the text of the last reply, if need be after it was written from full results."""
+    last = progress.replies[-1].step
+    is_plan = last.goal is ContextGoal.PLANNING
+    may_synthesise = is_plan and bool(progress.ledger) and len(progress.replies) < policy.max_model_calls
+    is_wanted = policy.synthesis is Synthesis.ALWAYS or (
+        policy.synthesis is Synthesis.WHEN_REDUCED and progress.was_reduced
+    )
+    if may_synthesise and is_wanted:
+        return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True)
+    return Finish(answer=last.text.strip() or progress.draft, reason=_reason_of(last.finish))
+
+
+def _reason_of(finish: str) -> FinishReason:
+    if finish == "content_filter":
+        return FinishReason.CONTENT_FILTERED
+    return FinishReason.TRUNCATED if finish == "length" else FinishReason.ANSWERED
+
+
+def _settle(
+    progress: TurnProgress,
+    calls: Sequence[LedgerCall],
+    tools: TurnTools,
+    policy: TurnPolicy,
+) -> NextStep | None:
+    """Return what settles the next open call of the reply; None if all have an outcome."""
+    failure = _find_failure(calls, tools) if policy.on_tool_failure is OnToolFailure.STOP else None
+    for one in calls:
+        if one.result is None and (step := _close(one, failure, progress, tools, policy)) is not None:
+            return step
+    if failure is not None:
+        return Finish(error=_stop_for(failure), reason=FinishReason.FAILED)
+    if (unknown := _find_unknown(calls)) is not None and policy.on_unknown_outcome is OnUnknownOutcome.FAIL:
+        return Finish(error=_stop_for_unknown(unknown), reason=FinishReason.FAILED)
+    if due := [one for one in calls if _is_for_server(one, tools)]:
+        return RunTools(calls=_take_batch(due, tools, policy.tool_parallelism))
+    pending = [(one, _kind_of(one, tools)) for one in calls if one.result is None]
+    return HandOff(calls=pending) if pending else None
+
+
+def _close(
+    one: LedgerCall,
+    failure: LedgerCall | None,
+    progress: TurnProgress,
+    tools: TurnTools,
+    policy: TurnPolicy,
+) -> CloseCall | None:
+    """Return the outcome of a call that is not made; None if it is made, or its outcome is open."""
+    if one.state is LedgerState.STARTED and not tools.is_idempotent(one.call.name):
+        return CloseCall(call=one, state=LedgerState.UNKNOWN, kind="outcome_unknown", message="")
+    if one.state is not LedgerState.EXPECTED:
+        return None
+    refused = ""
+    if failure is not None:
+        refused = f"the call {failure.call.call_id} failed before it"
+    elif one.is_approved is False:
+        refused = f"a person refused the call: {one.refusal or 'no reason was given'}"
+    elif list(progress.replies[-1].calls).index(one) >= policy.max_calls_per_reply:
+        refused = f"a reply may have {policy.max_calls_per_reply} calls"
+    elif one.is_approved is None and progress.made_calls >= policy.max_tool_calls:
+        refused = f"the turn has made all of its {policy.max_tool_calls} tool calls; answer from what you know"
+    elif tools.is_clients(one.call.name):
+        refused = tools.find_mistakes(one.call)
+    if refused:
+        return CloseCall(call=one, state=LedgerState.NOT_RUN, kind="not_called", message=refused)
+    return None
+
+
+def _is_for_server(one: LedgerCall, tools: TurnTools) -> bool:
+    """Return whether the server has to make the call now."""
+    if one.result is not None or tools.is_clients(one.call.name):
+        return False
+    if one.state is LedgerState.STARTED:
+        return True
+    return one.state is LedgerState.EXPECTED and (one.is_approved is True or not tools.needs_approval(one.call.name))
+
+
+def _kind_of(one: LedgerCall, tools: TurnTools) -> CallKind:
+    if one.state is LedgerState.UNKNOWN:
+        return CallKind.RESOLVE
+    return CallKind.EXECUTE if tools.is_clients(one.call.name) else CallKind.APPROVE
+
+
+def _take_batch(due: Sequence[LedgerCall], tools: TurnTools, parallelism: int) -> Sequence[LedgerCall]:
+    """Return the first call, with those after it that may run beside it: idempotent ones up to a barrier."""
+    batch = [due[0]]
+    for one in due[1:parallelism]:
+        if not (tools.is_idempotent(batch[0].call.name) and tools.is_idempotent(one.call.name)):
+            break
+        batch.append(one)
+    return batch
+
+
+def _find_failure(calls: Sequence[LedgerCall], tools: TurnTools) -> LedgerCall | None:
+    """Return the first call of a server tool that failed; a mistake of the model, a refusal by a person is none."""
+    return next(
+        (
+            one
+            for one in calls
+            if one.state is LedgerState.FAILED
+            and one.kind is not CallKind.EXECUTE
+            and not tools.is_clients(one.call.name)
+            and one.result is not None
+            and has_failed(one.result)
+        ),
+        None,
+    )
+
+
+def _find_unknown(calls: Sequence[LedgerCall]) -> LedgerCall | None:
+    return next((one for one in calls if one.state is LedgerState.UNKNOWN and one.result is None), None)
+
+
+def _stop_for(one: LedgerCall) -> ReasondError:
+    return ToolFailedInTurnError(
+        f"The tool {show(one.call.name)} failed in the call {one.call.call_id}",
+        remedy="Read its result with ReadToolResult, mend the cause and start another turn in the session.",
+        metadata={"call_id": one.call.call_id, "tool": one.call.name},
+    )
+
+
+def _stop_for_unknown(one: LedgerCall) -> ReasondError:
+    return ToolOutcomeUnknownError(
+        f"The server went down while the tool {show(one.call.name)} was at work in the call {one.call.call_id}; "
+        "whether it did its part is not known",
+        remedy='See for yourself, then start another turn; the session is usable. With on_unknown_outcome = "ask" '
+        "the turn asks its client instead.",
+        metadata={"call_id": one.call.call_id, "tool": one.call.name},
+    )

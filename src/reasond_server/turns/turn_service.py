@@ -1,0 +1,478 @@
+"""The entry point of turns: starts them, takes re-entries, and reads turns, sessions and tool results."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import from_json
+
+from reasond_server.access.permissions import ADMIN, TOOLS
+from reasond_server.desk import link_rpc_to, note_concerned
+from reasond_server.errors import (
+    EtagMismatchError,
+    ExecutionNotFoundError,
+    HandoffExpiredError,
+    InvalidRequestError,
+    SessionNotFoundError,
+    TurnNotAwaitingError,
+    TurnNotFoundError,
+    Violation,
+    show,
+)
+from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.logs.store import SessionClaim
+from reasond_server.runs.work import WorkRequest
+from reasond_server.telemetry.scope import current_trace
+from reasond_server.turns.fold import fold
+from reasond_server.turns.handoff import check_reentry, digest_of_reentry
+from reasond_server.turns.history import TURN
+from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
+from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
+from reasond_server.turns.turn_work import TurnAssignment, TurnWork
+from reasond_server.types import FinishReason, LoggedEvent, StreamEvent, TextDelta
+from reasond_server.types.turns import (
+    ContextBlock,
+    ContextScope,
+    HandedOff,
+    Reentered,
+    TurnDelta,
+    TurnReentry,
+    TurnStart,
+    TurnStarted,
+)
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+
+    from reasond_server.clock import Clock
+    from reasond_server.desk import ExecutionDesk
+    from reasond_server.limits.callers import CallerLimits
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.runner import Runner
+    from reasond_server.turns.fold import TurnProgress
+    from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.turn_work import TurnKind
+    from reasond_server.types import Execution, Principal, Session
+    from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnResult
+
+_MOST_ATTEMPTS: Final = 10
+_DEFAULT_PAGE: Final = 50
+_LARGEST_PAGE: Final = 100
+
+
+@value
+class TurnCursor:
+    """A place in the log of a turn, to follow it from."""
+
+    turn_id: str
+    after_sequence: int = 0
+
+
+@value
+class TurnView:
+    """A turn, and how it ended; None before that."""
+
+    turn: Turn
+    result: TurnResult | None = None
+
+
+@value
+class TurnPage:
+    """One page of turns, newest first; the token is empty on the last page."""
+
+    turns: Sequence[Turn]
+    next_page_token: str
+
+
+@value
+class SessionPage:
+    """One page of sessions, last changed first; the token is empty on the last page."""
+
+    sessions: Sequence[SessionView]
+    next_page_token: str
+
+
+class TurnService:
+    """Works out turns for verified callers.
+
+    `desk` reads and stops their executions, `tool_names` returns the names of the server's tools.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        desk: ExecutionDesk,
+        kind: TurnKind,
+        policy: TurnPolicy,
+        clock: Clock,
+        tool_names: Callable[[], Sequence[str]],
+        limits: CallerLimits = NO_LIMITS,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._desk = desk
+        self._kind = kind
+        self._policy = policy
+        self._clock = clock
+        self._tool_names = tool_names
+        self._limits = limits
+
+    async def stream(
+        self,
+        caller: Principal,
+        source: TurnStart | TurnReentry | TurnCursor,
+        *,
+        request_id: str = "",
+        include_deltas: bool = False,
+        follow: bool = False,
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Start a turn, go on with one or attach to one; yield its events to the next exit, with `follow` to the end.
+
+        Events of the class TurnDelta and Heartbeat are not logged. A turn that failed raises its error after its last
+        event. Closing the iterator never affects the turn.
+
+        Raises:
+            ReasondError: nothing was started or consumed, or the turn failed; then `execution_id` is set.
+        """
+        cursor = await self._enter(caller, source, request_id)
+        events = self._desk.resume(
+            caller, cursor.turn_id, after_sequence=cursor.after_sequence, include_deltas=include_deltas
+        )
+        with _naming_turns(cursor.turn_id):
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event.event, TextDelta):
+                        yield self._as_turn_delta(event, event.event)
+                        continue
+                    yield event
+                    if not follow and isinstance(event.event, HandedOff) and await self._is_exit(caller, source, event):
+                        return
+
+    async def run(self, caller: Principal, source: TurnStart | TurnReentry, *, request_id: str = "") -> TurnView:
+        """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
+        async with aclosing(self.stream(caller, source, request_id=request_id)) as events:
+            async for event in events:
+                turn_id = event.execution_id
+        return await self.get(caller, turn_id)
+
+    async def get(self, caller: Principal, turn_id: str) -> TurnView:
+        """Return a turn with its ledger.
+
+        Raises:
+            TurnNotFoundError: this caller has no such turn.
+        """
+        execution, progress = await self._read(caller, turn_id)
+        return TurnView(turn=view_turn(execution, progress), result=progress.result)
+
+    async def list(
+        self, caller: Principal, *, session_id: str = "", page_size: int = 0, page_token: str = ""
+    ) -> TurnPage:
+        """Return a page of the caller's turns.
+
+        Raises:
+            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
+        """
+        page = await self._desk.list(caller, session_id=session_id, page_size=page_size, page_token=page_token)
+        return TurnPage(
+            turns=[view_turn(execution) for execution in page.executions], next_page_token=page.next_page_token
+        )
+
+    async def cancel(self, caller: Principal, turn_id: str) -> Turn:
+        """Cancel a turn that runs or waits, and return it. Raises as `get`."""
+        with _naming_turns(turn_id):
+            execution = await self._desk.cancel(caller, turn_id)
+        _, progress = await self._read(caller, turn_id)
+        return view_turn(execution, progress)
+
+    async def delete(self, caller: Principal, turn_id: str) -> None:
+        """Cancel the turn if it has not ended, and forget it. Raises as `get`."""
+        with _naming_turns(turn_id):
+            await self._desk.delete(caller, turn_id)
+
+    async def read_tool_result(
+        self, caller: Principal, turn_id: str, call_id: str, part: ResultPart, *, max_bytes: int = 0
+    ) -> ResultExcerpt:
+        """Return a part of the whole result of a tool call; `max_bytes` 0 means 3 MiB.
+
+        Raises:
+            TurnNotFoundError: this caller has no such turn.
+            InvalidRequestError: the turn has no such call, the call has no result, or the result no such part.
+        """
+        check_part(part, max_bytes=max_bytes)
+        _, progress = await self._read(caller, turn_id)
+        one = progress.ledger.get(call_id)
+        if one is None or one.result is None:
+            known = ", ".join(name for name, each in progress.ledger.items() if each.result is not None) or "none"
+            text = f"{show(call_id)} has no result in this turn; calls with results: {known}"
+            raise InvalidRequestError.of(Violation(field="call_id", description=text))
+        return await asyncio.to_thread(partial(take_excerpt, one.result, part, max_bytes=max_bytes))
+
+    async def get_session(self, caller: Principal, session_id: str) -> SessionView:
+        """Return a session.
+
+        Raises:
+            SessionNotFoundError: this caller has no such session.
+        """
+        session = await self._store.sessions.find(caller.tenant, session_id)
+        return view_session(session, default_mode=self._policy.default_mode)
+
+    async def list_sessions(self, caller: Principal, *, page_size: int = 0, page_token: str = "") -> SessionPage:
+        """Return a page of the caller's sessions.
+
+        Raises:
+            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
+        """
+        if page_size < 0:
+            raise InvalidRequestError.of(
+                Violation(field="page_size", description=f"must be at least 0, got {page_size}")
+            )
+        size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
+        before = _place_of(page_token) if page_token else None
+        found = await self._store.sessions.page(caller.tenant, size=size + 1, before=before)
+        return SessionPage(
+            sessions=[view_session(one, default_mode=self._policy.default_mode) for one in found[:size]],
+            next_page_token=_token_after(found[size - 1]) if len(found) > size else "",
+        )
+
+    async def delete_session(self, caller: Principal, session_id: str) -> None:
+        """Forget a session and its turns.
+
+        Raises:
+            SessionNotFoundError: this caller has no such session.
+            TurnLeasedError: a turn of it runs or waits.
+        """
+        await self._store.sessions.delete(caller.tenant, session_id)
+
+    async def _enter(
+        self, caller: Principal, source: TurnStart | TurnReentry | TurnCursor, request_id: str
+    ) -> TurnCursor:
+        """Return where the events begin that `source` asks for, after it has taken effect."""
+        if isinstance(source, TurnStart):
+            execution = await self._start_once(caller, source, request_id)
+            return TurnCursor(turn_id=execution.execution_id)
+        if isinstance(source, TurnReentry):
+            return await self._reenter(caller, source)
+        return source
+
+    async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
+        """Return the execution that the request id stands for, or start one."""
+        check_start(start, policy=self._policy, server_tool_names=self._tool_names(), request_id=request_id)
+        digest = _digest_of(start) if request_id else ""
+        ids = self._runner.request_ids
+        async with ids.take_turn(caller.tenant, request_id):
+            known = await ids.find_known(caller.tenant, request_id, digest)
+            if known is None:
+                return await self._start(caller, start, request_id, digest)
+            link_rpc_to(self._runner.find_live(known.execution_id))
+            note_concerned(known.execution_id)
+            return known
+
+    async def _start(self, caller: Principal, start: TurnStart, request_id: str, digest: str) -> Execution:
+        """Start an execution once there is a place for it; its session must not change in between."""
+        with await self._runner.find_place(caller.tenant) as place:
+            permit = await self._limits.admit(caller, TURN)
+            place.keep(permit)
+            for attempt in range(_MOST_ATTEMPTS):
+                session = await self._find_session(caller.tenant, start.session_id)
+                trace = current_trace()
+                request = WorkRequest(
+                    tenant=caller.tenant,
+                    subject=caller.subject,
+                    request_id=request_id,
+                    digest=digest,
+                    keep_running=True,
+                    time_limit_s=self._policy.max_active_s,
+                    trace="" if trace is None else trace.text,
+                    permit="" if permit is None else permit.name,
+                    budget=start.budget,
+                    session=self._claim(start, session),
+                )
+                work = self._kind.create(self._assign(caller, start, session), request)
+                try:
+                    execution = await self._runner.start(work, place=place)
+                except EtagMismatchError:
+                    if start.if_revision is not None or attempt == _MOST_ATTEMPTS - 1:
+                        raise
+                    continue
+                note_concerned(execution.execution_id)
+                return execution
+        raise AssertionError("unreachable")
+
+    def _claim(self, start: TurnStart, session: Session | None) -> SessionClaim | None:
+        """Return the claim on the session with exactly the revision that the turn was made for; None without one."""
+        if not start.session_id:
+            return None
+        known = 0 if session is None else session.revision
+        return SessionClaim(
+            session_id=start.session_id,
+            if_revision=known if start.if_revision is None else start.if_revision,
+            expire_time=self._clock.now() + timedelta(seconds=self._policy.session_retention_s),
+        )
+
+    def _assign(self, caller: Principal, start: TurnStart, session: Session | None) -> TurnAssignment:
+        state = {} if session is None else session.state
+        mode = start.mode or state.get("mode") or self._policy.default_mode
+        if self._policy.find_mode(mode) is None:
+            mode = self._policy.default_mode
+        blocks = {
+            name: ContextBlock(name=name, scope=ContextScope.SESSION, text=text)
+            for name, text in state.get("blocks", {}).items()
+        }
+        blocks |= {one.name: one for one in start.context}
+        revision = 0 if session is None else session.revision
+        return TurnAssignment(
+            start=TurnStarted(
+                session_id=start.session_id,
+                mode=mode,
+                model="",
+                message=start.message,
+                session_revision=revision + 1 if start.session_id else 0,
+                material=start.material,
+                client_tools=tuple(start.client_tools),
+                context=tuple(one for one in blocks.values() if one.text),
+            ),
+            budget=start.budget,
+            may_use_server_tools=bool(caller.permissions & {TOOLS, ADMIN}),
+        )
+
+    async def _reenter(self, caller: Principal, reentry: TurnReentry) -> TurnCursor:
+        """Let the turn go on with the results, exactly once; return where its events go on.
+
+        Raises:
+            TurnNotFoundError: this caller has no such turn.
+            ReasondError: as `handoff.check_reentry`; nothing was consumed.
+        """
+        check_reentry_shape(reentry)
+        execution, progress, sequence = await self._read_for_reentry(caller, reentry)
+        if sequence is not None:
+            return TurnCursor(turn_id=reentry.turn_id, after_sequence=sequence - 1)
+        event = await asyncio.to_thread(
+            partial(
+                check_reentry,
+                reentry,
+                progress,
+                now=self._clock.now(),
+                max_result_bytes=self._policy.max_result_bytes,
+            )
+        )
+        permit = await self._limits.admit(caller, TURN)
+        try:
+            logged = LoggedEvent(sequence=execution.last_sequence + 1, create_time=self._clock.now(), event=event)
+            is_first = await self._runner.wake(caller.tenant, reentry.turn_id, event=logged)
+        finally:
+            if permit is not None:
+                permit.leave()
+        if not is_first:
+            # Another re-entry was first: the same one is followed, any other is refused.
+            _, _, sequence = await self._read_for_reentry(caller, reentry)
+            if sequence is None:
+                raise _refuse_reentry(reentry, progress)
+            return TurnCursor(turn_id=reentry.turn_id, after_sequence=sequence - 1)
+        return TurnCursor(turn_id=reentry.turn_id, after_sequence=execution.last_sequence)
+
+    async def _read_for_reentry(
+        self, caller: Principal, reentry: TurnReentry
+    ) -> tuple[Execution, TurnProgress, int | None]:
+        """Return the turn, and the sequence of the event of this very re-entry; None if it was not made before.
+
+        Raises:
+            EtagMismatchError: another re-entry has spent the etag.
+            HandoffExpiredError, TurnNotAwaitingError: the turn has ended, or does not wait.
+        """
+        with _naming_turns(reentry.turn_id):
+            log = await self._desk.read(caller, reentry.turn_id)
+        progress = fold(logged.event for logged in log.events)
+        for logged in log.events:
+            if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:
+                if logged.event.digest == digest_of_reentry(reentry):
+                    return log.execution, progress, logged.sequence
+                raise EtagMismatchError(
+                    f"The etag {show(reentry.etag)} was spent by a re-entry with other results",
+                    remedy="Read the turn: it went on with the results that came first.",
+                )
+        if progress.result is not None or progress.handoff is None:
+            raise _refuse_reentry(reentry, progress)
+        return log.execution, progress, None
+
+    async def _read(self, caller: Principal, turn_id: str) -> tuple[Execution, TurnProgress]:
+        with _naming_turns(turn_id):
+            log = await self._desk.read(caller, turn_id)
+        return log.execution, fold(logged.event for logged in log.events)
+
+    async def _find_session(self, tenant: str, session_id: str) -> Session | None:
+        if not session_id:
+            return None
+        try:
+            return await self._store.sessions.find(tenant, session_id)
+        except SessionNotFoundError:
+            return None
+
+    async def _is_exit(
+        self, caller: Principal, source: TurnStart | TurnReentry | TurnCursor, event: StreamEvent
+    ) -> bool:
+        """Return whether a stream ends at this hand-off; one that was attached passes those that were settled."""
+        if not isinstance(source, TurnCursor):
+            return True
+        execution = await self._store.find(caller.tenant, event.execution_id)
+        return execution.last_sequence == event.sequence
+
+    def _as_turn_delta(self, event: StreamEvent, delta: TextDelta) -> StreamEvent:
+        run = self._runner.find_live(event.execution_id)
+        is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
+        return event._replace(
+            event=TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
+        )
+
+
+@contextmanager
+def _naming_turns(turn_id: str) -> Iterator[None]:
+    """Say that there is no such turn where the desk says that there is no such execution."""
+    try:
+        yield
+    except ExecutionNotFoundError:
+        raise TurnNotFoundError(
+            f"Turn not found: {show(turn_id)}", remedy="Use a turn_id that this server returned to the same tenant."
+        ) from None
+
+
+def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:
+    result = progress.result
+    if result is not None and result.finish_reason is FinishReason.EXPIRED:
+        return HandoffExpiredError(f"The turn {show(reentry.turn_id)} ended, because its hand-off expired")
+    what = "runs and does not wait for results" if result is None else f"has ended: {result.finish_reason}"
+    return TurnNotAwaitingError(f"The turn {show(reentry.turn_id)} {what}")
+
+
+def _digest_of(start: TurnStart) -> str:
+    """Return a digest that only an equal request has."""
+    text = json.dumps(asdict(start), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _token_after(session: Session) -> str:
+    place = json.dumps([session.update_time.timestamp(), session.session_id])
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def _place_of(token: str) -> tuple[float, str]:
+    """Return the place (update time in seconds, id) that `token` stands for."""
+    try:
+        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
+            case [float(time), str(session_id)]:
+                return time, session_id
+    except (ValueError, binascii.Error):
+        pass
+    text = "must be the next_page_token of the page before"
+    raise InvalidRequestError.of(Violation(field="page_token", description=text))

@@ -1,0 +1,165 @@
+"""The tools of one turn: those of the server, those of the client, and the two that every turn has.
+
+`mode_state_change` switches the mode, `read_tool_result` reads results that prompts show in part.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import Violation
+from reasond_server.llm.model import ToolSpec
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.tools.tool import ToolContext
+    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.turns.policy import Mode, TurnPolicy
+    from reasond_server.types import Json, ToolCall, ToolResult
+    from reasond_server.types.turns import ClientTool
+
+MODE_STATE_CHANGE: Final = "mode_state_change"
+OWN_TOOLS: Final = frozenset({MODE_STATE_CHANGE, READ_TOOL_RESULT})
+"""The tools of every turn; clients cannot offer tools with these names."""
+
+
+class ModeStateChange:
+    """The tool by which the model switches the mode; the turn carries the switch out. See `tools.tool.Tool`."""
+
+    name = MODE_STATE_CHANGE
+    timeout_s = None
+    max_output_bytes = None
+    is_idempotent = True
+
+    def __init__(self, modes: Sequence[str]) -> None:
+        self._modes = sorted(modes)
+        self.description = (
+            "Switches the mode of this conversation, from the next reply on; the mode decides which tools there are. "
+            f"Modes: {', '.join(self._modes)}."
+        )
+
+    @property
+    def parameters(self) -> Json:
+        """JSON Schema of the arguments."""
+        mode = {"type": "string", "enum": self._modes, "description": "The mode to switch to."}
+        return {"type": "object", "properties": {"mode": mode}, "required": ["mode"], "additionalProperties": False}
+
+    def violations(self, arguments: Json) -> Sequence[Violation]:
+        """Return what is wrong with `arguments`."""
+        if arguments.keys() != {"mode"} or arguments["mode"] not in self._modes:
+            return (Violation(field="mode", description=f"must be one of {', '.join(self._modes)}"),)
+        return ()
+
+    async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+        """Confirm the switch."""
+        return {"mode": arguments["mode"]}
+
+
+class TurnTools:
+    """The tools of one turn of the execution `execution_id`.
+
+    Without `may_use_server_tools` the turn has only tools of its client. `call` executes calls of the server's tools;
+    tools of the client are described, and their arguments are checked, but the client executes them.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: ToolSource,
+        policy: TurnPolicy,
+        client_tools: Sequence[ClientTool],
+        execution_id: str,
+        may_use_server_tools: bool,
+    ) -> None:
+        modes = sorted({policy.default_mode, *policy.modes})
+        also = [ModeStateChange(modes)] if len(modes) > 1 else []
+        self._toolbox = source.open_toolbox(max_calls=None, execution_id=execution_id, also=also, keeps_whole=True)
+        self._approval = frozenset(policy.needs_approval)
+        self._client = {tool.name: _spec_of(tool) for tool in client_tools}
+        served = {spec.name: spec for spec in self._toolbox.specs if may_use_server_tools or spec.name in OWN_TOOLS}
+        self._specs: Mapping[str, ToolSpec] = dict(sorted((served | self._client).items()))
+
+    def offered_in(self, mode: Mode) -> Sequence[ToolSpec]:
+        """Return the tools that a model call in `mode` may use, ordered by name; nobody needs only the turn's own."""
+        names = [name for name in self._specs if self._is_offered(name, mode)]
+        return () if OWN_TOOLS.issuperset(names) and MODE_STATE_CHANGE not in names else [self._specs[n] for n in names]
+
+    def is_clients(self, name: str) -> bool:
+        """Return whether the client executes the tool."""
+        return name in self._client
+
+    def needs_approval(self, name: str) -> bool:
+        """Return whether a person has to approve each call of the tool."""
+        return name in self._approval and name not in self._client
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return whether two calls of the tool have the same effect as one."""
+        return self._toolbox.is_idempotent(name)
+
+    def find_mistakes(self, call: ToolCall) -> str:
+        """Return what is wrong with the arguments of a call of a client's tool, for the model; empty if nothing is."""
+        try:
+            arguments = json.loads(call.arguments_json or "{}")
+        except ValueError:
+            return "the arguments are no valid JSON"
+        if not isinstance(arguments, dict):
+            return "the arguments must be a JSON object"
+        return "; ".join(_list_mistakes(self._client[call.name].parameters, arguments))
+
+    async def call(self, call: ToolCall, *, idempotency_key: str) -> ToolResult:
+        """Execute a call of a server's tool. Raises as `tools.execution.RunToolbox.call`."""
+        return await self._toolbox.call(call, idempotency_key=idempotency_key)
+
+    def keep(self, call: ToolCall, result: ToolResult) -> None:
+        """Keep a result that another process or the client produced, so that the model can read it in parts."""
+        self._toolbox.restore(call, result)
+
+    def _is_offered(self, name: str, mode: Mode) -> bool:
+        return name in OWN_TOOLS or name in self._client or mode.tools is None or name in mode.tools
+
+
+def _spec_of(tool: ClientTool) -> ToolSpec:
+    parameters = json.loads(tool.parameters_json) if tool.parameters_json else {"type": "object", "properties": {}}
+    return ToolSpec(name=tool.name, description=tool.description, parameters=parameters)
+
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def _list_mistakes(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return what of `schema` the arguments break at their top level; the client's own check does the rest."""
+    properties = schema.get("properties")
+    known: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+    required = schema.get("required")
+    missing = [name for name in required if name not in arguments] if isinstance(required, list) else []
+    found = [f"{name} is required" for name in missing]
+    if schema.get("additionalProperties") is False:
+        found += [f"{name} is unknown" for name in arguments if name not in known]
+    return found + [
+        f"{name} must be of type {known[name]['type']}"
+        for name, value in arguments.items()
+        if isinstance(known.get(name), dict) and not _is_of_type(value, known[name].get("type"))
+    ]
+
+
+def _is_of_type(value: object, wanted: object) -> bool:
+    """Return whether `value` is of the JSON type or types `wanted`; anything else says nothing about it."""
+    names: list[str] = wanted if isinstance(wanted, list) else [str(wanted)]
+    if not all(name in _TYPES for name in names):
+        return True
+    if isinstance(value, bool):
+        return "boolean" in names
+    if isinstance(value, float) and value.is_integer() and "integer" in names:
+        return True
+    return any(isinstance(value, _TYPES[name]) for name in names)

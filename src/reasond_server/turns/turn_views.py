@@ -1,0 +1,104 @@
+"""Turns, sessions and parts of tool results as callers see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.tools.read_result import find_places
+from reasond_server.tools.results import cut_to_bytes, resolve_pointer, to_json_text
+from reasond_server.turns.fold import TurnProgress
+from reasond_server.types import ExecutionState, FinishReason
+from reasond_server.types.turns import ResultExcerpt, SessionView, TextHit, Turn, TurnState
+
+if TYPE_CHECKING:
+    from reasond_server.types import Execution, Session, ToolResult
+    from reasond_server.types.turns import ResultPart
+
+MAX_EXCERPT_BYTES: Final = 3 * 1024 * 1024
+"""Most bytes of text that one call returns of a tool result: the response must fit into a message."""
+
+_ENDED: Final = {
+    FinishReason.CANCELLED: TurnState.CANCELLED,
+    FinishReason.FAILED: TurnState.FAILED,
+    FinishReason.EXPIRED: TurnState.EXPIRED,
+}
+
+
+def view_turn(execution: Execution, progress: TurnProgress | None = None) -> Turn:
+    """Return the turn of `execution`; without its `progress` the mode, the hand-off and the ledger are left out."""
+    known = progress or TurnProgress()
+    return Turn(
+        turn_id=execution.execution_id,
+        session_id=execution.session_id,
+        state=_state_of(execution),
+        mode=known.mode,
+        model=execution.model,
+        create_time=execution.create_time,
+        handoff=known.handoff if execution.state is ExecutionState.SUSPENDED else None,
+        ledger=tuple(one.entry for one in known.ledger.values()),
+        end_time=execution.end_time,
+        expire_time=execution.expire_time,
+        usage=execution.usage,
+        last_sequence=execution.last_sequence,
+        request_id=execution.request_id,
+    )
+
+
+def view_session(session: Session, *, default_mode: str) -> SessionView:
+    """Return the session for callers."""
+    return SessionView(
+        session_id=session.session_id,
+        revision=session.revision,
+        mode=session.state.get("mode") or default_mode,
+        open_turn_id=session.open_execution,
+        turn_count=session.execution_count,
+        create_time=session.create_time,
+        update_time=session.update_time,
+        expire_time=session.expire_time,
+    )
+
+
+def take_excerpt(result: ToolResult, part: ResultPart, *, max_bytes: int) -> ResultExcerpt:
+    """Return the wanted part of `result`, at most `max_bytes` bytes of text; 0 means as many as a message may have.
+
+    Raises:
+        InvalidRequestError: there is nothing at the JSON pointer.
+    """
+    room = min(max_bytes or MAX_EXCERPT_BYTES, MAX_EXCERPT_BYTES)
+    text = result.result_json
+    if part.json_pointer is not None:
+        text = _resolve(text, part.json_pointer)
+    if part.contains is not None:
+        hits, _ = find_places(text, part.contains, offset=part.offset, limit=room // 4)
+        return ResultExcerpt(
+            text="",
+            total_characters=len(text),
+            hits=tuple(TextHit(offset=hit["offset"], text=hit["text"]) for hit in hits),
+            is_error=result.is_error,
+        )
+    wanted = text[part.offset : part.offset + part.limit] if part.limit else text[part.offset :]
+    kept, _ = cut_to_bytes(wanted, room)
+    end = part.offset + len(kept)
+    return ResultExcerpt(
+        text=kept,
+        total_characters=len(text),
+        offset=part.offset,
+        next_offset=end if end < len(text) else 0,
+        is_error=result.is_error,
+    )
+
+
+def _resolve(text: str, pointer: str) -> str:
+    try:
+        return to_json_text(resolve_pointer(text, pointer))
+    except ValueError as error:
+        raise InvalidRequestError.of(Violation(field="json_pointer", description=f"{show(pointer)}: {error}")) from None
+
+
+def _state_of(execution: Execution) -> TurnState:
+    if execution.state is ExecutionState.SUSPENDED:
+        return TurnState.AWAITING_CLIENT
+    if not execution.state.has_ended or execution.finish_reason is None:
+        return TurnState.RUNNING
+    return _ENDED.get(execution.finish_reason, TurnState.SUCCEEDED)

@@ -1,0 +1,297 @@
+"""Turns as a kind of work: the loop between the model and its tools, which goes on from the last event of its log.
+
+Each step is an event. Before anything happens outside (a model call, a tool call, a hand-off), all events before it are
+committed. A process that takes the turn over folds the log and goes on: nothing in the log is done again.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.logs.store import SessionEnd
+from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.turns.fold import TurnProgress, fold
+from reasond_server.turns.history import TURN, read_history
+from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
+from reasond_server.turns.turn_tools import TurnTools
+from reasond_server.types import Budget, FinishReason, StrategySource, Usage, UsageSource
+from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnResult, TurnStarted
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.clock import Clock
+    from reasond_server.context.reasoning_parts import ContextSettings
+    from reasond_server.logs.store import ExecutionStore, Recovery
+    from reasond_server.runs.plan import Plan
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.work import RunEnding, WorkRequest
+    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.types import Event, ExecutionFailure, Json
+
+
+@value
+class TurnAssignment:
+    """A turn as it was decided when it was started: its first event, and what is not part of it."""
+
+    start: TurnStarted
+    budget: Budget
+    may_use_server_tools: bool
+
+
+class TurnKind:
+    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log."""
+
+    kind: str = TURN
+
+    def __init__(
+        self, *, clock: Clock, store: ExecutionStore, tools: ToolSource, policy: TurnPolicy, context: ContextSettings
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._tools = tools
+        self.policy = policy
+        self._context = context
+
+    def create(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
+        """Return new work."""
+        return self._build(assignment, request, TurnProgress())
+
+    def revive(self, plan: Plan, recovery: Recovery) -> TurnWork:
+        """Return work that goes on after the last event of the log.
+
+        Raises:
+            PlanError: the plan was written by another version of the server.
+        """
+        assignment = _read_assignment(plan.work)
+        work = self._build(
+            assignment,
+            plan.to_request(recovery.execution, budget=assignment.budget),
+            fold(logged.event for logged in recovery.events),
+        )
+        work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
+        return work
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return the end of a turn that cannot be resumed, after its first event if that is missing."""
+        execution = recovery.execution
+        progress = fold(logged.event for logged in recovery.events)
+        last = recovery.events[-1].create_time if recovery.events else execution.create_time
+        result = TurnResult(
+            execution_id=execution.execution_id,
+            answer="",
+            finish_reason=FinishReason.FAILED,
+            mode=progress.mode,
+            model=execution.model,
+            usage=execution.usage,
+            elapsed_s=(last - execution.create_time).total_seconds(),
+            warnings=tuple(warnings),
+            error=failure,
+        )
+        if execution.last_sequence:
+            return [result]
+        return [TurnStarted(session_id=execution.session_id, mode="", model=execution.model, message=""), result]
+
+    def _build(self, assignment: TurnAssignment, request: WorkRequest, progress: TurnProgress) -> TurnWork:
+        budget, policy = assignment.budget, self.policy
+        bounded = replace(
+            policy,
+            max_model_calls=min(policy.max_model_calls, budget.max_model_calls or policy.max_model_calls),
+            max_tool_calls=policy.max_tool_calls
+            if budget.max_tool_calls is None
+            else min(policy.max_tool_calls, budget.max_tool_calls),
+        )
+        return TurnWork(
+            assignment=assignment,
+            request=request,
+            progress=progress,
+            clock=self._clock,
+            store=self._store,
+            tools=self._tools,
+            policy=bounded,
+            context=self._context,
+        )
+
+
+class TurnWork:
+    """The work on one turn; see `runs.run.Work`.
+
+    Attributes:
+        progress: how far the turn has come.
+        reserved_tokens: the tokens reserved for a model call whose reply no earlier life has logged.
+    """
+
+    __slots__ = (
+        "_assignment",
+        "_clock",
+        "_context",
+        "_loop",
+        "_policy",
+        "_store",
+        "_tools",
+        "agent",
+        "kind",
+        "may_suspend",
+        "metrics",
+        "name",
+        "new_step_count",
+        "progress",
+        "request",
+        "reserved_tokens",
+        "source",
+        "step_count",
+    )
+
+    def __init__(
+        self,
+        *,
+        assignment: TurnAssignment,
+        request: WorkRequest,
+        progress: TurnProgress,
+        clock: Clock,
+        store: ExecutionStore,
+        tools: ToolSource,
+        policy: TurnPolicy,
+        context: ContextSettings,
+    ) -> None:
+        self.kind = self.name = TURN
+        self.source = StrategySource.REQUEST
+        self.agent = ""
+        self.request = request
+        self.may_suspend = True
+        self.step_count = len(progress.replies)
+        self.new_step_count = 0
+        self.metrics = None
+        self.progress = progress
+        self.reserved_tokens = 0
+        self._assignment = assignment
+        self._clock = clock
+        self._store = store
+        self._tools = tools
+        self._policy = policy
+        self._context = context
+        self._loop: TurnLoop | None = None
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether a synthesis may replace what the model writes now."""
+        return self._loop is not None and self._loop.is_draft
+
+    @property
+    def obstacle(self) -> str:
+        """Empty: every process can go on with a turn."""
+        return ""
+
+    def describe(self) -> Json:
+        """Return the first event and what else was decided, from which any process restores the turn."""
+        known = self._assignment
+        return {
+            "turn": asdict(known.start),
+            "budget": asdict(known.budget),
+            "may_use_server_tools": known.may_use_server_tools,
+        }
+
+    def begin(self, run: Run) -> Event:
+        """Return the first event."""
+        start = replace(self._assignment.start, model=run.identity.model)
+        self.progress.apply(start)
+        return start
+
+    async def work(self, run: Run) -> None:
+        """Go on after the last event until the turn ends, suspends or is stopped; see `runs.run.Work`."""
+        start = self.progress.start
+        assert start is not None  # noqa: S101 - `begin` was called before, in this life or an earlier one
+        tools = TurnTools(
+            source=self._tools,
+            policy=self._policy,
+            client_tools=start.client_tools,
+            execution_id=run.identity.execution_id,
+            may_use_server_tools=self._assignment.may_use_server_tools,
+        )
+        for one in self.progress.ledger.values():
+            if one.result is not None:
+                tools.keep(one.call, one.result)
+        self._charge_earlier_lives(run)
+        self._loop = TurnLoop(
+            run=run,
+            progress=self.progress,
+            tools=tools,
+            policy=self._policy,
+            context=self._context,
+            history=await read_history(self._store, run.identity),
+            nonce=nonces(run.nonce)(),
+            clock=self._clock,
+        )
+        await self._loop.run_to_exit()
+
+    def conclude(self, run: Run, ending: RunEnding) -> TurnResult:
+        """Return the last event."""
+        accounts = run.accounts
+        has_draft = ending.finish_reason is FinishReason.BUDGET_EXHAUSTED
+        result = TurnResult(
+            execution_id=run.identity.execution_id,
+            answer=ending.answer or (self.progress.draft if has_draft else ""),
+            finish_reason=ending.finish_reason,
+            mode=self.progress.mode,
+            model=run.identity.model,
+            usage=accounts.usage,
+            elapsed_s=accounts.elapsed_s,
+            warnings=(*accounts.warnings, *ending.warnings),
+            error=ending.to_failure(),
+        )
+        self.progress.apply(result)
+        run.log.session_end = self._describe_session()
+        return result
+
+    def _charge_earlier_lives(self, run: Run) -> None:
+        """Let the budget count what the log has, and the whole reservation of a call whose reply was lost."""
+        lost = Usage(input_tokens=self.reserved_tokens, model_calls=1, source=UsageSource.ESTIMATED)
+        before = self.progress.usage + lost if self.reserved_tokens else self.progress.usage
+        run.accounts.charge_again(before)
+
+        async def reserve(tokens: int) -> None:
+            if tokens:
+                index = len(self.progress.replies)
+                run.log.record(reservation_record(index, tokens), usage=run.accounts.usage)
+            await run.log.flush()
+
+        run.accounts.model.before_call = reserve
+
+    def _describe_session(self) -> SessionEnd | None:
+        """Return what the turn leaves in its session; None without one."""
+        start = self.progress.start
+        if start is None or not start.session_id:
+            return None
+        blocks = {one.name: one.text for one in start.context if one.scope is ContextScope.SESSION}
+        expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
+        return SessionEnd(state={"mode": self.progress.mode, "blocks": blocks}, expire_time=expire_time)
+
+
+def _read_reservation(recovery: Recovery, reply_count: int) -> int:
+    """Return the tokens that were reserved for the model call after the last reply; 0 if none were."""
+    found = 0
+    for record in recovery.records:
+        if record.key == f"{RESERVED}::{reply_count}":
+            with suppress(ValueError, KeyError, TypeError):
+                found += int(json.loads(record.body)["tokens"])
+    return found
+
+
+def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any version
+    try:
+        turn = row["turn"]
+        tools = tuple(ClientTool(**each) for each in turn["client_tools"])
+        blocks = tuple(ContextBlock(**{**each, "scope": ContextScope(each["scope"])}) for each in turn["context"])
+        return TurnAssignment(
+            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks}),
+            budget=Budget(**row["budget"]),
+            may_use_server_tools=bool(row["may_use_server_tools"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise foreign_plan() from None

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.tools.json_reading import measure_json, read_json
+
+PADDING = " " * 140_000
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(st.text(max_size=5), inner, max_size=5)),
+    max_leaves=30,
+)
+
+
+@given(ANYTHING, st.sampled_from([None, 1]))
+def test_a_long_text_is_read_as_a_short_one_is(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    assert read_json(text) == value
+    assert read_json(text + PADDING) == value
+    assert read_json(PADDING + text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[1", "[1,", "[1,]", "[,1]", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,}', "{1:2}", "[1]]", "nope"]
+)
+def test_what_is_no_json_is_refused_whatever_its_length(text: str) -> None:
+    for each in (text, text + PADDING, text.replace("1", "NaN") + PADDING):
+        with pytest.raises(ValueError):
+            read_json(each)
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(ValueError):
+        read_json("[" * 200_000)
+
+
+def test_the_measure_of_a_value_is_near_its_length() -> None:
+    value = [{"name": "word " * 20, "count": 12, "flags": [True, None]} for _ in range(50)]
+    assert 0.7 < measure_json(value) / len(json.dumps(value)) < 1.3
