@@ -120,9 +120,9 @@ class Progress:
     def wait_before_retry(self, error: ReasondError) -> float | None:
         """Return the seconds to wait before resuming the stream after `error`, None to give up."""
         error.execution_id = error.execution_id or self.execution_id or None
-        if self.policy is None or self.result is not None or self.failures >= self.policy.max_attempts:
+        if self.policy is None or self.result is not None or not is_cut(error):
             return None
-        if not is_cut(error):
+        if self.failures >= self.policy.max_attempts:
             return None
         wait_s = self.policy.wait_s(self.failures, error.retry_after)
         remaining_s = self.remaining_s()
