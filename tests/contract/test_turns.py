@@ -88,7 +88,7 @@ async def ask(server: Listening, wire: str, method: str, params: Mapping[str, An
         return Answer(reason=data["reason"], violations=violations)
     rpc, holder = RPCS[method]
     request = getattr(pb, f"{rpc}Request")()
-    json_format.ParseDict({holder: params} if holder else params, request)
+    json_format.ParseDict({holder: params} if holder else dict(params), request)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         call = getattr(turn_service_pb2_grpc.TurnServiceStub(channel), rpc)
         try:
@@ -107,7 +107,7 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Answer:
     return Answer(reason=info.reason, violations=[(each.field, each.description) for each in bad.field_violations])
 
 
-def settled(answer: Answer, *results: tuple[str, str]) -> dict[str, Any]:
+def settle(answer: Answer, *results: tuple[str, str]) -> dict[str, Any]:
     """Return the re-entry for the hand-off of `answer`."""
     return {
         "turn_id": answer.turn["turn_id"],
@@ -125,7 +125,7 @@ async def test_a_turn_hands_off_takes_the_result_and_answers(wire: str) -> None:
             assert (pending["call"]["call_id"], pending["call"]["tool"]) == ("c1", "open_file")
             assert json.loads(pending["call"]["arguments_json"]) == {"path": "a.txt"}
             assert pending["idempotency_key"]
-            reentry = settled(first, ("c1", '"hello"'))
+            reentry = settle(first, ("c1", '"hello"'))
             done = await ask(server, wire, "turns.reenter", reentry)
             again = await ask(server, wire, "turns.reenter", reentry)
             read = await ask(
@@ -144,12 +144,12 @@ async def test_a_reentry_that_does_not_fit_names_every_call_and_consumes_nothing
     with model(reply("a", "b"), "Both.") as scripted:
         async with running_server(model=scripted) as server:
             first = await ask(server, wire, "turns.start", {"message": "Read", "client_tools": [OPEN_FILE]})
-            partial = await ask(server, wire, "turns.reenter", settled(first, ("c2", "1")))
+            partial = await ask(server, wire, "turns.reenter", settle(first, ("c2", "1")))
             unknown = await ask(
-                server, wire, "turns.reenter", settled(first, ("c1", "1"), ("c2", "1"), ("c9", "1"), ("c2", "2"))
+                server, wire, "turns.reenter", settle(first, ("c1", "1"), ("c2", "1"), ("c9", "1"), ("c2", "2"))
             )
-            stale = await ask(server, wire, "turns.reenter", {**settled(first, ("c1", "1"), ("c2", "1")), "etag": "x"})
-            done = await ask(server, wire, "turns.reenter", settled(first, ("c1", "1"), ("c2", "2")))
+            stale = await ask(server, wire, "turns.reenter", {**settle(first, ("c1", "1"), ("c2", "1")), "etag": "x"})
+            done = await ask(server, wire, "turns.reenter", settle(first, ("c1", "1"), ("c2", "2")))
     assert partial.reason == "TOOL_RESULTS_MISSING"
     assert unknown.reason == "TOOL_RESULTS_UNEXPECTED"
     assert unknown.fields == ["results[2].call_id", "results[3].call_id"]
