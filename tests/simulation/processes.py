@@ -115,6 +115,12 @@ class Process:
             Tools(world, self),
         )
 
+    @property
+    def holds(self) -> str:
+        """The places and permits that it holds; empty if it holds none."""
+        load, permits = self.parts.runner.load, [permit.name for permit in self.parts.permits]
+        return f"{load} and the permits {permits}" if load.running or load.queued or permits else ""
+
     async def start(self) -> None:
         """Start leases, recovery and retention."""
         await self.spawn(self.parts.start())

@@ -114,7 +114,7 @@ class Simulation:
         await asyncio.wait(keepers)
         for process in self._processes:
             if not process.is_dead:
-                world.turns.check_rest(process)
+                await self._await_rest(process)
                 await process.stop()
         world.turns.judge_sessions()
         for keeper in keepers:
@@ -183,6 +183,15 @@ class Simulation:
                 process = self._choose()
                 if one.state is ExecutionState.SUSPENDED and one.wake_time is None and process is not None:
                     process.ask_parts(partial(_wake, one.execution_id))
+            await asyncio.sleep(1.0)
+
+    async def _await_rest(self, process: Process) -> None:
+        """Wait until a process has ended its runs; it may be frozen, or wait for the store."""
+        limit = self._loop.time() + _CALM_LIMIT_S
+        while not process.is_dead and process.holds:
+            if self._loop.time() > limit:
+                self._world.report(f"{process.name} has no work left and holds {process.holds}")
+                return
             await asyncio.sleep(1.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # After its last commit, a suspended run leaves its process within this time, if the store can be reached.
 _LETS_GO_WITHIN_S = 120.0
+_ENDS_WAITING = {FinishReason.EXPIRED, FinishReason.CANCELLED}
 _MAY_FOLLOW = {
     LedgerState.STARTED: {LedgerState.EXPECTED},
     LedgerState.SUCCEEDED: {LedgerState.STARTED},
@@ -183,8 +184,7 @@ class TurnChecks:
 
     def _check_prompt(self, turn_id: str, request: ChatRequest, index: int) -> None:
         """Check a prompt against the committed log."""
-        world, script = self._world, self.turns[turn_id]
-        progress = self._fold(turn_id)
+        world, progress = self._world, self._fold(turn_id)
         made = len(progress.replies)
         if made != index and turn_id not in self._cut:
             world.report(f"the model is called for reply {index} of {turn_id}, whose log has {made}")
@@ -192,6 +192,11 @@ class TurnChecks:
             world.report(f"the model is called for {turn_id}, which waits or has ended")
         if still_open := [one.call.call_id for one in progress.open_calls]:
             world.report(f"the model is called for {turn_id} while {still_open} have no outcome")
+        self._check_blocks(turn_id, request, progress)
+
+    def _check_blocks(self, turn_id: str, request: ChatRequest, progress: TurnProgress) -> None:
+        """Check that a prompt has the blocks of context that apply now, and no other."""
+        world, script, made = self._world, self.turns[turn_id], len(progress.replies)
         text = "\n".join(message.content for message in request.messages)
         for other in self.scripts.values():
             for passing in other.passing:
@@ -234,13 +239,6 @@ class TurnChecks:
             since_s = max(self._suspended_s.get(turn_id, now_s), process.awake_since_s)
             if run.phase is Phase.SUSPENDED and now_s - since_s > _LETS_GO_WITHIN_S:
                 self._world.report(f"{process.name} has {turn_id} still, suspended for {now_s - since_s:.0f} s")
-
-    def check_rest(self, process: Process) -> None:
-        """Check that a process without work holds no place and no permit."""
-        load, permits = process.parts.runner.load, process.parts.permits
-        if load.running or load.queued or permits:
-            held = [permit.name for permit in permits]
-            self._world.report(f"{process.name} has no work left and holds {load} and the permits {held}")
 
     def judge_sessions(self) -> None:
         """Check all sessions at the end, when every turn has ended."""
@@ -294,30 +292,28 @@ class TurnChecks:
 
     def _judge_handoffs(self, turn_id: str, logged: Sequence[LoggedEvent], result: TurnResult) -> None:
         """Check that each hand-off was settled by one re-entry that a client sent, or ended the turn."""
-        report, etags = self._world.report, set[str]()
+        report = self._world.report
+        handed = [one.event for one in logged if isinstance(one.event, HandedOff)]
+        if len({one.etag for one in handed}) < len(handed):
+            report(f"{turn_id} has an etag twice")
         for one, after in pairwise(logged):
             event, then = one.event, after.event
-            if isinstance(event, HandedOff) and event.etag in etags:
-                report(f"{turn_id} has the etag {event.etag} twice")
-            if isinstance(event, HandedOff):
-                etags.add(event.etag)
-                was_late = isinstance(then, Reentered) and after.create_time >= event.expire_time
-                if was_late:
-                    report(f"{turn_id} was re-entered at {after.create_time}, after {event.expire_time}")
-                if not isinstance(then, Reentered) and result.finish_reason not in {
-                    FinishReason.EXPIRED,
-                    FinishReason.CANCELLED,
-                }:
-                    report(f"the hand-off of {turn_id} was followed by {then} and the end {result.finish_reason}")
             if isinstance(then, Reentered):
-                if not isinstance(event, HandedOff) or event.etag != then.etag:
-                    report(f"{turn_id} was re-entered after {event}")
-                if (turn_id, then.digest) not in self.sent:
-                    report(f"{turn_id} was re-entered with what nobody sent: {then}")
-        if result.finish_reason is FinishReason.EXPIRED:
-            late = [one.event.expire_time for one in logged if isinstance(one.event, HandedOff)]
-            if not late or late[-1] > logged[-1].create_time:
-                report(f"{turn_id} has expired before its time {late[-1:]}")
+                self._judge_reentry(turn_id, event, then, after.create_time)
+            elif isinstance(event, HandedOff) and result.finish_reason not in _ENDS_WAITING:
+                report(f"the hand-off of {turn_id} was followed by {then} and the end {result.finish_reason}")
+        if result.finish_reason is FinishReason.EXPIRED and (
+            not handed or handed[-1].expire_time > logged[-1].create_time
+        ):
+            report(f"{turn_id} has expired before its time {handed[-1:]}")
+
+    def _judge_reentry(self, turn_id: str, before: Event, event: Reentered, at: datetime) -> None:
+        if not isinstance(before, HandedOff) or before.etag != event.etag:
+            self._world.report(f"{turn_id} was re-entered after {before}")
+        elif at >= before.expire_time:
+            self._world.report(f"{turn_id} was re-entered at {at}, after {before.expire_time}")
+        if (turn_id, event.digest) not in self.sent:
+            self._world.report(f"{turn_id} was re-entered with what nobody sent: {event}")
 
     def _judge_result(self, turn_id: str, logged: Sequence[LoggedEvent], result: TurnResult) -> None:
         """Check the end: the usage, the reason, and that waiting did not count towards the time limit."""

@@ -64,6 +64,9 @@ class TurnClient(Client):
         self._world.note(f"{self._tag} turns to {process.name}, {throw:.3f}")
         if not self._execution_id or throw < 0.08 or (self._has_ended and throw < 0.6):
             await self._start(process)
+            # Most clients settle what they are asked for at once.
+            while self._handoff is not None and self._chance.random() < 0.7:
+                await self._reenter(self._handoff)
         elif self._handoff is not None and throw < 0.7:
             await self._reenter(self._handoff)
         elif throw < 0.86:

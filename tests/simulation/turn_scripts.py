@@ -48,7 +48,7 @@ def policy_by_chance(chance: random.Random, *, retention_s: float) -> TurnPolicy
         tool_parallelism=chance.choice((1, 1, 4)),
         on_tool_failure=chance.choice((OnToolFailure.STOP, OnToolFailure.TELL)),
         on_unknown_outcome=chance.choice((OnUnknownOutcome.FAIL, OnUnknownOutcome.ASK)),
-        handoff_ttl_s=chance.choice((8.0, 40.0, 120.0)),
+        handoff_ttl_s=chance.choice((15.0, 60.0, 120.0)),
         max_active_s=chance.choice((600.0, 600.0, 60.0)),
         session_retention_s=max(retention_s, chance.choice((100_000.0, 60.0, 5.0))),
         max_tokens=512,
@@ -214,7 +214,7 @@ class CountedLimits:
         self.held: dict[CountedPermit, None] = {}
         self._world = world
 
-    async def admit(self, _caller: Any, _kind: str) -> CountedPermit:  # noqa: ANN401 - as CallerLimits
+    async def admit(self, _caller: Any, _kind: str) -> CountedPermit:
         """Return a permit."""
         return CountedPermit(self.held, self._world.new_id("permit"))
 

@@ -211,7 +211,7 @@ class Driver:
         try:
             if run.cause is Trigger.HAND_OVER:
                 await self.give_back(execution.execution_id, run.log.fence)
-            elif execution.request_id and _has_failed_before_cost(run):
+            elif execution.request_id and run.log.error is None and _has_failed_before_cost(run):
                 await self._release(run)
         finally:
             run.advance(Trigger.LEAVE if run.cause in LEAVES else Trigger.END)
@@ -223,7 +223,10 @@ class Driver:
             _report_left(run, self._observer)
 
     async def _release(self, run: Run) -> None:
-        """Release the request id, so that the same request can start again: the run failed without cost or effect."""
+        """Release the request id, so that the same request can start again: the run failed without cost or effect.
+
+        Only once its end is in the log: otherwise another process may be executing it, or will.
+        """
         try:
             await self._store.release(run.identity.tenant, run.identity.execution_id)
         except ReasondError:

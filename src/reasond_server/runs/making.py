@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Event, Execution, Json, Usage
+    from reasond_server.types import Event, Execution, Json, LoggedEvent, Usage
 
 
 _SLEPT: Final = "slept::1"
@@ -316,7 +316,21 @@ def going_on_failed(error: NotResumableError) -> NotResumableError:
 
 
 def _sum_sleep(recovery: Recovery, now: datetime) -> float:
-    """Return the seconds in which the execution was suspended; they do not count against its time limit."""
+    """Return the seconds in which the execution was suspended; they do not count against its time limit.
+
+    Events that say that they suspend it tell that by themselves; the records do not, if the process that woke the
+    execution died before it could write one.
+    """
+    return max(_sum_logged_sleep(recovery.events, now), _sum_recorded_sleep(recovery, now))
+
+
+def _sum_logged_sleep(events: Sequence[LoggedEvent], now: datetime) -> float:
+    ends = [*[after.create_time for after in events[1:]], now]
+    pairs = zip(events, ends, strict=True) if events else ()
+    return sum((end - logged.create_time).total_seconds() for logged, end in pairs if logged.event.suspends)
+
+
+def _sum_recorded_sleep(recovery: Recovery, now: datetime) -> float:
     kept = [record.body for record in recovery.records if record.key == _SLEPT]
     before_s: float = json.loads(kept[-1])["seconds"] if kept else 0.0
     if not recovery.was_suspended or not recovery.events:

@@ -39,6 +39,11 @@ def take_fingerprint(call: ToolCall, kind: CallKind) -> str:
     return digest_of_texts(call.name, call.arguments_json, kind.value)
 
 
+def derive_call_key(call: ToolCall, derive_key: Callable[[str], str]) -> str:
+    """Return the idempotency key of a call; a turn that replaces a cancelled one has it for an equal call only."""
+    return derive_key(f"call:{call.call_id}:{digest_of_texts(call.name, call.arguments_json)}")
+
+
 def build_handoff(
     calls: Sequence[tuple[LedgerCall, CallKind]],
     *,
@@ -51,7 +56,7 @@ def build_handoff(
         PendingCall(
             call=one.call,
             kind=kind,
-            idempotency_key=derive_key(f"call:{one.call.call_id}"),
+            idempotency_key=derive_call_key(one.call, derive_key),
             fingerprint=take_fingerprint(one.call, kind),
         )
         for one, kind in calls

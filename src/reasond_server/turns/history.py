@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.reasoning_context import write_steps
 from reasond_server.context.reasoning_parts import PromptPart
 from reasond_server.context.step_messages import WireIds
-from reasond_server.errors import ReasondError
+from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.llm.model import Message, Role
 from reasond_server.logs.store import ExecutionFilter
 from reasond_server.turns.fold import fold
@@ -15,17 +17,20 @@ from reasond_server.turns.prompting import ask, list_records, read_renderings
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.types import Execution
+    from reasond_server.types.turns import TurnStarted
 
 TURN: Final = "turn"
 """The kind of executions that are turns, and their name where other kinds name a strategy."""
 
+ResultT = TypeVar("ResultT")
 _MOST_TURNS: Final = 50
 _MOST_CHARACTERS: Final = 1_000_000
+_RETRY_S: Final = 0.5
 
 
 @value
@@ -36,32 +41,44 @@ class EndedTurn:
     progress: TurnProgress
 
 
-async def read_history(store: ExecutionStore, execution: Execution) -> Sequence[EndedTurn]:
-    """Return the ended turns before `execution` in its session, the oldest first.
+async def read_history(store: ExecutionStore, execution: Execution, start: TurnStarted) -> Sequence[EndedTurn]:
+    """Return the ended turns before `execution` in its session, the oldest first; `start` is its first event.
 
-    At most the last 50, and those that have a million characters together. Turns without content are left out.
+    At most the last 50, and those that have a million characters together. Turns without content are left out. The
+    revisions of the session decide which ones were before: the clocks of two servers may differ. While the store cannot
+    be reached this waits; a run that may not wait so long is stopped from outside.
     """
     if not execution.session_id:
         return ()
     wanted = ExecutionFilter(kind=TURN, session_id=execution.session_id)
-    before = (execution.create_time.timestamp(), execution.execution_id)
-    found: list[EndedTurn] = []
+    found: dict[int, EndedTurn] = {}
     characters = 0
-    for each in await store.page(execution.tenant, wanted, size=_MOST_TURNS, before=before):
+    for each in await _ask(partial(store.page, execution.tenant, wanted, size=_MOST_TURNS + 1, before=None)):
         if not each.state.has_ended:
             continue
         try:
-            events = await store.read(execution.tenant, each.execution_id)
+            events = await _ask(partial(store.read, execution.tenant, each.execution_id))
         except ReasondError:
             # It was deleted or forgotten meanwhile, or it is damaged.
             continue
         progress = fold(logged.event for logged in events)
+        if progress.start is None or progress.start.session_revision >= start.session_revision:
+            continue
         characters += _count_characters(progress)
         if characters > _MOST_CHARACTERS:
             break
-        if progress.start is not None and progress.start.message:
-            found.append(EndedTurn(turn_id=each.execution_id, progress=progress))
-    return found[::-1]
+        if progress.start.message:
+            found[progress.start.session_revision] = EndedTurn(turn_id=each.execution_id, progress=progress)
+    return [found[revision] for revision in sorted(found)]
+
+
+async def _ask(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Return what the store answers, once it can be reached. Raises as `operation`."""
+    while True:
+        try:
+            return await operation()
+        except StoreUnavailableError:
+            await asyncio.sleep(_RETRY_S)
 
 
 def write_history(turns: Sequence[EndedTurn], *, nonce: str, is_native: bool) -> Sequence[PromptPart]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS, ReplyListener
-from reasond_server.errors import HandoffExpiredError, ReasondError, ToolNotRegisteredError, show
+from reasond_server.errors import HandoffExpiredError, ReasondError
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
 from reasond_server.logs.store import Record
@@ -17,7 +17,7 @@ from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.work import RunEnding
 from reasond_server.tools.results import to_error_text
-from reasond_server.turns.handoff import build_handoff, take_fingerprint
+from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
 from reasond_server.turns.policy import Mode
@@ -122,11 +122,7 @@ class TurnLoop:
             self._finish(step)
 
     async def _call_model(self, step: CallModel) -> None:
-        """Call the model and log its reply; the calls in it are expected from then on.
-
-        Raises:
-            ToolNotRegisteredError: the model called a tool that it was not offered.
-        """
+        """Call the model and log its reply; the calls in it are expected from then on."""
         run, index = self._run, len(self._progress.replies)
         mode = self._find_mode()
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
@@ -166,8 +162,6 @@ class TurnLoop:
                 blocks=tuple(one.name for one in blocks if one.scope is ContextScope.TURN),
             )
         )
-        if foreign := [call for call in calls if call.name not in names]:
-            raise _refuse_foreign(foreign[0], sorted(names))
 
     async def _listen(self, listener: ReplyListener, index: int) -> ModelReply:
         """Make the call, once everything before it is committed, and publish the text as it comes."""
@@ -252,7 +246,7 @@ class TurnLoop:
     async def _run_tool(self, one: LedgerCall) -> tuple[ToolResult, float]:
         """Execute one call; return its result and the seconds that it took."""
         since_s = self._clock.monotonic()
-        key = self._run.effects.derive_key(f"call:{one.call.call_id}")
+        key = derive_call_key(one.call, self._run.effects.derive_key)
         result = await self._tools.call(one.call, idempotency_key=key)
         return result, self._clock.monotonic() - since_s
 
@@ -341,13 +335,6 @@ def _count_specs(specs: Sequence[ToolSpec], counter: TokenCounter) -> int:
 def reservation_record(index: int, tokens: int) -> Record:
     """Return the record which says that `tokens` are reserved for model call `index`."""
     return Record(key=f"{RESERVED}::{index}", body=json.dumps({"v": 1, "tokens": tokens}))
-
-
-def _refuse_foreign(call: ToolCall, offered: Sequence[str]) -> ToolNotRegisteredError:
-    return ToolNotRegisteredError(
-        f"The model called {show(call.name)}, which it was not offered. Offered: {', '.join(offered) or 'no tools'}",
-        metadata={"tool": call.name, "call_id": call.call_id},
-    )
 
 
 def _make_encodable(text: str) -> str:

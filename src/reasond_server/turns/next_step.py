@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from reasond_server.errors import ReasondError, ToolFailedInTurnError, ToolOutcomeUnknownError, show
+from reasond_server.errors import (
+    ReasondError,
+    ToolFailedInTurnError,
+    ToolNotRegisteredError,
+    ToolOutcomeUnknownError,
+    show,
+)
 from reasond_server.tools.execution import has_failed
 from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
 from reasond_server.types import FinishReason
@@ -109,6 +115,9 @@ def _settle(
     policy: TurnPolicy,
 ) -> NextStep | None:
     """Return what settles the next open call of the reply; None if all have an outcome."""
+    offered = progress.replies[-1].step.tools
+    if foreign := [one for one in calls if one.call.name not in offered]:
+        return Finish(error=_refuse_foreign(foreign[0], offered), reason=FinishReason.FAILED)
     failure = _find_failure(calls, tools) if policy.on_tool_failure is OnToolFailure.STOP else None
     for one in calls:
         if one.result is None and (step := _close(one, failure, progress, tools, policy)) is not None:
@@ -194,6 +203,14 @@ def _find_failure(calls: Sequence[LedgerCall], tools: TurnTools) -> LedgerCall |
 
 def _find_unknown(calls: Sequence[LedgerCall]) -> LedgerCall | None:
     return next((one for one in calls if one.state is LedgerState.UNKNOWN and one.result is None), None)
+
+
+def _refuse_foreign(one: LedgerCall, offered: Sequence[str]) -> ReasondError:
+    name, names = one.call.name, ", ".join(offered) or "no tools"
+    return ToolNotRegisteredError(
+        f"The model called {show(name)}, which it was not offered. Offered: {names}",
+        metadata={"tool": name, "call_id": one.call.call_id},
+    )
 
 
 def _stop_for(one: LedgerCall) -> ReasondError:

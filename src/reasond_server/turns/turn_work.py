@@ -224,7 +224,8 @@ class TurnWork:
             tools=tools,
             policy=self._policy,
             context=self._context,
-            history=await read_history(self._store, run.identity),
+            # A turn whose hand-off has expired ends without a prompt.
+            history=() if self.progress.handoff is not None else await read_history(self._store, run.identity, start),
             nonce=nonces(run.nonce)(),
             clock=self._clock,
         )

@@ -240,6 +240,7 @@ class ModeChange(Event):
 class HandedOff(Event):
     """The turn waits for its client until `expire_time`; a re-entry names `etag`."""
 
+    suspends = True
     etag: Word
     expire_time: datetime
     calls: Sequence[PendingCall]
