@@ -86,6 +86,48 @@ MUTATIONS: Final = (
         old="            self.stop(Trigger.FENCE)",
         new="            pass",
     ),
+    Mutation(
+        name="re-entry-after-any-event",
+        path="logs/contract.py",
+        old="return event is None or execution.last_sequence == event.sequence - 1",
+        new="return True",
+    ),
+    Mutation(
+        name="blocks-cleared-at-emission",
+        path="turns/turn_work.py",
+        old="        work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))",
+        new="        work.progress.consumed.update(one.name for one in assignment.start.context)",
+    ),
+    Mutation(
+        name="tool-of-a-turn-begun-before-it-is-on-record",
+        path="turns/loop.py",
+        old="        await self._run.log.flush()\n        await self._run.effects.wait_for_right()",
+        new="        await self._run.effects.wait_for_right()",
+    ),
+    Mutation(
+        name="tool-of-unknown-outcome-run-again",
+        path="turns/next_step.py",
+        old="    if one.state is LedgerState.STARTED and not tools.is_idempotent(one.call.name):",
+        new="    if False:",
+    ),
+    Mutation(
+        name="lost-call-not-charged",
+        path="turns/turn_work.py",
+        old="before = self.progress.usage + lost if self.reserved_tokens else self.progress.usage",
+        new="before = self.progress.usage",
+    ),
+    Mutation(
+        name="waiting-counts-as-work",
+        path="runs/making.py",
+        old="return max(_sum_logged_sleep(recovery.events, now), _sum_recorded_sleep(recovery, now))",
+        new="return 0.0",
+    ),
+    Mutation(
+        name="session-freed-by-one-who-lost-the-turn",
+        path="runs/driving.py",
+        old="elif execution.request_id and run.log.error is None and _has_failed_before_cost(run):",
+        new="elif execution.request_id and run.log.error is not None:",
+    ),
 )
 
 

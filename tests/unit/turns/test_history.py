@@ -1,0 +1,73 @@
+"""The history of a session, as the next turn reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import StoreUnavailableError
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.types import FinishReason
+from reasond_server.types.turns import TurnStart
+from tests.turning import TurnServer, WallClock, ask_tools, client_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from reasond_server.types import Execution
+
+
+class UnreachableStore(MemoryExecutionStore):
+    """A store that cannot be reached so many times when it is asked for a page."""
+
+    def __init__(self, time: WallClock) -> None:
+        super().__init__(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+        self.fails = 0
+
+    async def page(self, *arguments: Any, **options: Any) -> Sequence[Execution]:
+        if self.fails:
+            self.fails -= 1
+            raise StoreUnavailableError("the store is out of reach")
+        return await super().page(*arguments, **options)
+
+
+async def test_a_turn_whose_store_is_out_of_reach_waits_for_its_history() -> None:
+    time = WallClock()
+    store = UnreachableStore(time)
+    server = TurnServer(store, ["I am well.", "As I said."], time=time)
+    await server.run(TurnStart(session_id="s1", message="How are you?"))
+    store.fails = 2
+
+    view = await server.run(TurnStart(session_id="s1", message="And now?"))
+
+    assert view.result is not None
+    assert view.result.finish_reason is FinishReason.ANSWERED
+    assert "How are you?" in str(server.model.requests[-1].messages)
+
+
+async def test_a_turn_of_a_server_whose_clock_is_behind_has_the_turns_before_it() -> None:
+    time = WallClock()
+    store = UnreachableStore(time)
+    await TurnServer(store, ["I am well."], time=time).run(TurnStart(session_id="s1", message="How are you?"))
+    behind = TurnServer(store, ["As I said."], time=WallClock(moved_s=-30))
+
+    await behind.run(TurnStart(session_id="s1", message="And now?"))
+
+    assert "How are you?" in str(behind.model.requests[-1].messages)
+
+
+async def test_a_turn_that_has_expired_ends_so_whether_or_not_its_history_can_be_read() -> None:
+    time = WallClock()
+    store = UnreachableStore(time)
+    server = TurnServer(store, [ask_tools(("open_file", {"path": "a"}))], time=time)
+    view = await server.run(TurnStart(session_id="s1", message="Go", client_tools=[client_tool()]))
+    time.moved_s += 90_000
+    store.fails = 1
+
+    await server.round()
+    run = server.runner.find_live(view.turn.turn_id)
+    assert run is not None
+    await run.wait_for_end()
+
+    assert store.fails == 1
+    assert (await server.log(view.turn.turn_id))[-1].finish_reason is FinishReason.EXPIRED
