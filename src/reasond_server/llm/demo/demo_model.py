@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.demo.acting import choose_act
+from reasond_server.llm.demo.named_tools import choose_named_act
 from reasond_server.llm.demo.prompt import read_prompt
-from reasond_server.llm.demo.tool_use import choose_named_act
 from reasond_server.llm.demo.writing import write_reply
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
 from reasond_server.llm.stopping import StopFilter
@@ -36,8 +36,8 @@ class DemoModel:
     Other questions are refused. It is deterministic: the same request gives the same events. `temperature` has no
     effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
     `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.writing`), calls a calculator, if
-    offered, for each step of a computation (`demo.acting`), and the tools that a request names (`demo.tool_use`). Its
-    answer has tags unless the instructions ask for none.
+    offered, for each step of a computation (`demo.acting`), and the tools that a request names (`demo.named_tools`).
+    Its answer has tags unless the instructions ask for none.
 
     Args:
         token_delay_s: pause after each token, in seconds, so that people can watch; 0 writes at full speed.
