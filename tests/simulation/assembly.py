@@ -101,20 +101,33 @@ def assemble(
     )
     # The same clients read both kinds of work.
     service.desk.kind = ""
-    turns = TurnService(
+    turns = _serve_turns(world, store, runner=runner, kind=turn_kind, clock=clock, sources=sources, limits=limits)
+    return Parts(runner=runner, service=service, napping=napping, turns=turns, permits=limits.held)
+
+
+def _serve_turns(
+    world: World,
+    store: ExecutionStore,
+    *,
+    runner: Runner,
+    kind: TurnKind,
+    clock: Clock,
+    sources: ToolSources,
+    limits: Any,
+) -> TurnService:
+    return TurnService(
         store=store,
         runner=runner,
         desk=ExecutionDesk(
             store=store,
             runner=runner,
             follower=Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=20.0),
-            kind=turn_kind.kind,
+            kind=kind.kind,
             require_use=lambda _caller, _execution: None,
         ),
-        kind=turn_kind,
+        kind=kind,
         policy=world.turns.policy,
         clock=clock,
         tool_names=lambda: sources.names,
         limits=limits,
     )
-    return Parts(runner=runner, service=service, napping=napping, turns=turns, permits=limits.held)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 ServiceT = TypeVar("ServiceT")
 _CALM_BETWEEN_S = 20.0
+_SLOW_REENTRIES = 0.2
 _WORK_ON_A_RUN = Driver.drive.__qualname__
 
 
@@ -373,6 +374,9 @@ class FaultyStore:
         """See ExecutionStore."""
 
         async def wake() -> Recovery | None:
+            if event is not None and self._world.happens(_SLOW_REENTRIES, "slow re-entry"):
+                # Others settle the same hand-off meanwhile, and perhaps the next one.
+                await asyncio.sleep(self._world.chance.random() * 40)
             found = await self._inner.wake(lease, tenant, execution_id, event=event)
             if found is not None:
                 self._world.happened["woken by a call"] += 1

@@ -336,7 +336,8 @@ class TurnChecks:
             for one, after in pairwise(logged)
             if isinstance(one.event, HandedOff)
         )
-        active_s = (logged[-1].create_time - logged[0].create_time).total_seconds() - waited_s
+        # Another process may have written the first event, long after the execution was created.
+        active_s = (logged[-1].create_time - world.find(turn_id).create_time).total_seconds() - waited_s
         is_timed_out = any("was stopped after" in warning for warning in result.warnings)
         # Clocks of processes differ in their rates, and a call may be stopped before the time that it would take.
         if is_timed_out and active_s < 0.8 * self.policy.max_active_s:

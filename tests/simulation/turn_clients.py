@@ -25,7 +25,7 @@ from reasond_server.errors import (
 )
 from reasond_server.turns.handoff import digest_of_reentry
 from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import ExecutionState, Heartbeat, LastEvent, TextDelta, ToolResult
+from reasond_server.types import Heartbeat, LastEvent, TextDelta, ToolResult
 from reasond_server.types.turns import CallKind, Decision, HandedOff, Reentered, ResultPart, TurnReentry
 from tests.simulation.clients import CALLER, Client
 from tests.simulation.processes import CutError
@@ -187,7 +187,7 @@ class TurnClient(Client):
         elif isinstance(error, HandoffExpiredError):
             is_right = world.loop.now() >= handed[0].expire_time
         elif isinstance(error, TurnNotAwaitingError):
-            is_right = events[-1] is not handed[0] or world.state_of(turn_id) is not ExecutionState.SUSPENDED
+            is_right = not took and (events[-1] is not handed[0] or not world.is_suspended(turn_id))
         else:
             is_right = False
         if not is_right or len(took) > 1:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reasond_server.errors import ModelFailedError, ReasondError, SessionNotFoundError
+from reasond_server.errors import ModelFailedError, SessionNotFoundError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
@@ -303,12 +303,13 @@ class World:
         except SessionNotFoundError:
             return None
 
-    def state_of(self, execution_id: str) -> ExecutionState | None:
-        """Return the state of a stored execution; None if it is gone."""
-        try:
-            return at_once(self.store.find(TENANT, execution_id)).state
-        except ReasondError:
-            return None
+    def is_suspended(self, execution_id: str) -> bool:
+        """Return whether a stored execution is suspended."""
+        return self.find(execution_id).state is ExecutionState.SUSPENDED
+
+    def find(self, execution_id: str) -> Execution:
+        """Return a stored execution."""
+        return at_once(self.store.find(TENANT, execution_id))
 
     def prolong(self, execution_ids: Iterable[str], until: datetime) -> None:
         """Record that ended executions are kept as long as their session."""

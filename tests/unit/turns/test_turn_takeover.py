@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ModelUnavailableError, ReasondError
+import pytest
+
+from reasond_server.errors import ModelUnavailableError, ToolNotRegisteredError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Lease
 from reasond_server.testing import Reply
@@ -76,10 +78,9 @@ async def test_a_tool_that_was_not_offered_does_not_run_either_if_the_process_di
     policy = TurnPolicy(modes={"default": Mode(tools=())})
     note = Note()
     server = serve([ask_tools(("note", {"text": "a"}))], tools=[note], policy=policy)
-    try:
+    with pytest.raises(ToolNotRegisteredError) as caught:
         await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
-    except ReasondError as error:
-        turn_id = error.execution_id
+    turn_id = caught.value.execution_id or ""
     log = await server.log(turn_id)
     until = next(place for place, event in enumerate(log) if isinstance(event, ModelCallStep))
     tools = TurnTools(
