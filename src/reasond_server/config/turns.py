@@ -18,6 +18,7 @@ _YEARS_S = 3650 * _DAY_S
 
 ModeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 ToolNames = tuple[ToolName, ...]
+ProviderNames = tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)], ...]
 
 
 class ModeSettings(Section):
@@ -136,5 +137,12 @@ class TurnsSettings(Section):
         max_length=64,
         description="Modes by name, each a table of instructions, tools (left out: all), backend (of [llm.backends]) "
         "and welcome (told once after the switch).",
+    )
+    context_providers: ProviderNames = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Installed context providers whose texts stand in the prompts, in this order; see "
+        "docs/guides/context-providers.md.",
     )
     context: TurnContextSettings = Field(default_factory=TurnContextSettings)
