@@ -21,6 +21,7 @@ from reasond_server.turns.handoff import build_handoff, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
+from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolCall, ToolResult
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from reasond_server.clock import Clock
-    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
+    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.turns.fold import LedgerCall, TurnProgress
@@ -138,7 +139,7 @@ class TurnLoop:
         provided = self._providers.render(step.goal, is_first=not self._progress.replies)
         room, inputs = self._fit(step, model, offered, provided)
         context = await build_context(inputs)
-        self.is_draft = context.report.is_reduced and not step.is_last
+        self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self._clock.monotonic(), model.usage
         reply = await self._caller.ask(
             context.messages, tools=offered, max_tokens=room, is_last=step.is_last, index=index
@@ -197,6 +198,12 @@ class TurnLoop:
         if written is None:
             written = self._written[model.name] = write_history(self._history, nonce=self._nonce, model=model)
         return written
+
+    def _may_be_rewritten(self, context: ReasoningContext) -> bool:
+        """Return whether a synthesis follows if the model answers now."""
+        if self._policy.synthesis is Synthesis.WHEN_REDUCED:
+            return context.report.is_reduced
+        return self._policy.synthesis is Synthesis.ALWAYS
 
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""

@@ -121,7 +121,7 @@ async def test_ids_of_another_provider_become_ids_that_every_provider_takes_and_
 
 
 async def test_the_window_and_the_counter_are_those_of_the_model_that_is_called() -> None:
-    other = writer(["Short.", "The final answer."], context_window=8_192)
+    other = writer(["Short.", "The final answer."], context_window=5_120)
     server = serve(
         [*[ask_tools(("rows", {}))] * 4, ask_tools(SWITCH)],
         tools=[Rows(name="rows"), Note(name="pen")],
@@ -136,8 +136,8 @@ async def test_the_window_and_the_counter_are_those_of_the_model_that_is_called(
         require_pairs(request)
         assert request.max_tokens == 512
         # A byte is a token for this model.
-        assert ByteCounter().count_prompt(request.messages) + request.max_tokens <= 8_192
-    assert ByteCounter().count_prompt(server.model.requests[-1].messages) > 8_192
+        assert ByteCounter().count_prompt(request.messages) + request.max_tokens <= 5_120
+    assert ByteCounter().count_prompt(server.model.requests[-1].messages) > 5_120
 
 
 async def test_the_budget_of_the_turn_bounds_the_calls_of_all_its_models_together() -> None:
