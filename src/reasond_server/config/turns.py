@@ -132,17 +132,17 @@ class TurnsSettings(Section):
         max_length=200,
         description="Server tools that run only after a person has approved the call.",
     )
-    modes: Modes = Field(
-        default_factory=lambda: MappingProxyType({}),
-        max_length=64,
-        description="Modes by name, each a table of instructions, tools (left out: all), backend (of [llm.backends]) "
-        "and welcome (told once after the switch).",
-    )
     context_providers: ProviderNames = Field(
         default=(),
         strict=False,
         max_length=32,
         description="Installed context providers whose texts stand in the prompts, in this order; see "
         "docs/guides/context-providers.md.",
+    )
+    modes: Modes = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=64,
+        description="Modes by name, each a table of instructions, tools (left out: all), backend (of [llm.backends]) "
+        "and welcome (told once after the switch).",
     )
     context: TurnContextSettings = Field(default_factory=TurnContextSettings)
