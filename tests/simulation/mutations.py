@@ -93,10 +93,16 @@ MUTATIONS: Final = (
         new="return True",
     ),
     Mutation(
+        name="same-re-entry-not-recognised",
+        path="turns/turn_service.py",
+        old="if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:",
+        new="if False:",
+    ),
+    Mutation(
         name="blocks-cleared-at-emission",
         path="turns/turn_work.py",
         old="        work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))",
-        new="        work.progress.consumed.update(one.name for one in assignment.start.context)",
+        new='        work.providers._states["turn_blocks"] = {}',
     ),
     Mutation(
         name="tool-of-a-turn-begun-before-it-is-on-record",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import Finished, Role
 from reasond_server.runs.phase import Phase
+from reasond_server.turns.built_in_providers import TurnBlocks
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.types import ExecutionState, FinishReason, Usage
 from reasond_server.types.turns import (
@@ -25,7 +26,7 @@ from reasond_server.types.turns import (
 from tests.simulation.turn_scripts import WELCOME, count_replies, marks_of, policy_by_chance, reply_to_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from reasond_server.llm.model import ChatRequest, ModelEvent
@@ -206,9 +207,12 @@ class TurnChecks:
         for block in progress.start.context:
             if block.name == "lasting" and block.text not in text:
                 world.report(f"{block.text!r} is not in prompt {made} of {turn_id}")
-        for name in progress.consumed:
-            if name.startswith("welcome:") and f"{WELCOME}{name.partition(':')[2]}" in text:
-                world.report(f"the prompt {made} of {turn_id} has {name} again")
+        armed = _find_armed(logged.event for logged in world.log_of(turn_id))
+        shown = {name for name in self.policy.modes if f"{WELCOME}{name}" in text}
+        wanted = {armed} if armed and self.policy.modes[armed].welcome else set[str]()
+        # Until its first reply, a turn may show what the turn before it did not.
+        if shown != wanted and (made or armed):
+            world.report(f"prompt {made} of {turn_id} introduces the modes {shown}, armed are {wanted}")
 
     def _check_pairs(self, turn_id: str, request: ChatRequest) -> None:
         """Check that each tool call of a prompt is followed by its result, and that nothing else is between."""
@@ -278,10 +282,8 @@ class TurnChecks:
                     report(f"reply {len(progress.replies)} of {turn_id} is {event.index}, {event.text!r}")
                 if event.mode != progress.mode:
                     report(f"reply {event.index} of {turn_id} is in mode {event.mode}, not {progress.mode}")
-                twice = progress.consumed.intersection(event.blocks)
-                is_first = f"p{self.turns[turn_id].tag}" in event.blocks
-                if twice or is_first is not (event.index == 0):
-                    report(f"reply {event.index} of {turn_id} has consumed {event.blocks}, before {progress.consumed}")
+                if (TurnBlocks.name in event.blocks) is not (event.index == 0):
+                    report(f"reply {event.index} of {turn_id} has consumed {event.blocks}")
             if isinstance(event, ToolStep):
                 before = progress.ledger[event.call_id].state
                 if before not in _MAY_FOLLOW[event.state]:
@@ -342,3 +344,16 @@ class TurnChecks:
         # Clocks of processes differ in their rates, and a call may be stopped before the time that it would take.
         if is_timed_out and active_s < 0.8 * self.policy.max_active_s:
             world.report(f"{turn_id} was stopped after {active_s:.1f} s of work, {waited_s:.1f} s of waiting")
+
+
+def _find_armed(events: Iterable[Event]) -> str:
+    """Return the mode that the next prompt has to introduce; empty if none, or if only an earlier turn knows it."""
+    armed = ""
+    for event in events:
+        if isinstance(event, TurnStarted) and event.session_revision <= 1:
+            armed = event.mode
+        elif isinstance(event, ModeChange) and event.new_mode != event.old_mode:
+            armed = event.new_mode
+        elif isinstance(event, ModelCallStep):
+            armed = ""
+    return armed

@@ -80,7 +80,7 @@ def script_by_chance(tag: str, session_id: str, chance: random.Random) -> TurnSc
     if chance.random() < 0.4:
         blocks.append(ContextBlock(name="lasting", scope=ContextScope.SESSION, text=f"lasting-{tag}."))
     budget = Budget(
-        max_total_tokens=chance.choice((None, None, None, 8_000, 20_000)),
+        max_total_tokens=chance.choice((None, None, 7_000, 8_000, 12_000)),
         max_model_calls=chance.choice((None, None, None, 2, 4)),
         max_tool_calls=chance.choice((None, None, None, 2)),
     )
