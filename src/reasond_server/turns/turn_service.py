@@ -30,7 +30,7 @@ from reasond_server.errors import (
 )
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.store import SessionClaim
-from reasond_server.runs.work import WorkRequest
+from reasond_server.runs.work import WorkRequest, failure_of
 from reasond_server.telemetry.scope import current_trace
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry, digest_of_reentry
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from reasond_server.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.turns.policy import TurnPolicy
@@ -162,10 +163,18 @@ class TurnService:
 
     async def run(self, caller: Principal, source: TurnStart | TurnReentry, *, request_id: str = "") -> TurnView:
         """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
-        async with aclosing(self.stream(caller, source, request_id=request_id)) as events:
-            async for event in events:
-                turn_id = event.execution_id
-        return await self.get(caller, turn_id)
+        cursor = await self._enter(caller, source, request_id)
+        run = self._runner.find_live(cursor.turn_id)
+        if run is not None:
+            # Nobody reads the steps one by one, and the run has all of them in memory.
+            link_rpc_to(run)
+            await run.wait_for_end()
+            if (view := _view_at_exit(run)) is not None:
+                return view
+        async with aclosing(self.stream(caller, cursor)) as events:
+            async for _ in events:
+                pass
+        return await self.get(caller, cursor.turn_id)
 
     async def get(self, caller: Principal, turn_id: str) -> TurnView:
         """Return a turn with its ledger.
@@ -445,6 +454,19 @@ def _naming_turns(turn_id: str) -> Iterator[None]:
         raise TurnNotFoundError(
             f"Turn not found: {show(turn_id)}", remedy="Use a turn_id that this server returned to the same tenant."
         ) from None
+
+
+def _view_at_exit(run: Run) -> TurnView | None:
+    """Return the turn of a run that has left this process, or raise its error; None if the log goes on elsewhere."""
+    work = run.work
+    if not isinstance(work, TurnWork) or run.log.error is not None or not run.log.is_committed:
+        return None
+    result = work.progress.result
+    if result is not None and result.error is not None:
+        raise failure_of(result.error, result.execution_id, error=run.error)
+    if result is None and work.progress.handoff is None:
+        return None
+    return TurnView(turn=view_turn(run.log.execution, work.progress), result=result)
 
 
 def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:
