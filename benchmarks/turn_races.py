@@ -67,7 +67,9 @@ def run_race(python: Path, side: str, place: str, effects: Path) -> dict[str, An
 
 def race_side(name: str, python: Path, folder: Path, place_of: Callable[[Path], str], races: int) -> dict[str, Any]:
     """Return the effects of each race of one side, and how many workers got the answer."""
-    effects, answers, errors = [], 0, set()
+    effects: list[int] = []
+    errors: set[str] = set()
+    answers = 0
     for number in range(races):
         own = folder / f"{name}{number}"
         own.mkdir()
@@ -82,7 +84,8 @@ def report_of(races: int) -> dict[str, Any]:
     """Make the environments, run the races, and return the report."""
     peers = {PYDANTIC: PYDANTIC_AI, AGENTS: OPENAI_AGENTS, GRAPH: LANGGRAPH}
     made = {name: install_peer(peer) for name, peer in peers.items()}
-    rows, versions = [], {}
+    rows: list[dict[str, Any]] = []
+    versions: dict[str, str] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(running_postgres())

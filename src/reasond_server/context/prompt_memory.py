@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from reasond_server.context.reasoning_parts import PromptPart
     from reasond_server.llm.model import Message, TokenCounter
 
 
@@ -20,16 +19,16 @@ class PromptMemory:
     __slots__ = ("_parts", "_steps")
 
     def __init__(self) -> None:
-        self._parts: dict[str, tuple[PromptPart, TokenCounter, int]] = {}
+        self._parts: dict[str, tuple[Sequence[Message], TokenCounter, int]] = {}
         self._steps: dict[int, tuple[Sequence[Any], Sequence[Message]]] = {}
 
     def keep_part(
-        self, part: PromptPart, counter: TokenCounter, count: Callable[[PromptPart], int]
-    ) -> tuple[PromptPart, int]:
-        """Return the part as it was made first, and its tokens by `counter` then."""
-        known = self._parts.get(part.source)
-        if known is None or known[1] is not counter or known[0].messages != part.messages:
-            known = self._parts[part.source] = (part, counter, count(part))
+        self, source: str, messages: Sequence[Message], counter: TokenCounter, count: Callable[[], int]
+    ) -> tuple[Sequence[Message], int]:
+        """Return the messages of the part `source` as they were made first, and their tokens by `counter` then."""
+        known = self._parts.get(source)
+        if known is None or known[1] is not counter or known[0] != messages:
+            known = self._parts[source] = (messages, counter, count())
         return known[0], known[2]
 
     def keep_step(self, place: int, key: Sequence[Any], make: Callable[[], Iterable[Message]]) -> Sequence[Message]:

@@ -183,8 +183,11 @@ class _Draft:
 
     def _keep_part(self, part: PromptPart) -> tuple[PromptPart, int]:
         """Return a part that stays the same between the calls of the turn, and its tokens."""
-        count, memory = partial(_count_part, counter=self._counter), self._inputs.memory
-        return (part, count(part)) if memory is None else memory.keep_part(part, self._counter, count)
+        count, memory = partial(_count_part, part, self._counter), self._inputs.memory
+        if memory is None:
+            return part, count()
+        messages, tokens = memory.keep_part(part.source, part.messages, self._counter, count)
+        return PromptPart(source=part.source, messages=messages), tokens
 
     def _show_result(self, call: CallRecord) -> ShownResult:
         """Return the result as it was shown before; in a synthesis, what was left out is shown as a preview again."""
