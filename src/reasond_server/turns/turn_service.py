@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import json
 from contextlib import aclosing, contextmanager
@@ -12,8 +10,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
-
-from pydantic_core import from_json
 
 from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.desk import link_rpc_to, note_concerned
@@ -32,16 +28,27 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.store import SessionClaim
 from reasond_server.runs.work import WorkRequest, failure_of
 from reasond_server.telemetry.scope import current_trace
+from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry, digest_of_reentry
 from reasond_server.turns.history import TURN
-from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
-from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
+from reasond_server.turns.turn_requests import (
+    check_no_wait,
+    check_part,
+    check_reentry_shape,
+    check_session_blocks,
+    check_start,
+)
+from reasond_server.turns.turn_views import (
+    read_session_token,
+    take_excerpt,
+    view_session,
+    view_turn,
+    write_session_token,
+)
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import FinishReason, LoggedEvent, StreamEvent, TextDelta
 from reasond_server.types.turns import (
-    ContextBlock,
-    ContextScope,
     HandedOff,
     Reentered,
     TurnDelta,
@@ -248,11 +255,11 @@ class TurnService:
                 Violation(field="page_size", description=f"must be at least 0, got {page_size}")
             )
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        before = _place_of(page_token) if page_token else None
+        before = read_session_token(page_token) if page_token else None
         found = await self._store.sessions.page(caller.tenant, size=size + 1, before=before)
         return SessionPage(
             sessions=[view_session(one, default_mode=self._policy.default_mode) for one in found[:size]],
-            next_page_token=_token_after(found[size - 1]) if len(found) > size else "",
+            next_page_token=write_session_token(found[size - 1]) if len(found) > size else "",
         )
 
     async def delete_session(self, caller: Principal, session_id: str) -> None:
@@ -277,7 +284,10 @@ class TurnService:
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
         """Return the execution that the request id stands for, or start one."""
-        check_start(start, policy=self._policy, server_tool_names=self._tool_names(), request_id=request_id)
+        names = self._tool_names()
+        check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
+        if not self._policy.records_content:
+            check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
         digest = _digest_of(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):
@@ -335,12 +345,9 @@ class TurnService:
         mode = start.mode or state.get("mode") or self._policy.default_mode
         if self._policy.find_mode(mode) is None:
             mode = self._policy.default_mode
-        blocks = {
-            name: ContextBlock(name=name, scope=ContextScope.SESSION, text=text)
-            for name, text in state.get("blocks", {}).items()
-        }
-        blocks |= {one.name: one for one in start.context}
         revision = 0 if session is None else session.revision
+        provided = state.get("providers", {})
+        check_session_blocks(start.context, provided.get(SESSION_BLOCKS, {}))
         return TurnAssignment(
             start=TurnStarted(
                 session_id=start.session_id,
@@ -350,10 +357,11 @@ class TurnService:
                 session_revision=revision + 1 if start.session_id else 0,
                 material=start.material,
                 client_tools=tuple(start.client_tools),
-                context=tuple(one for one in blocks.values() if one.text),
+                context=tuple(start.context),
             ),
             budget=start.budget,
-            may_use_server_tools=bool(caller.permissions & {TOOLS, ADMIN}),
+            may_use_server_tools=_may_use_tools(caller),
+            provided=provided,
         )
 
     async def _reenter(self, caller: Principal, reentry: TurnReentry) -> TurnCursor:
@@ -469,6 +477,11 @@ def _view_at_exit(run: Run) -> TurnView | None:
     return TurnView(turn=view_turn(run.log.execution, work.progress), result=result)
 
 
+def _may_use_tools(caller: Principal) -> bool:
+    """Return whether the turns of the caller may use tools of the server."""
+    return bool(caller.permissions & {TOOLS, ADMIN})
+
+
 def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:
     result = progress.result
     if result is not None and result.finish_reason is FinishReason.EXPIRED:
@@ -481,20 +494,3 @@ def _digest_of(start: TurnStart) -> str:
     """Return a digest that only an equal request has."""
     text = json.dumps(asdict(start), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _token_after(session: Session) -> str:
-    place = json.dumps([session.update_time.timestamp(), session.session_id])
-    return base64.urlsafe_b64encode(place.encode()).decode()
-
-
-def _place_of(token: str) -> tuple[float, str]:
-    """Return the place (update time in seconds, id) that `token` stands for."""
-    try:
-        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(session_id)]:
-                return time, session_id
-    except (ValueError, binascii.Error):
-        pass
-    text = "must be the next_page_token of the page before"
-    raise InvalidRequestError.of(Violation(field="page_token", description=text))

@@ -8,60 +8,82 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.logs.store import SessionEnd
 from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
+from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.types import Budget, FinishReason, StrategySource, Usage, UsageSource
 from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnResult, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.context.reasoning_parts import ContextSettings
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, ExecutionFailure, Json
 
 
 @value
 class TurnAssignment:
-    """A turn as it was decided when it was started: its first event, and what is not part of it."""
+    """A turn as it was decided when it was started: its first event, and what is not part of it.
+
+    `provided` are the states of the context providers that the session kept.
+    """
 
     start: TurnStarted
     budget: Budget
     may_use_server_tools: bool
+    provided: Mapping[str, Json] = field(default_factory=dict)
 
 
 class TurnKind:
-    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log."""
+    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log.
+
+    `providers` are the installed context providers, besides the built-in ones; `backends` are the models that modes may
+    name.
+    """
 
     kind: str = TURN
 
     def __init__(
-        self, *, clock: Clock, store: ExecutionStore, tools: ToolSource, policy: TurnPolicy, context: ContextSettings
+        self,
+        *,
+        clock: Clock,
+        store: ExecutionStore,
+        tools: ToolSource,
+        policy: TurnPolicy,
+        context: ContextSettings,
+        providers: Sequence[ContextProvider] = (),
+        backends: Mapping[str, ChatModel] | None = None,
     ) -> None:
         self._clock = clock
         self._store = store
         self._tools = tools
         self.policy = policy
         self._context = context
+        self._providers = (*build_providers(policy), *providers)
+        self._backends = backends or {}
 
     def create(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
         """Return new work."""
-        return self._build(assignment, request, TurnProgress())
+        return self._build(assignment, request)
 
     def revive(self, plan: Plan, recovery: Recovery) -> TurnWork:
         """Return work that goes on after the last event of the log.
@@ -73,8 +95,10 @@ class TurnKind:
         work = self._build(
             assignment,
             plan.to_request(recovery.execution, budget=assignment.budget),
-            fold(logged.event for logged in recovery.events),
         )
+        for logged in recovery.events:
+            work.take_in(logged.event)
+        work.step_count = len(work.progress.replies)
         work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
         return work
 
@@ -98,7 +122,7 @@ class TurnKind:
             return [result]
         return [TurnStarted(session_id=execution.session_id, mode="", model=execution.model, message=""), result]
 
-    def _build(self, assignment: TurnAssignment, request: WorkRequest, progress: TurnProgress) -> TurnWork:
+    def _build(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
         budget, policy = assignment.budget, self.policy
         bounded = replace(
             policy,
@@ -110,12 +134,13 @@ class TurnKind:
         return TurnWork(
             assignment=assignment,
             request=request,
-            progress=progress,
+            providers=ProviderStates(self._providers, assignment.provided),
             clock=self._clock,
             store=self._store,
             tools=self._tools,
             policy=bounded,
             context=self._context,
+            backends=self._backends,
         )
 
 
@@ -124,11 +149,13 @@ class TurnWork:
 
     Attributes:
         progress: how far the turn has come.
+        providers: the states of the context providers.
         reserved_tokens: the tokens reserved for a model call whose reply no earlier life has logged.
     """
 
     __slots__ = (
         "_assignment",
+        "_backends",
         "_clock",
         "_context",
         "_loop",
@@ -142,6 +169,7 @@ class TurnWork:
         "name",
         "new_step_count",
         "progress",
+        "providers",
         "request",
         "reserved_tokens",
         "source",
@@ -153,22 +181,24 @@ class TurnWork:
         *,
         assignment: TurnAssignment,
         request: WorkRequest,
-        progress: TurnProgress,
+        providers: ProviderStates,
         clock: Clock,
         store: ExecutionStore,
         tools: ToolSource,
         policy: TurnPolicy,
         context: ContextSettings,
+        backends: Mapping[str, ChatModel],
     ) -> None:
         self.kind = self.name = TURN
         self.source = StrategySource.REQUEST
         self.agent = ""
         self.request = request
         self.may_suspend = True
-        self.step_count = len(progress.replies)
+        self.step_count = 0
         self.new_step_count = 0
         self.metrics = None
-        self.progress = progress
+        self.progress = TurnProgress()
+        self.providers = providers
         self.reserved_tokens = 0
         self._assignment = assignment
         self._clock = clock
@@ -176,6 +206,7 @@ class TurnWork:
         self._tools = tools
         self._policy = policy
         self._context = context
+        self._backends = backends
         self._loop: TurnLoop | None = None
 
     @property
@@ -195,13 +226,19 @@ class TurnWork:
             "turn": asdict(known.start),
             "budget": asdict(known.budget),
             "may_use_server_tools": known.may_use_server_tools,
+            "provided": dict(known.provided),
         }
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
         start = replace(self._assignment.start, model=run.identity.model)
-        self.progress.apply(start)
+        self.take_in(start)
         return start
+
+    def take_in(self, event: Event) -> None:
+        """Take in the next event of the log."""
+        self.progress.apply(event)
+        self.providers.apply(event)
 
     async def work(self, run: Run) -> None:
         """Go on after the last event until the turn ends, suspends or is stopped; see `runs.run.Work`."""
@@ -221,9 +258,11 @@ class TurnWork:
         self._loop = TurnLoop(
             run=run,
             progress=self.progress,
+            providers=self.providers,
             tools=tools,
             policy=self._policy,
             context=self._context,
+            backends=self._backends,
             history=await read_history(self._store, run.identity),
             nonce=nonces(run.nonce)(),
             clock=self._clock,
@@ -242,10 +281,10 @@ class TurnWork:
             model=run.identity.model,
             usage=accounts.usage,
             elapsed_s=accounts.elapsed_s,
-            warnings=(*accounts.warnings, *ending.warnings),
+            warnings=(*accounts.warnings, *self.providers.warnings, *ending.warnings),
             error=ending.to_failure(),
         )
-        self.progress.apply(result)
+        self.take_in(result)
         run.log.session_end = self._describe_session()
         return result
 
@@ -268,9 +307,11 @@ class TurnWork:
         start = self.progress.start
         if start is None or not start.session_id:
             return None
-        blocks = {one.name: one.text for one in start.context if one.scope is ContextScope.SESSION}
+        state: dict[str, object] = {"mode": self.progress.mode}
+        if self._policy.records_content:
+            state["providers"] = self.providers.describe()
         expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
-        return SessionEnd(state={"mode": self.progress.mode, "blocks": blocks}, expire_time=expire_time)
+        return SessionEnd(state=state, expire_time=expire_time)
 
 
 def _read_reservation(recovery: Recovery, reply_count: int) -> int:
@@ -292,6 +333,7 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
             start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks}),
             budget=Budget(**row["budget"]),
             may_use_server_tools=bool(row["may_use_server_tools"]),
+            provided=dict(row["provided"]),
         )
     except (KeyError, TypeError, ValueError):
         raise foreign_plan() from None
