@@ -149,6 +149,28 @@ async def test_another_tool_is_not_run_again_and_the_session_stays_usable(server
     assert again.result.answer == "Hello again."
 
 
+async def test_the_next_turn_is_not_told_that_a_call_was_not_made_if_nobody_knows_that(servers: Servers) -> None:
+    note = Note()
+    turn_id = await start_and_die(servers, note, calls=2)
+    other = servers.server("Hello again.", tools=[note])
+    await other.round()
+    await end_of(other, turn_id)
+    await other.run(TurnStart(session_id="s1", message="Hello?"))
+
+    texts = [message.content for message in other.model.requests[-1].messages if message.role == "tool"]
+    assert ["not known whether" in text for text in texts] == [True, False]
+
+
+async def test_the_next_turn_knows_that_a_client_may_have_made_a_call_that_it_did_not_settle(servers: Servers) -> None:
+    server = servers.server(ask_tools(("open_file", {"path": "a"})), "Hello again.")
+    view = await server.run(TurnStart(session_id="s1", message="Go", client_tools=[client_tool()]))
+    await server.service.cancel(CALLER, view.turn.turn_id)
+    await server.run(TurnStart(session_id="s1", message="Hello?"))
+
+    texts = [message.content for message in server.model.requests[-1].messages if message.role == "tool"]
+    assert ["not known whether" in text for text in texts] == [True]
+
+
 async def test_the_client_is_asked_what_came_of_a_call_where_the_operator_wants_that(servers: Servers) -> None:
     note = Note()
     policy = TurnPolicy(on_unknown_outcome=OnUnknownOutcome.ASK)
