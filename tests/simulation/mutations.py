@@ -101,7 +101,7 @@ MUTATIONS: Final = (
     Mutation(
         name="blocks-cleared-at-emission",
         path="turns/turn_work.py",
-        old="        work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))",
+        old="        work.most_usage = _read_reservation(recovery, len(work.progress.replies))",
         new='        work.providers._states["turn_blocks"] = {}',
     ),
     Mutation(
@@ -119,14 +119,14 @@ MUTATIONS: Final = (
     Mutation(
         name="lost-call-not-charged",
         path="turns/turn_work.py",
-        old="before = self.progress.usage + lost if self.reserved_tokens else self.progress.usage",
-        new="before = self.progress.usage",
+        old="charge_again(before + lost if lost.model_calls or lost.total_tokens else before)",
+        new="charge_again(before)",
     ),
     Mutation(
         name="waiting-counts-as-work",
         path="runs/making.py",
-        old="return max(_sum_logged_sleep(recovery.events, now), _sum_recorded_sleep(recovery, now))",
-        new="return 0.0",
+        old="        if kind.is_pause(logged.event)",
+        new="        if False",
     ),
     Mutation(
         name="session-freed-by-one-who-lost-the-turn",

@@ -56,13 +56,9 @@ class ExecutionState(StrEnum):
 
 
 class Event:
-    """Base of the events of a log. Each service declares its own kinds in `kinds.EVENTS`.
-
-    An event that `suspends` is the last one before the execution waits, until the next event.
-    """
+    """Base of the events of a log. Each service declares its own kinds in `kinds.EVENTS`."""
 
     __slots__ = ()
-    suspends = False
 
 
 class LastEvent(Event):

@@ -240,7 +240,6 @@ class ModeChange(Event):
 class HandedOff(Event):
     """The turn waits for its client until `expire_time`; a re-entry names `etag`."""
 
-    suspends = True
     etag: Word
     expire_time: datetime
     calls: Sequence[PendingCall]
