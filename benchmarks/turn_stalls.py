@@ -3,7 +3,8 @@
 Prints a table and writes results/turn_stalls.json beside this file. Over SQLite, in one process without a listener: a
 tool of the server returns 2 MB; a client sends 2 MB with its re-entry; the results are read by JSON pointer, by a
 text that they contain, and whole. Beside it a task sleeps for a millisecond, again and again: the longest time by which
-it woke too late is the stall. The same is measured with nothing to do, because others use the machine too.
+it woke too late is the stall. Others use the machine too, so the processor time that the process itself took during the
+stall, in all its threads, is told beside it: the server blocks the loop for no longer than that.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from reasond_server.core import Core
+    from reasond_server.types.turns import ResultExcerpt
 
 RESULTS = Path(__file__).resolve().parent / "results" / "turn_stalls.json"
 PACKAGES = ("reasond-server", "sqlalchemy")
@@ -63,17 +69,27 @@ class Rows(ModelledTool[ToolArguments]):
         return self._rows
 
 
-async def measure_stall(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-    """Return the longest stall of the event loop in milliseconds while `work` runs, and what it returns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """The longest time that the event loop stood still, and the longest with the process's own work in it."""
+
+    wall_ms: float
+    cpu_ms: float
+
+
+async def measure_stall(work: Callable[[], Awaitable[Any]]) -> tuple[Stall, Any]:
+    """Return the longest stalls of the event loop while `work` runs, and what it returns."""
     loop = asyncio.get_running_loop()
-    longest_s = 0.0
+    longest_s = busiest_s = 0.0
 
     async def tick() -> None:
-        nonlocal longest_s
+        nonlocal longest_s, busiest_s
         while True:
-            before_s = loop.time()
+            before_s, began_s = loop.time(), time.process_time()
             await asyncio.sleep(TICK_S)
-            longest_s = max(longest_s, loop.time() - before_s - TICK_S)
+            late_s = loop.time() - before_s - TICK_S
+            longest_s = max(longest_s, late_s)
+            busiest_s = max(busiest_s, min(late_s, time.process_time() - began_s))
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
@@ -82,15 +98,15 @@ async def measure_stall(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]
         await asyncio.sleep(2 * TICK_S)
     finally:
         ticking.cancel()
-    return 1000 * longest_s, result
+    return Stall(wall_ms=1000 * longest_s, cpu_ms=1000 * busiest_s), result
 
 
-async def measure_once(core: Core, text: str, stalls: dict[str, list[float]]) -> None:
+async def measure_once(core: Core, text: str, stalls: dict[str, list[Stall]]) -> None:
     """Measure every step of one turn with 2 MB from the server and 2 MB from the client."""
 
     async def step(what: str, work: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `work` returns
-        stall_ms, result = await measure_stall(work)
-        stalls.setdefault(what, []).append(stall_ms)
+        stall, result = await measure_stall(work)
+        stalls.setdefault(what, []).append(stall)
         return result
 
     turns = core.turns
@@ -101,28 +117,24 @@ async def measure_once(core: Core, text: str, stalls: dict[str, list[float]]) ->
     turn_id, handoff = view.turn.turn_id, view.turn.handoff
     reentry = TurnReentry(turn_id=turn_id, etag=handoff.etag, results=(ToolResult(call_id="c2", result_json=text),))
     await step("a re-entry with 2 MB, to the end", lambda: turns.run(CALLER, reentry))
-    for what, call_id, part in (
-        ("read by JSON pointer", "c1", ResultPart(json_pointer="/97/status")),
-        ("read what contains a text", "c1", ResultPart(contains="failed")),
-    ):
-        read = await step(
-            what, lambda call_id=call_id, part=part: turns.read_tool_result(CALLER, turn_id, call_id, part)
-        )
-        if "failed" not in read.text + "".join(hit.text for hit in read.hits):
-            raise SystemExit(f"{what}: {read}")
-    for call_id in ("c1", "c2"):
-        whole = await step(
-            "read whole", lambda call_id=call_id: turns.read_tool_result(CALLER, turn_id, call_id, ResultPart())
-        )
-        if call_id == "c2" and whole.text != text:
-            raise SystemExit("the result is not kept byte for byte")
+
+    async def read(what: str, call_id: str, part: ResultPart) -> ResultExcerpt:
+        excerpt: ResultExcerpt = await step(what, partial(turns.read_tool_result, CALLER, turn_id, call_id, part))
+        return excerpt
+
+    pointed = await read("read by JSON pointer", "c1", ResultPart(json_pointer="/97/status"))
+    found = await read("read what contains a text", "c1", ResultPart(contains="failed"))
+    if "failed" not in pointed.text or not found.hits:
+        raise SystemExit(f"a part of the result is not what it was: {pointed}, {found}")
+    if (await read("read whole", "c2", ResultPart())).text != text:
+        raise SystemExit("the result is not kept byte for byte")
 
 
 async def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
     """Return the longest stall of each step; a first round is a warm-up."""
     rows = make_rows()
     text = json.dumps(rows)
-    stalls: dict[str, list[float]] = {}
+    stalls: dict[str, list[Stall]] = {}
     async with (
         open_store("", folder, 100) as store,
         open_turns(store, [("rows", "{}"), ("fetch", "{}")], tools=[Rows(rows)]) as core,
@@ -132,7 +144,11 @@ async def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
                 stalls.clear()
             await measure_once(core, text, stalls)
     return [
-        {"step": what, "least_ms": round(min(found), 1), "most_ms": round(max(found), 1)}
+        {
+            "step": what,
+            "wall_ms": round(statistics.median(one.wall_ms for one in found), 1),
+            "cpu_ms": round(statistics.median(one.cpu_ms for one in found), 1),
+        }
         for what, found in stalls.items()
     ]
 
@@ -154,12 +170,11 @@ def main() -> int:
         "most_stall_ms": MOST_STALL_MS,
     }
     for row in rows:
-        print(f"{row['step']:<45} stalls of {row['least_ms']:.1f} to {row['most_ms']:.1f} ms at most in a round")
+        print(f"{row['step']:<45} {row['wall_ms']:6.1f} ms, with own work {row['cpu_ms']:6.1f} ms")
     print(f"load of the machine: {report['load_before']} before, {report['load_after']} after")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-    # The least of the rounds: what the machine does to others adds to the rest.
-    return 0 if all(row["least_ms"] < MOST_STALL_MS for row in rows) else 1
+    return 0 if all(row["cpu_ms"] <= MOST_STALL_MS for row in rows) else 1
 
 
 if __name__ == "__main__":
