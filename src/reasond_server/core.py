@@ -138,7 +138,7 @@ def assemble(
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools)
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, observer=observer)
     runner = Runner(
         store=store,
         model=model,
@@ -168,17 +168,29 @@ def assemble(
         ),
         limits=limits,
     )
-    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
+    turns = _assemble_turns(
+        settings,
+        turn_kind,
+        store=store,
+        runner=runner,
+        clock=clock,
+        tools=tools,
+        limits=limits,
+        observer=observer,
+    )
     return Core(reasoning=reasoning, turns=turns, directory=directory, runner=runner, registry=registry, tools=tools)
 
 
-def _turn_kind(settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools) -> TurnKind:
+def _turn_kind(
+    settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools, observer: Observer
+) -> TurnKind:
     return TurnKind(
         clock=clock,
         store=store,
         tools=tools,
         policy=policy_of(settings.turns),
         context=context_of(settings.turns.context),
+        observer=observer,
     )
 
 
@@ -191,6 +203,7 @@ def _assemble_turns(
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
+    observer: Observer,
 ) -> TurnService:
     follower = Follower(
         store=store,
@@ -208,6 +221,7 @@ def _assemble_turns(
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
+        observer=observer,
     )
 
 

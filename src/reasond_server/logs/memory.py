@@ -15,6 +15,7 @@ from reasond_server.logs.contract import (
 from reasond_server.logs.memory_table import LogTable
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Change, Checkpoint, Claim, Creation, Renewal
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,6 +152,11 @@ class MemoryExecutionStore:
             and (before is None or _place(log.execution) < before)
         ]
         return sorted(found, key=_place, reverse=True)[:size]
+
+    async def count_suspended(self, kind: str) -> int:
+        """See ExecutionStore."""
+        found = (log.execution for log in self._logs.values())
+        return sum(one.state is ExecutionState.SUSPENDED and one.kind == kind for one in found)
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""

@@ -310,6 +310,10 @@ class ExecutionStore(Protocol):
         """Return up to `size` executions, newest first, that follow `before` (create time in seconds, id)."""
         ...
 
+    async def count_suspended(self, kind: str) -> int:
+        """Return how many executions of this kind of work are suspended now, of all tenants."""
+        ...
+
     async def delete(self, tenant: str, execution_id: str) -> None:
         """Delete the execution, its content and its request id. Raises as `find`."""
         ...

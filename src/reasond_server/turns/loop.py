@@ -16,7 +16,9 @@ from reasond_server.logs.store import Record
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.work import RunEnding
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.results import to_error_text
+from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
     from reasond_server.llm.model import TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
+    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.next_step import NextStep
@@ -77,7 +80,9 @@ class TurnLoop:
         history: Sequence[EndedTurn],
         nonce: str,
         clock: Clock,
+        observer: TurnObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._run = run
         self._progress = progress
         self._tools = tools
@@ -128,6 +133,7 @@ class TurnLoop:
             ToolNotRegisteredError: the model called a tool that it was not offered.
         """
         run, index = self._run, len(self._progress.replies)
+        run.trace.end_step()
         mode = self._find_mode()
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
         offered = self._tools.offered_in(mode)
@@ -166,6 +172,9 @@ class TurnLoop:
                 blocks=tuple(one.name for one in blocks if one.scope is ContextScope.TURN),
             )
         )
+        run.trace.note_step({"reasond.step.index": index})
+        results = self._progress.ledger.keys() - {call.call_id for call in calls}
+        report_context(self._observer, context.report.items, goal=step.goal, results=results)
         if foreign := [call for call in calls if call.name not in names]:
             raise _refuse_foreign(foreign[0], sorted(names))
 
@@ -272,7 +281,9 @@ class TurnLoop:
     def _close_call(self, one: LedgerCall, state: LedgerState, kind: str, message: str) -> None:
         """Log the outcome of a call that is not made, or that nobody knows."""
         result = None
-        if state is not LedgerState.UNKNOWN:
+        if state is LedgerState.UNKNOWN:
+            self._observer.outcome_unknown()
+        else:
             result = ToolResult(call_id=one.call.call_id, result_json=to_error_text(kind, message), is_error=True)
         self._append(self._tell(one, state, result=result))
 
@@ -288,6 +299,8 @@ class TurnLoop:
         )
         if run.suspend(event, now=now, wake_time=expire_time):
             self._progress.apply(event)
+            facts = {"reasond.handoff.calls": len(event.calls), "reasond.turn.mode": self._progress.mode}
+            run.trace.note({"reasond.turn.exit": "client_tools", **facts})
 
     def _expire(self) -> None:
         """End a turn whose client did not come back; the calls get errors, so that the session stays usable."""

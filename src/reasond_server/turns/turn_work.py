@@ -13,7 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.logs.store import SessionEnd
+from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.turns.exits import exit_of, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest
+    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import Event, ExecutionFailure, Json
@@ -51,8 +55,16 @@ class TurnKind:
     kind: str = TURN
 
     def __init__(
-        self, *, clock: Clock, store: ExecutionStore, tools: ToolSource, policy: TurnPolicy, context: ContextSettings
+        self,
+        *,
+        clock: Clock,
+        store: ExecutionStore,
+        tools: ToolSource,
+        policy: TurnPolicy,
+        context: ContextSettings,
+        observer: TurnObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._clock = clock
         self._store = store
         self._tools = tools
@@ -76,10 +88,13 @@ class TurnKind:
             fold(logged.event for logged in recovery.events),
         )
         work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
+        if recovery.was_suspended:
+            report_wait(self._observer, recovery, now=self._clock.now())
         return work
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the end of a turn that cannot be resumed, after its first event if that is missing."""
+        self._observer.turn_exited("failed")
         execution = recovery.execution
         progress = fold(logged.event for logged in recovery.events)
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
@@ -116,6 +131,7 @@ class TurnKind:
             tools=self._tools,
             policy=bounded,
             context=self._context,
+            observer=self._observer,
         )
 
 
@@ -132,6 +148,7 @@ class TurnWork:
         "_clock",
         "_context",
         "_loop",
+        "_observer",
         "_policy",
         "_store",
         "_tools",
@@ -159,10 +176,12 @@ class TurnWork:
         tools: ToolSource,
         policy: TurnPolicy,
         context: ContextSettings,
+        observer: TurnObserver,
     ) -> None:
+        self._observer = observer
         self.kind = self.name = TURN
         self.source = StrategySource.REQUEST
-        self.agent = ""
+        self.agent = TURN
         self.request = request
         self.may_suspend = True
         self.step_count = len(progress.replies)
@@ -213,6 +232,7 @@ class TurnWork:
             client_tools=start.client_tools,
             execution_id=run.identity.execution_id,
             may_use_server_tools=self._assignment.may_use_server_tools,
+            trace=run.trace,
         )
         for one in self.progress.ledger.values():
             if one.result is not None:
@@ -227,6 +247,7 @@ class TurnWork:
             history=await read_history(self._store, run.identity),
             nonce=nonces(run.nonce)(),
             clock=self._clock,
+            observer=self._observer,
         )
         await self._loop.run_to_exit()
 
@@ -246,8 +267,18 @@ class TurnWork:
             error=ending.to_failure(),
         )
         self.progress.apply(result)
+        run.trace.note({"reasond.turn.exit": exit_of(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
         run.log.session_end = self._describe_session()
         return result
+
+    def report_exit(self, run: Run) -> None:
+        """Report how the turn left: by its end, or by a hand-off that is committed."""
+        progress, observer = self.progress, self._observer
+        if run.phase is Phase.SUSPENDED and progress.handoff is not None:
+            observer.handed_off(len(progress.handoff.calls))
+            observer.turn_exited("client_tools")
+        elif run.phase is Phase.ENDED and progress.result is not None:
+            observer.turn_exited(exit_of(progress.result.finish_reason))
 
     def _charge_earlier_lives(self, run: Run) -> None:
         """Let the budget count what the log has, and the whole reservation of a call whose reply was lost."""
