@@ -41,6 +41,8 @@ STOP_LIMIT_S = 180.0
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 settings.register_profile("reasond", deadline=None, derandomize=IN_CI, print_blob=True)
+# By hand: pytest --hypothesis-profile many --timeout 0 tests/property/FILE
+settings.register_profile("many", deadline=None, max_examples=10_000, print_blob=True)
 settings.load_profile("reasond")
 
 

@@ -20,6 +20,8 @@ from reasond.v1 import (
     agent_service_pb2_grpc,
     reasoning_service_pb2,
     reasoning_service_pb2_grpc,
+    turn_service_pb2,
+    turn_service_pb2_grpc,
 )
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
@@ -34,13 +36,20 @@ if TYPE_CHECKING:
 SECRET = "a key of the test that nobody guesses 8f1c"
 ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]'}
 CARD = json.dumps({"capabilities": ["reasoning.strategy.chain_of_thought"]})
-NOWHERE = {"execution_id": "00000000-0000-4000-8000-000000000000", "agent_id": "agent-of-nobody", "page_token": ""}
+NOWHERE = {
+    "execution_id": "00000000-0000-4000-8000-000000000000",
+    "turn_id": "00000000-0000-4000-8000-000000000001",
+    "session_id": "session-of-nobody",
+    "agent_id": "agent-of-nobody",
+    "page_token": "",
+}
 SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
+    turn_service_pb2.DESCRIPTOR.services_by_name["TurnService"],
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 )
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
-NAMING = re.compile(r"execution_id|agent_id|agent|resume|page_token|last_event_id")
+NAMING = re.compile(r"execution_id|turn_id|session_id|agent_id|agent|resume|page_token|last_event_id")
 
 # A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
 # stored objects.
@@ -50,11 +59,21 @@ CALLS: Mapping[str, Any] = {
     "GetExecution": {"execution_id": "{execution_id}"},
     "CancelExecution": {"execution_id": "{execution_id}"},
     "DeleteExecution": {"execution_id": "{execution_id}"},
+    "ExecuteTurn": {"attach": {"execution_id": "{turn_id}"}},
+    "RunTurn": {"reentry": {"turn_id": "{turn_id}", "etag": "e"}},
+    "GetTurn": {"turn_id": "{turn_id}"},
+    "CancelTurn": {"turn_id": "{turn_id}"},
+    "DeleteTurn": {"turn_id": "{turn_id}"},
+    "ReadToolResult": {"turn_id": "{turn_id}", "call_id": "c1"},
+    "GetSession": {"session_id": "{session_id}"},
+    "DeleteSession": {"session_id": "{session_id}"},
     "GetAgentCard": {"agent_id": "{agent_id}"},
     "DeleteAgent": {"agent_id": "{agent_id}"},
     "RegisterAgent": {"agent_id": "{agent_id}", "card_json": CARD, "etag": "0"},
 }
-LISTS = {"ListExecutions": "executions", "ListAgents": "agents"}
+ALLOWED = {"RunTurn": {"FAILED_PRECONDITION"}}
+"""What the owner gets in place of OK: the turn has ended."""
+LISTS = {"ListExecutions": "executions", "ListTurns": "turns", "ListSessions": "sessions", "ListAgents": "agents"}
 """RPCs that list the caller's own objects; a page token contains a position, not an owner."""
 TENANTLESS = {"ListStrategies"}
 """RPCs without tenant-owned objects."""
@@ -65,10 +84,23 @@ METHOD_CALLS: Mapping[str, Any] = {
     "executions.get": {"execution_id": "{execution_id}"},
     "executions.cancel": {"execution_id": "{execution_id}"},
     "executions.delete": {"execution_id": "{execution_id}"},
+    "turns.attach": {"turn_id": "{turn_id}"},
+    "turns.reenter": {"turn_id": "{turn_id}", "etag": "e"},
+    "turns.get": {"turn_id": "{turn_id}"},
+    "turns.cancel": {"turn_id": "{turn_id}"},
+    "turns.delete": {"turn_id": "{turn_id}"},
+    "turns.read_tool_result": {"turn_id": "{turn_id}", "call_id": "c1"},
+    "sessions.get": {"session_id": "{session_id}"},
+    "sessions.delete": {"session_id": "{session_id}"},
     "agent.get_card": {"agent_id": "{agent_id}"},
     **{name: EXECUTING for name, operation in METHODS.items() if operation == "Reason"},
 }
-METHOD_LISTS = {"executions.list": "executions", "agent.list": "agents"}
+METHOD_LISTS = {
+    "executions.list": "executions",
+    "turns.list": "turns",
+    "sessions.list": "sessions",
+    "agent.list": "agents",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +122,12 @@ async def owned() -> AsyncGenerator[Owned, None]:
         done = await rpc(listening, owner, "Reason", {"task": {"query": "What is 6 times 7?"}})
         await rpc(listening, owner, "Reason", {"task": {"query": "What is 6 times 7?"}})
         page = await rpc(listening, owner, "ListExecutions", {"page_size": 1})
+        start = {"message": "What is 6 times 7?", "session_id": "session-of-acme"}
+        turn = await rpc(listening, owner, "RunTurn", {"start": start})
         names = {
             "execution_id": done.body["reasoning"]["execution_id"],
+            "turn_id": turn.body["turn"]["turn_id"],
+            "session_id": "session-of-acme",
             "agent_id": "agent-of-acme",
             "page_token": page.body["next_page_token"],
         }
@@ -128,11 +164,13 @@ async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stubs: Sequence[Any] = (
             reasoning_service_pb2_grpc.ReasoningServiceStub(channel),
+            turn_service_pb2_grpc.TurnServiceStub(channel),
             agent_service_pb2_grpc.AgentServiceStub(channel),
         )
         call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
-        module = reasoning_service_pb2 if hasattr(reasoning_service_pb2, f"{name}Request") else agent_service_pb2
-        request = json_format.ParseDict(values, getattr(module, f"{name}Request")())
+        modules = (reasoning_service_pb2, turn_service_pb2, agent_service_pb2)
+        kind = next(found for module in modules if (found := getattr(module, f"{name}Request", None)))
+        request = json_format.ParseDict(values, kind())
         try:
             answering = call(request, metadata=[("authorization", f"Bearer {bearer}")])
             answers = [each async for each in answering] if RPCS[name].server_streaming else [await answering]
@@ -191,7 +229,7 @@ def named_fields(message: Any, prefix: str = "", depth: int = 3) -> set[str]:
 
 def test_every_rpc_and_method_is_in_one_of_the_tables() -> None:
     assert set(RPCS) == {*CALLS, *LISTS, *TENANTLESS}
-    assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies"}
+    assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies", "turns.start"}
 
 
 def test_every_field_that_names_a_stored_object_is_tested() -> None:
@@ -205,6 +243,16 @@ def test_every_field_that_names_a_stored_object_is_tested() -> None:
         "CancelExecution": {"execution_id"},
         "ListExecutions": {"page_token"},
         "DeleteExecution": {"execution_id"},
+        "ExecuteTurn": {"start.session_id", "reentry.turn_id", "attach.execution_id"},
+        "RunTurn": {"start.session_id", "reentry.turn_id"},
+        "GetTurn": {"turn_id"},
+        "ListTurns": {"page_token", "session_id"},
+        "CancelTurn": {"turn_id"},
+        "DeleteTurn": {"turn_id"},
+        "ReadToolResult": {"turn_id"},
+        "GetSession": {"session_id"},
+        "ListSessions": {"page_token"},
+        "DeleteSession": {"session_id"},
         "GetAgentCard": {"agent_id"},
         "ListAgents": {"page_token"},
         "RegisterAgent": {"agent_id"},
@@ -219,7 +267,8 @@ async def test_another_tenants_is_not_there_over_grpc(name: str, owned: Owned) -
 
     assert foreign.code == "NOT_FOUND"
     same_but_for_names(foreign, unknown, owned.names)
-    assert (await rpc(owned.listening, owned.owner, name, fill(CALLS[name], owned.names))).code in {"OK", "ABORTED"}
+    own = await rpc(owned.listening, owned.owner, name, fill(CALLS[name], owned.names))
+    assert own.code in ALLOWED.get(name, {"OK", "ABORTED"})
 
 
 async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) -> None:
@@ -236,7 +285,7 @@ async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned
     foreign = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], owned.names))
     unknown = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], NOWHERE))
 
-    assert foreign.reason in {"EXECUTION_NOT_FOUND", "AGENT_NOT_FOUND"}
+    assert foreign.reason in {"EXECUTION_NOT_FOUND", "TURN_NOT_FOUND", "SESSION_NOT_FOUND", "AGENT_NOT_FOUND"}
     same_but_for_names(foreign, unknown, owned.names)
 
 
@@ -267,6 +316,15 @@ async def test_lists_over_jsonrpc_contain_only_the_callers_own_objects(name: str
     for page in pages:
         assert (await post(owned.listening, owned.stranger, name, page)).body[METHOD_LISTS[name]] == []
     assert (await post(owned.listening, owned.owner, name, {})).body[METHOD_LISTS[name]]
+
+
+async def test_a_session_of_another_tenant_is_another_session_and_its_turns_are_not_listed(owned: Owned) -> None:
+    values = {"start": {"message": "What is 1 plus 1?", "session_id": "session-of-acme", "if_revision": 0}}
+    mine = await rpc(owned.listening, owned.stranger, "RunTurn", values)
+    listed = await rpc(owned.listening, owned.stranger, "ListTurns", {"session_id": "session-of-acme"})
+
+    assert mine.code == "OK"
+    assert [turn["turn_id"] for turn in listed.body["turns"]] == [mine.body["turn"]["turn_id"]]
 
 
 async def test_a_request_id_is_scoped_to_its_tenant(owned: Owned) -> None:

@@ -48,13 +48,15 @@ def build_reasoning_context(inputs: ContextInputs) -> ReasoningContext:
     Raises:
         ContextExhaustedError: the prompt does not fit even if everything is left out that may be.
     """
-    draft = _Draft(inputs)
-    for _ in draft.shorten():
-        if draft.count_surplus() <= 0:
-            break
-    else:
+    is_planning = inputs.goal is ContextGoal.PLANNING
+    draft = _Draft(inputs, is_as_before=is_planning)
+    if not draft.fit() and not is_planning:
+        # What planning has made fit is a beginning that fits.
+        draft = _Draft(inputs, is_as_before=True)
+        draft.fit()
+    if draft.surplus > 0:
         raise _refuse(draft.prompt_tokens, inputs.budget_tokens or 0)
-    if inputs.goal is ContextGoal.SYNTHESIS:
+    if not is_planning:
         draft.show_whole()
     return draft.build()
 
@@ -87,30 +89,40 @@ def name_step(record: ReasoningStepRecord) -> str:
 class _Draft:
     """A prompt that is being made. What changes is `steps`, and `left_out`, the sources of the history left out."""
 
-    def __init__(self, inputs: ContextInputs) -> None:
+    def __init__(self, inputs: ContextInputs, *, is_as_before: bool) -> None:
         self._inputs = inputs
         self._counter = inputs.counter
         self._is_planning = inputs.goal is ContextGoal.PLANNING
+        self._is_as_before = is_as_before
         self._history = {part.source: self._find_part(part) for part in inputs.history}
         self._left_out = self._cut_history()
-        self._steps = ShownSteps(nonce=inputs.nonce, is_native=inputs.is_native)
+        self._steps = ShownSteps(nonce=inputs.nonce, is_native=inputs.is_native, count=inputs.counter.count_text)
         self.prompt_tokens = 0
         used = [call.call_id for part in inputs.history for one in part.messages for call in one.tool_calls]
         wire_ids = WireIds(used=used)
         for record in inputs.records:
-            is_left_out = self._is_planning and _is_left_out(inputs.renderings, name_step(record))
+            is_left_out = is_as_before and _is_left_out(inputs.renderings, name_step(record))
             _add_step(self._steps, record, wire_ids, is_left_out=is_left_out)
             for call in record.calls:
                 self._steps.observe(self._show_result(call))
+
+    @property
+    def surplus(self) -> int:
+        """The tokens that were too many at the last count."""
+        budget = self._inputs.budget_tokens
+        return 0 if budget is None else self.prompt_tokens - budget
+
+    def fit(self) -> bool:
+        """Leave out until the prompt fits; return whether it does."""
+        return any(self.count_surplus() <= 0 for _ in self._shorten())
 
     def count_surplus(self) -> int:
         """Count the prompt; return the tokens that are too many, 0 or less if it fits."""
         messages = self._list_messages()
         self.prompt_tokens = self._counter.count_prompt(messages) + count_calls(messages, self._counter)
-        budget = self._inputs.budget_tokens
-        return 0 if budget is None else self.prompt_tokens - budget
+        return self.surplus
 
-    def shorten(self) -> Iterator[None]:
+    def _shorten(self) -> Iterator[None]:
         """Leave out more and more, and yield before each time and after the last."""
         settings, steps = self._inputs.settings, self._steps
         yield
@@ -168,7 +180,7 @@ class _Draft:
     def _show_result(self, call: CallRecord) -> ShownResult:
         """Return the result as it was shown before; in a synthesis, what was left out is shown as a preview again."""
         stored = self._inputs.renderings.get(call.call.call_id)
-        if stored is not None and (self._is_planning or stored.rendering is not Rendering.HANDLE):
+        if stored is not None and (self._is_as_before or stored.rendering is not Rendering.HANDLE):
             return _restore_result(call, stored)
         shown = _restore_result(call, None)
         _set(shown, self._render(call, shown.result))
@@ -195,9 +207,7 @@ class _Draft:
 
     def _measure_batch(self) -> int:
         """Return how many tokens of results to leave out at once."""
-        budget = self._inputs.budget_tokens
-        over = 0 if budget is None else self.prompt_tokens - budget
-        return max(over, self._inputs.settings.clear_at_least_tokens, 1)
+        return max(self.surplus, self._inputs.settings.clear_at_least_tokens, 1)
 
     def _find_part(self, part: PromptPart) -> StoredRendering:
         """Return how a turn of the history was shown before, else whole."""

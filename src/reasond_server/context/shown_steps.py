@@ -20,7 +20,7 @@ from reasond_server.context.tags import neutralize
 from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import ToolCall, ToolResult
@@ -79,10 +79,15 @@ class ShownStep:
 
 @dataclass(slots=True, kw_only=True)
 class ShownSteps:
-    """The steps of one run; `cleared` counts the results that were replaced by a line."""
+    """The steps of one run; `cleared` counts the results that were replaced by a line.
+
+    With `count`, nothing is left out whose replacement has as many tokens. Without it, results are compared with their
+    lines by characters, and thoughts are left out whatever their length.
+    """
 
     nonce: str
     is_native: bool
+    count: Callable[[str], int] | None = None
     steps: list[ShownStep] = field(default_factory=list)
     cleared: int = 0
 
@@ -135,7 +140,7 @@ class ShownSteps:
         for step, one in everything[: max(0, len(everything) - keep)]:
             if tokens is not None and gone >= tokens:
                 break
-            if one.rendering is not Rendering.HANDLE and len(one.line) < len(one.shown):
+            if one.rendering is not Rendering.HANDLE and self._is_shorter(one.line, one.shown):
                 gone += one.tokens
                 self.cleared += 1
                 one.text, one.rendering = one.line, Rendering.HANDLE
@@ -147,7 +152,11 @@ class ShownSteps:
 
         Hidden reasoning is left out with its thought.
         """
-        standing = [step for step in self.steps[:-1] if not step.is_left_out]
+        standing = [
+            step
+            for step in self.steps[:-1]
+            if not step.is_left_out and (self.count is None or self._is_shorter(LEFT_OUT_THOUGHT, step.text))
+        ]
         is_second = any(step.is_left_out for step in self.steps)
         chosen = standing if is_second else standing[: (len(standing) + 1) // 2]
         for step in chosen:
@@ -155,6 +164,10 @@ class ShownSteps:
             step.reasoning = ""
             step.made = None
         return len(chosen)
+
+    def _is_shorter(self, replacement: str, shown: str) -> bool:
+        measure = len if self.count is None else self.count
+        return measure(replacement) < measure(shown)
 
 
 def count_calls(messages: Sequence[Message], counter: TokenCounter) -> int:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from reasond_server.types.turns import ContextBlock, TurnStarted
 
 _INSTRUCTIONS: Final = (
-    "You work on the user's request, in turns with tools. Call tools where they help, several in one reply if they do "
-    "not depend on each other. When you know the answer, write it without calling a tool."
+    "You work on the user's request, in turns with tools. The last question is the request; the ones before it were "
+    "answered. Call tools where they help, several in one reply if they do not depend on each other. When you know the "
+    "answer, write it without calling a tool."
 )
 _SYNTHESIS: Final = (
     "Write the final answer to the user's request now, from the results above. They are shown more completely than "

@@ -175,3 +175,24 @@ def test_what_cannot_fit_is_refused_with_its_numbers() -> None:
         build_reasoning_context(inputs(record(1, LONG), record(2, LONG), budget=40))
     assert refusal.value.metadata["budget_tokens"] == "40"
     assert int(refusal.value.metadata["prompt_tokens"]) > 40
+
+
+def test_short_thoughts_are_kept_because_the_word_for_them_would_be_longer() -> None:
+    steps = [replace(record(number, "[]", text="0"), said="Go on.") for number in range(1, 6)]
+    whole = build_reasoning_context(inputs(*steps)).report.prompt_tokens
+    for goal in ContextGoal:
+        with pytest.raises(ContextExhaustedError) as refusal:
+            build_reasoning_context(replace(inputs(*steps, budget=whole - 1), goal=goal))
+        assert int(refusal.value.metadata["prompt_tokens"]) == whole
+
+
+def test_a_prompt_that_fits_for_planning_fits_for_the_answer() -> None:
+    steps = [record(number, LONG, text="word " * 30) for number in range(1, 5)]
+    for budget in range(300, 1_500, 25):
+        asked = inputs(*steps, budget=budget)
+        try:
+            planning = build_reasoning_context(asked)
+        except ContextExhaustedError:
+            continue
+        answer = replace(asked, goal=ContextGoal.SYNTHESIS, renderings=planning.renderings)
+        assert build_reasoning_context(answer).report.prompt_tokens <= budget
