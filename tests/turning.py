@@ -14,6 +14,7 @@ from reasond_server.clock import Clock
 from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.desk import ExecutionDesk
 from reasond_server.errors import StoreUnavailableError
+from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import Reply, ScriptedModel
@@ -188,3 +189,10 @@ def settle(
             Decision(call_id=one.call.call_id, is_approved=True) for one in handoff.calls if one.kind.name == "APPROVE"
         ),
     )
+
+
+def serve_in_memory(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
+    """Return a server on a store in memory."""
+    time = WallClock()
+    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    return TurnServer(store, replies, time=time, **options)

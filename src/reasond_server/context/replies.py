@@ -301,8 +301,6 @@ class TagParser:
     def _is_opened_again(self) -> bool:
         """Return whether there is no text between this opening tag and the previous one; then the tag is dropped."""
         self._has_content = self._has_content or any(part.strip() for part in self._content)
-        if not self._has_content:
-            self._content.clear()
         return not self._has_content
 
     def _handle_thinking_tag(self, name: str, *, is_closing: bool) -> bool:

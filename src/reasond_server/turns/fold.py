@@ -16,6 +16,7 @@ from reasond_server.types.turns import (
     ModeChange,
     ModelCallStep,
     Reentered,
+    Rendering,
     ToolStep,
     TurnResult,
     TurnStarted,
@@ -115,9 +116,10 @@ class TurnProgress:
 
     @property
     def was_reduced(self) -> bool:
-        """Whether the last planning prompt showed less of a result than there is."""
+        """Whether the last planning prompt showed less of a result of this turn than there is."""
         plans = [one.step for one in self.replies if one.step.goal is ContextGoal.PLANNING]
-        return bool(plans) and any(item.tokens < item.full_tokens for item in plans[-1].context)
+        shown = plans[-1].context if plans else ()
+        return any(item.source in self.ledger and item.rendering is not Rendering.FULL for item in shown)
 
     def apply(self, event: Event) -> None:
         """Take in the next event of the log."""

@@ -22,7 +22,7 @@ from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
-from reasond_server.turns.policy import Mode
+from reasond_server.turns.policy import Mode, Synthesis
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolCall, ToolResult
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from reasond_server.clock import Clock
     from reasond_server.context.calls import ModelReply
-    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
+    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
     from reasond_server.llm.model import TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import TurnObserver
@@ -148,7 +148,7 @@ class TurnLoop:
             tools=offered if self._is_native else (),
             tool_choice="none" if step.is_last else "auto",
         )
-        self.is_draft = context.report.is_reduced and not step.is_last
+        self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self._clock.monotonic(), run.accounts.model.usage
         reply = await self._listen(listener, index)
         calls = () if step.is_last else self._mint(reply.calls)
@@ -217,6 +217,12 @@ class TurnLoop:
             is_native=self._is_native,
         )
         return wanted, inputs
+
+    def _may_be_rewritten(self, context: ReasoningContext) -> bool:
+        """Return whether a synthesis follows if the model answers now."""
+        if self._policy.synthesis is Synthesis.WHEN_REDUCED:
+            return context.report.is_reduced
+        return self._policy.synthesis is Synthesis.ALWAYS
 
     def _find_mode(self) -> Mode:
         """Return the mode in force; one that the operator has removed counts as the default mode."""

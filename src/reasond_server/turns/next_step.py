@@ -109,14 +109,12 @@ def _settle(
     policy: TurnPolicy,
 ) -> NextStep | None:
     """Return what settles the next open call of the reply; None if all have an outcome."""
-    failure = _find_failure(calls, tools) if policy.on_tool_failure is OnToolFailure.STOP else None
+    culprit = _find_culprit(calls, tools, policy)
     for one in calls:
-        if one.result is None and (step := _close(one, failure, progress, tools, policy)) is not None:
+        if one.result is None and (step := _close(one, culprit, progress, tools, policy)) is not None:
             return step
-    if failure is not None:
-        return Finish(error=_stop_for(failure), reason=FinishReason.FAILED)
-    if (unknown := _find_unknown(calls)) is not None and policy.on_unknown_outcome is OnUnknownOutcome.FAIL:
-        return Finish(error=_stop_for_unknown(unknown), reason=FinishReason.FAILED)
+    if culprit is not None:
+        return Finish(error=_stop_for(culprit), reason=FinishReason.FAILED)
     if due := [one for one in calls if _is_for_server(one, tools)]:
         return RunTools(calls=_take_batch(due, tools, policy.tool_parallelism))
     pending = [(one, _kind_of(one, tools)) for one in calls if one.result is None]
@@ -125,7 +123,7 @@ def _settle(
 
 def _close(
     one: LedgerCall,
-    failure: LedgerCall | None,
+    culprit: LedgerCall | None,
     progress: TurnProgress,
     tools: TurnTools,
     policy: TurnPolicy,
@@ -136,8 +134,8 @@ def _close(
     if one.state is not LedgerState.EXPECTED:
         return None
     refused = ""
-    if failure is not None:
-        refused = f"the call {failure.call.call_id} failed before it"
+    if culprit is not None:
+        refused = f"the call {culprit.call.call_id} ended the turn"
     elif one.is_approved is False:
         refused = f"a person refused the call: {one.refusal or 'no reason was given'}"
     elif list(progress.replies[-1].calls).index(one) >= policy.max_calls_per_reply:
@@ -176,39 +174,38 @@ def _take_batch(due: Sequence[LedgerCall], tools: TurnTools, parallelism: int) -
     return batch
 
 
-def _find_failure(calls: Sequence[LedgerCall], tools: TurnTools) -> LedgerCall | None:
-    """Return the first call of a server tool that failed; a mistake of the model, a refusal by a person is none."""
-    return next(
-        (
-            one
-            for one in calls
-            if one.state is LedgerState.FAILED
-            and one.kind is not CallKind.EXECUTE
-            and not tools.is_clients(one.call.name)
-            and one.result is not None
-            and has_failed(one.result)
-        ),
-        None,
-    )
+def _find_culprit(calls: Sequence[LedgerCall], tools: TurnTools, policy: TurnPolicy) -> LedgerCall | None:
+    """Return the call that ends the turn, as the operator has decided: a failed one, or one of unknown outcome."""
+    is_strict = policy.on_tool_failure is OnToolFailure.STOP
+    may_ask = policy.on_unknown_outcome is OnUnknownOutcome.ASK
+    for one in calls:
+        if one.state is LedgerState.UNKNOWN and one.result is None and not may_ask:
+            return one
+        if is_strict and _has_failed(one, tools):
+            return one
+    return None
 
 
-def _find_unknown(calls: Sequence[LedgerCall]) -> LedgerCall | None:
-    return next((one for one in calls if one.state is LedgerState.UNKNOWN and one.result is None), None)
+def _has_failed(one: LedgerCall, tools: TurnTools) -> bool:
+    """Return whether a server tool failed; a mistake of the model or an error that the client reported is none."""
+    if one.result is None or one.state is not LedgerState.FAILED or tools.is_clients(one.call.name):
+        return False
+    return one.kind is not CallKind.RESOLVE and has_failed(one.result)
 
 
 def _stop_for(one: LedgerCall) -> ReasondError:
+    """Return the error with which the call ends the turn."""
+    facts = {"call_id": one.call.call_id, "tool": one.call.name}
+    if one.state is LedgerState.UNKNOWN:
+        return ToolOutcomeUnknownError(
+            f"The server went down while the tool {show(one.call.name)} was at work in the call {one.call.call_id}; "
+            "whether it did its part is not known",
+            remedy='See for yourself, then start another turn; the session is usable. With on_unknown_outcome = "ask" '
+            "the turn asks its client instead.",
+            metadata=facts,
+        )
     return ToolFailedInTurnError(
         f"The tool {show(one.call.name)} failed in the call {one.call.call_id}",
         remedy="Read its result with ReadToolResult, mend the cause and start another turn in the session.",
-        metadata={"call_id": one.call.call_id, "tool": one.call.name},
-    )
-
-
-def _stop_for_unknown(one: LedgerCall) -> ReasondError:
-    return ToolOutcomeUnknownError(
-        f"The server went down while the tool {show(one.call.name)} was at work in the call {one.call.call_id}; "
-        "whether it did its part is not known",
-        remedy='See for yourself, then start another turn; the session is usable. With on_unknown_outcome = "ask" '
-        "the turn asks its client instead.",
-        metadata={"call_id": one.call.call_id, "tool": one.call.name},
+        metadata=facts,
     )

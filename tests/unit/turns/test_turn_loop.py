@@ -14,7 +14,6 @@ from reasond_server.errors import (
     TurnLeasedError,
     TurnNotAwaitingError,
 )
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.turns.policy import Mode, OnToolFailure, TurnPolicy
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
@@ -34,20 +33,10 @@ from reasond_server.types.turns import (
     TurnStarted,
     TurnState,
 )
-from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
+from tests.turning import CALLER, Note, ask_tools, client_tool, serve_in_memory, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from reasond_server.testing import Reply
     from reasond_server.turns.turn_service import TurnView
-
-
-def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
-    time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
-    return TurnServer(store, replies, time=time, **options)
 
 
 def states_of(view: TurnView) -> dict[str, LedgerState]:
@@ -55,7 +44,7 @@ def states_of(view: TurnView) -> dict[str, LedgerState]:
 
 
 async def test_normal_turn_completion() -> None:
-    server = serve(["Forty-two."])
+    server = serve_in_memory(["Forty-two."])
 
     view = await server.run(TurnStart(message="What is six times seven?"))
 
@@ -67,7 +56,7 @@ async def test_normal_turn_completion() -> None:
 
 
 async def test_exit_mode_2_client_continuation() -> None:
-    server = serve([ask_tools(("open_file", {"path": "a.txt"})), "It says hello."])
+    server = serve_in_memory([ask_tools(("open_file", {"path": "a.txt"})), "It says hello."])
 
     view = await server.run(TurnStart(message="Read a.txt", client_tools=[client_tool()]))
 
@@ -98,7 +87,7 @@ async def test_exit_mode_2_client_continuation() -> None:
 
 async def test_server_tool_continuation() -> None:
     note = Note()
-    server = serve([ask_tools(("note", {"text": "one"}), ("note", {"text": "two"})), "Done."], tools=[note])
+    server = serve_in_memory([ask_tools(("note", {"text": "one"}), ("note", {"text": "two"})), "Done."], tools=[note])
 
     view = await server.run(TurnStart(message="Note one and two"))
 
@@ -118,7 +107,7 @@ async def test_server_tool_continuation() -> None:
 async def test_a_mixed_reply_runs_server_tools_first_and_shows_results_in_the_order_of_the_calls() -> None:
     note = Note()
     asked = ask_tools(("open_file", {"path": "a"}), ("note", {"text": "n"}))
-    server = serve([asked, "Both done."], tools=[note])
+    server = serve_in_memory([asked, "Both done."], tools=[note])
 
     view = await server.run(TurnStart(message="Do both", client_tools=[client_tool()]))
     assert len(note.calls) == 1
@@ -132,7 +121,7 @@ async def test_a_mixed_reply_runs_server_tools_first_and_shows_results_in_the_or
 
 
 async def test_registry_enforcement_a_tool_that_was_not_offered_is_a_hard_error_and_the_steps_stay() -> None:
-    server = serve([ask_tools(("format_disk", {}))])
+    server = serve_in_memory([ask_tools(("format_disk", {}))])
 
     with pytest.raises(ToolNotRegisteredError, match="format_disk") as caught:
         await server.run(TurnStart(message="Do it", client_tools=[client_tool()]))
@@ -145,7 +134,7 @@ async def test_registry_enforcement_a_tool_that_was_not_offered_is_a_hard_error_
 
 async def test_the_first_failure_of_a_tool_ends_the_turn_and_the_other_calls_do_not_run() -> None:
     note = Note()
-    server = serve(
+    server = serve_in_memory(
         [ask_tools(("note", {"text": "fail"}), ("note", {"text": "two"}), ("open_file", {"path": "x"}))], tools=[note]
     )
 
@@ -160,7 +149,7 @@ async def test_the_first_failure_of_a_tool_ends_the_turn_and_the_other_calls_do_
 async def test_the_model_is_told_of_a_failure_where_the_operator_wants_that() -> None:
     note = Note()
     policy = TurnPolicy(on_tool_failure=OnToolFailure.TELL)
-    server = serve(
+    server = serve_in_memory(
         [ask_tools(("note", {"text": "fail"}), ("note", {"text": "two"})), "One failed."], tools=[note], policy=policy
     )
 
@@ -173,7 +162,7 @@ async def test_the_model_is_told_of_a_failure_where_the_operator_wants_that() ->
 
 async def test_a_call_with_arguments_that_do_not_fit_is_not_handed_off_and_the_model_is_told() -> None:
     asked = [ask_tools(("open_file", {"file": "a"})), ask_tools(("open_file", {"path": "a"}))]
-    server = serve([*asked, "Read."])
+    server = serve_in_memory([*asked, "Read."])
 
     view = await server.run(TurnStart(message="Read", client_tools=[client_tool()]))
 
@@ -188,7 +177,7 @@ async def test_mid_turn_mode_change() -> None:
             "write": Mode(instructions="Write well.", tools=("pen",), welcome="You have a pen."),
         }
     )
-    server = serve(
+    server = serve_in_memory(
         [
             ask_tools(("mode_state_change", {"mode": "write"}), ("note", {"text": "n"})),
             ask_tools(("pen", {"text": "p"})),
@@ -214,7 +203,7 @@ async def test_mid_turn_mode_change() -> None:
 
 async def test_bootstrap_is_consumed_by_the_first_reply_and_not_repeated_in_the_next_turn() -> None:
     policy = TurnPolicy(modes={"default": Mode(welcome="Welcome aboard.")})
-    server = serve(["Hello.", "Again."], policy=policy)
+    server = serve_in_memory(["Hello.", "Again."], policy=policy)
 
     await server.run(TurnStart(session_id="s1", message="Hi"))
     await server.run(TurnStart(session_id="s1", message="Hi again"))
@@ -226,7 +215,7 @@ async def test_bootstrap_is_consumed_by_the_first_reply_and_not_repeated_in_the_
 
 async def test_turn_context_clearing() -> None:
     note = Note()
-    server = serve([ask_tools(("note", {"text": "n"})), "One.", "Two."], tools=[note])
+    server = serve_in_memory([ask_tools(("note", {"text": "n"})), "One.", "Two."], tools=[note])
     blocks = [
         ContextBlock(name="here", scope=ContextScope.TURN, text="The cursor is in line 7."),
         ContextBlock(name="house", scope=ContextScope.SESSION, text="Use tabs."),
@@ -241,7 +230,7 @@ async def test_turn_context_clearing() -> None:
 
 
 async def test_the_history_of_a_session_has_calls_and_results_in_pairs() -> None:
-    server = serve([ask_tools(("note", {"text": "first"})), "Noted.", "You noted first."], tools=[Note()])
+    server = serve_in_memory([ask_tools(("note", {"text": "first"})), "Noted.", "You noted first."], tools=[Note()])
 
     await server.run(TurnStart(session_id="s1", message="Note first"))
     view = await server.run(TurnStart(session_id="s1", message="What did I note?"))
@@ -254,7 +243,7 @@ async def test_the_history_of_a_session_has_calls_and_results_in_pairs() -> None
 
 
 async def test_a_session_has_one_open_turn_and_the_second_start_names_it() -> None:
-    server = serve([ask_tools(("open_file", {"path": "a"}))])
+    server = serve_in_memory([ask_tools(("open_file", {"path": "a"}))])
     view = await server.run(TurnStart(session_id="s1", message="Go", client_tools=[client_tool()]))
 
     with pytest.raises(TurnLeasedError, match=view.turn.turn_id) as caught:
@@ -266,7 +255,7 @@ async def test_a_session_has_one_open_turn_and_the_second_start_names_it() -> No
 
 
 async def test_re_entry_verification_failures() -> None:
-    server = serve([ask_tools(("open_file", {"path": "a"}), ("open_file", {"path": "b"})), "Read."])
+    server = serve_in_memory([ask_tools(("open_file", {"path": "a"}), ("open_file", {"path": "b"})), "Read."])
     view = await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
     handoff = view.turn.handoff
     assert handoff is not None
@@ -293,7 +282,7 @@ async def test_re_entry_verification_failures() -> None:
 
 
 async def test_the_same_re_entry_again_replays_the_events_that_followed_it() -> None:
-    server = serve([ask_tools(("open_file", {"path": "a"})), "Read."])
+    server = serve_in_memory([ask_tools(("open_file", {"path": "a"})), "Read."])
     view = await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
     assert view.turn.handoff is not None
     reentry = settle(view.turn.turn_id, view.turn.handoff)
@@ -311,7 +300,7 @@ async def test_a_server_tool_that_needs_approval_runs_only_once_it_is_approved()
     note = Note()
     policy = TurnPolicy(needs_approval=("note",))
     asked = ask_tools(("note", {"text": "yes"}), ("note", {"text": "no"}))
-    server = serve([asked, "Half done."], tools=[note], policy=policy)
+    server = serve_in_memory([asked, "Half done."], tools=[note], policy=policy)
     view = await server.run(TurnStart(message="Go"))
     handoff = view.turn.handoff
     assert handoff is not None
@@ -337,7 +326,7 @@ async def test_a_server_tool_that_needs_approval_runs_only_once_it_is_approved()
 
 async def test_the_last_call_that_is_allowed_must_answer() -> None:
     replies = [ask_tools(("note", {"text": str(number)})) for number in range(3)]
-    server = serve([*replies, "Enough."], tools=[Note()], policy=TurnPolicy(max_tool_calls=3))
+    server = serve_in_memory([*replies, "Enough."], tools=[Note()], policy=TurnPolicy(max_tool_calls=3))
 
     view = await server.run(TurnStart(message="Go"))
 
@@ -350,7 +339,7 @@ async def test_calls_beyond_the_limits_of_a_reply_and_of_the_turn_are_closed_wit
     note = Note()
     asked = ask_tools(*(("note", {"text": str(number)}) for number in range(5)))
     policy = TurnPolicy(max_calls_per_reply=3, max_tool_calls=2)
-    server = serve([asked, "Enough."], tools=[note], policy=policy)
+    server = serve_in_memory([asked, "Enough."], tools=[note], policy=policy)
 
     view = await server.run(TurnStart(message="Go"))
 

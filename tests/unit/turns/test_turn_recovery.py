@@ -128,7 +128,7 @@ async def test_an_idempotent_tool_runs_again_with_the_same_key_after_its_process
 
 async def test_another_tool_is_not_run_again_and_the_session_stays_usable(servers: Servers) -> None:
     note = Note()
-    turn_id = await start_and_die(servers, note)
+    turn_id = await start_and_die(servers, note, calls=2)
 
     other = servers.server("Hello again.", tools=[note])
     await other.round()
@@ -138,7 +138,7 @@ async def test_another_tool_is_not_run_again_and_the_session_stays_usable(server
     assert result.error.reason == ToolOutcomeUnknownError.reason
     assert len(note.calls) == 1
     view = await other.service.get(CALLER, turn_id)
-    assert [one.state for one in view.turn.ledger] == [LedgerState.UNKNOWN]
+    assert [one.state for one in view.turn.ledger] == [LedgerState.UNKNOWN, LedgerState.NOT_RUN]
     again = await other.run(TurnStart(session_id="s1", message="Hello?"))
     assert again.result is not None
     assert again.result.answer == "Hello again."
