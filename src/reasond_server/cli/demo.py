@@ -1,4 +1,4 @@
-"""`reasond demo`: a server with the embedded model, a long book, one question, and the steps to the answer."""
+"""`reasond demo`: a server with the embedded model, a long book and a turn with tools, and the steps to the answers."""
 
 # ruff: noqa: PLC0415 - the first line is printed before the server and the client are imported
 
@@ -9,6 +9,7 @@ import http.client
 import json
 import logging
 import os
+import shlex
 import sys
 import time
 from importlib import resources
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.cli.examples import Endpoints, calls, exports
+from reasond_server.cli.examples import Endpoints, calls, exports, program, turn_calls
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 QUESTION: Final = "What is the only remedy for the confusion caused by the tremors of the air?"
 SHORT_QUESTION: Final = "Calculate the compound interest on $10,000 at 5% for 3 years"
 
-_FILE = "data/opticks.txt"
 _TITLE = "Newton's Opticks (1730), Book One, Part I"
 _CONFIG: Final = MappingProxyType({"chunk_size": 2048, "carryover_size": 512})
 # The demo runs the same everywhere: no file and no variable of the user changes it, and it needs no key.
@@ -36,24 +36,25 @@ _ENVIRON: Final = MappingProxyType(
         "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
         "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
         "REASOND__LLM__PROVIDER": "demo",
+        "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]',
     }
 )
 _SERVED: Final = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
 _LIMIT_S = 60.0
 
 
-def run() -> ExitCode:
-    """Run the whole demo.
+def run(*, is_only_turn: bool = False) -> ExitCode:
+    """Run the whole demo, or only its turn.
 
     Raises:
         CommandError: the server gave no answer.
     """
     _say("reasond demo: starting a server with the embedded model; no key and no network is needed")
-    asyncio.run(_demonstrate(time.monotonic()))
+    asyncio.run(_demonstrate(time.monotonic(), is_only_turn=is_only_turn))
     return ExitCode.OK
 
 
-async def _demonstrate(begun: float) -> None:
+async def _demonstrate(begun: float, *, is_only_turn: bool) -> None:
     from reasond_server.app import Server
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure
@@ -63,19 +64,22 @@ async def _demonstrate(begun: float) -> None:
     listening = await server.start()
     try:
         _say(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
-        await _read_the_book(listening)
-        await _ask_over_http(listening)
+        if not is_only_turn:
+            await _read_the_book(listening)
+            await _ask_over_http(listening)
+        await _run_turn(listening, number=1 if is_only_turn else 3)
     finally:
         await server.stop()
-    _show_calls()
+    _show_calls(is_only_turn=is_only_turn)
 
 
 async def _read_the_book(listening: Listening) -> None:
     """Stream a bounded-context run over gRPC and show its steps, its answer and what it cost."""
     from reasond import AsyncClient, ReasondError
+    from reasond_server.cli.demo_turn import FILE
     from reasond_server.cli.display import RunDisplay
 
-    book = resources.files("reasond_server").joinpath(_FILE).read_text("utf-8")
+    book = resources.files("reasond_server").joinpath(FILE).read_text("utf-8")
     _say(f"\n1. {_TITLE}: {len(book):,} characters,")
     _say("   far more than one window holds. Read window by window, streamed over gRPC:")
     _say(f"   {QUESTION}\n")
@@ -131,13 +135,32 @@ def _post(listening: Listening) -> dict[str, Any]:
     return response
 
 
-def _show_calls() -> None:
-    """Print the same call for every client, to be used with a long-running server."""
-    _say("\n3. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
+async def _run_turn(listening: Listening, *, number: int) -> None:
+    """Run a turn with tools over gRPC."""
+    from reasond import AsyncClient
+    from reasond_server.cli.demo_turn import show_turn
+
+    _say(f"\n{number}. A turn of a conversation, in which the model calls tools:")
+    async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
+        await show_turn(client)
+
+
+def _show_calls(*, is_only_turn: bool) -> None:
+    """Print the same calls for every client, to be used with a long-running server."""
+    from reasond_server.cli.demo_turn import REQUEST, book_title
+
+    _say(f"\n{2 if is_only_turn else 4}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
     _say("   prints an export line with its token. Paste that into another terminal, then:\n")
     _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
-    for name, command in calls(SHORT_QUESTION, _SERVED):
-        _say(f"  # {name}\n  {command}")
+    if not is_only_turn:
+        for name, command in calls(SHORT_QUESTION, _SERVED):
+            _say(f"  # {name}\n  {command}")
+        _say("")
+    for name, command in turn_calls(REQUEST, book_title.name, book_title(), _SERVED):
+        _say(f"  # a turn: {name}\n  {command}")
+    result = shlex.quote(json.dumps(book_title()))
+    _say("  # grpcurl and curl stop at the hand-off; whoever knows the result of c2 goes on with it")
+    _say(f"  {program('reasond')} turns resolve TURN_ID --result c2={result}")
 
 
 def _say(text: str) -> None:

@@ -8,8 +8,13 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_SERVICE = "reasond.v1.ReasoningService/Reason"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REASON = "reasond.v1.ReasoningService/Reason"
+_RUN_TURN = "reasond.v1.TurnService/RunTurn"
 _REQUEST_ID = 1
 
 
@@ -30,12 +35,27 @@ def exports(place: Endpoints, token: str) -> str:
 
 def calls(query: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
     """Return (program, command) for each way to ask `query`; the token is read from REASOND_TOKEN."""
+    python = f"from reasond import Client; print(Client.from_env().reason({json.dumps(query)}).answer)"
     found = [
         ("reasond", f"{program('reasond')} ask {shlex.quote(query)}"),
-        ("grpcurl", _grpcurl(query, place)),
-        ("Python", _python(query)),
+        ("grpcurl", _grpcurl(_REASON, {"task": {"query": query}}, place)),
+        ("Python", _python(python)),
     ]
-    return (*found, ("curl", _curl(query, place))) if place.http else tuple(found)
+    return (*found, ("curl", _curl("reasoning.execute", {"query": query}, place))) if place.http else tuple(found)
+
+
+def turn_calls(request: str, tool: str, result: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
+    """Return (program, command) for each way to run a turn with a client's tool without arguments.
+
+    Python answers the hand-off with the text `result`; grpcurl and curl stop there.
+    """
+    start = {"message": request, "client_tools": [{"name": tool}]}
+    python = (
+        f"import reasond; tool = reasond.client_tool(name={json.dumps(tool)})(lambda: {json.dumps(result)}); "
+        f"print(reasond.Client.from_env().turn({json.dumps(request)}, tools=[tool]).answer)"
+    )
+    found = [("grpcurl", _grpcurl(_RUN_TURN, {"start": start}, place)), ("Python", _python(python))]
+    return (*found, ("curl", _curl("turns.start", start, place))) if place.http else tuple(found)
 
 
 def program(name: str) -> str:
@@ -50,20 +70,19 @@ def program(name: str) -> str:
     return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
-def _grpcurl(query: str, place: Endpoints) -> str:
+def _grpcurl(method: str, message: Mapping[str, Any], place: Endpoints) -> str:
     plain = "" if place.is_encrypted else "-plaintext "
-    data = shlex.quote(json.dumps({"task": {"query": query}}, ensure_ascii=False))
-    return f'grpcurl {plain}-H "authorization: Bearer $REASOND_TOKEN" -d {data} "$REASOND_TARGET" {_SERVICE}'
+    data = shlex.quote(json.dumps(message, ensure_ascii=False))
+    return f'grpcurl {plain}-H "authorization: Bearer $REASOND_TOKEN" -d {data} "$REASOND_TARGET" {method}'
 
 
-def _python(query: str) -> str:
+def _python(code: str) -> str:
     # A JSON string is also a Python string, and its double quotes need no escape within single quotes of the shell.
-    code = f"from reasond import Client; print(Client.from_env().reason({json.dumps(query)}).answer)"
     return f"{program('python')} -c {shlex.quote(code)}"
 
 
-def _curl(query: str, place: Endpoints) -> str:
-    body = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": "reasoning.execute", "params": {"query": query}}
+def _curl(method: str, params: Mapping[str, Any], place: Endpoints) -> str:
+    body = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     return (
         f'curl -s {place.http}/api/v1/jsonrpc -H "Authorization: Bearer $REASOND_TOKEN" '
         f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"

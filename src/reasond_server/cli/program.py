@@ -105,14 +105,17 @@ def serve(
     end(command)
 
 
-@app.command(short_help="Watch an answer being found in a long book.")
-def demo() -> None:
-    """Start a server with the embedded model and watch it find an answer in a long book."""
+@app.command(short_help="Watch an answer being found in a long book, and a turn with tools.")
+def demo(
+    *,
+    turn: Annotated[bool, typer.Option("--turn", help="Only the turn: tools, a hand-off and an approval.")] = False,
+) -> None:
+    """Start a server with the embedded model; watch it find an answer in a long book and work on a turn with tools."""
 
     def command() -> ExitCode:
         from reasond_server.cli import demo
 
-        return demo.run()
+        return demo.run(is_only_turn=turn)
 
     end(command)
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.examples import Endpoints, calls, exports, program
+from reasond_server.cli.examples import Endpoints, calls, exports, program, turn_calls
 
 if TYPE_CHECKING:
     import pytest
@@ -18,6 +18,17 @@ def test_a_query_reaches_every_program_as_it_is_whatever_it_holds() -> None:
     for name, command in calls(HOSTILE, PLACE):
         words = shlex.split(command)
         assert any(HOSTILE in word or HOSTILE in word.encode().decode("unicode_escape") for word in words), name
+
+
+def test_a_turn_and_its_tool_reach_every_program_as_they_are_whatever_they_hold() -> None:
+    found = turn_calls(HOSTILE, "title", HOSTILE, PLACE)
+    assert [name for name, _ in found] == ["grpcurl", "Python", "curl"]
+    for name, command in found:
+        words = shlex.split(command)
+        assert any(HOSTILE in word or HOSTILE in word.encode().decode("unicode_escape") for word in words), name
+        assert any("title" in word for word in words), name
+    off = Endpoints(grpc="unix:/s", http="")
+    assert [name for name, _ in turn_calls("x", "title", "y", off)] == ["grpcurl", "Python"]
 
 
 def test_http_that_is_off_has_no_curl_line() -> None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.demo.acting import choose_act
+from reasond_server.llm.demo.named_tools import choose_named_act
 from reasond_server.llm.demo.prompt import read_prompt
-from reasond_server.llm.demo.writing import choose_act, write_reply
-from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.llm.demo.writing import write_reply
+from reasond_server.llm.model import Finished, ModelFinish, Role, Text
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.types import Usage
 
@@ -33,8 +35,9 @@ class DemoModel:
 
     Other questions are refused. It is deterministic: the same request gives the same events. `temperature` has no
     effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
-    `WordPieceCounter`, one by one. It judges candidates by fixed rules, and calls a calculator, if offered, for each
-    step of a computation (`demo.writing`).
+    `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.writing`), calls a calculator, if
+    offered, for each step of a computation (`demo.acting`), and the tools that a request names (`demo.named_tools`).
+    Its answer has tags unless the instructions ask for none.
 
     Args:
         token_delay_s: pause after each token, in seconds, so that people can watch; 0 writes at full speed.
@@ -63,7 +66,7 @@ class DemoModel:
 
     @property
     def has_native_tools(self) -> bool:
-        """Always True: it calls an offered calculator."""
+        """Always True: it calls offered tools."""
         return True
 
     @property
@@ -129,15 +132,26 @@ class DemoModel:
             )
         room = max(0, min(room, request.max_tokens))
         prompt = read_prompt(request.messages)
-        acted = choose_act(request, prompt)
-        if acted is not None and self._counter.count_text(acted.text) + self._tokens_of(acted.call) <= room:
-            return prompt_tokens, room, self._counter.split(acted.text), acted.call
-        reply = write_reply(prompt, counter=self._counter, max_tokens=room)
-        return prompt_tokens, room, self._counter.split(reply), None
+        acted = choose_named_act(request, prompt) or choose_act(request, prompt)
+        call = None if acted is None else acted.call
+        if acted is None or self._counter.count_text(acted.text) + self._tokens_of(call) > room:
+            text, call = write_reply(prompt, counter=self._counter, max_tokens=room), None
+        else:
+            text = acted.text
+        if not _wants_tags(request.messages):
+            text = text.replace("<answer>", "").replace("</answer>", "")
+        return prompt_tokens, room, self._counter.split(text), call
 
     def _tokens_of(self, call: ToolCall | None) -> int:
         """Return the output tokens of `call`."""
         return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)
+
+
+def _wants_tags(messages: Sequence[Message]) -> bool:
+    """Return whether instructions ask for an answer in tags, or there are none; texts of callers have no such tags."""
+    is_instructed = any(message.role is Role.SYSTEM for message in messages)
+    asked = [message.content for message in messages if message.role in {Role.SYSTEM, Role.USER}]
+    return not is_instructed or any("<answer>" in text for text in asked)
 
 
 def _is_short(messages: Sequence[Message]) -> bool:

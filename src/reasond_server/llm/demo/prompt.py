@@ -43,11 +43,16 @@ class Prompt:
     candidates: tuple[str, ...] = ()
 
 
+def is_question(content: str) -> bool:
+    """Return whether a message begins with a question section."""
+    return _HAS_QUESTION.match(content) is not None
+
+
 def read_prompt(messages: Sequence[Message]) -> Prompt:
     """Return the sections of the last user message with a question section, else the last one as the question."""
     said = [message.content for message in messages if message.role is Role.USER]
     # Messages between two calls of one question, such as a demand for the answer, have no sections.
-    content = next((one for one in reversed(said) if _HAS_QUESTION.match(one)), said[-1] if said else "")
+    content = next((one for one in reversed(said) if is_question(one)), said[-1] if said else "")
     sections: dict[str, list[str]] = {}
     segment = segment_count = 0
     closing = ""

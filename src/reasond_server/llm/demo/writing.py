@@ -1,17 +1,14 @@
-"""Replies of the demo model: an answer, findings, points for candidates, or a call of the calculator.
+"""Replies of the demo model without tools: an answer, findings, or points for candidates.
 
 A reply is reasoning, then `<answer>…</answer>` or `<continue>…</continue>`, within a limit of tokens.
 
 Candidates are judged by computation. A candidate with the right result is right; a candidate with another result, or
 with a false equation, is wrong. Any other candidate is judged by its number of words from the question, with at most 6
 of 10 points, because shared words do not show that it is right.
-
-If a calculator is offered, it is called once for each step of a computation, and its result is the answer.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -21,15 +18,13 @@ from reasond_server.llm.demo.arithmetic import NotArithmeticError, evaluate
 from reasond_server.llm.demo.computation import compute
 from reasond_server.llm.demo.extraction import count_shared, find_content_words, rank, split_question, split_sentences
 from reasond_server.llm.demo.numerals import UncomputableError, has_value, is_value, numbers_of
-from reasond_server.llm.model import Role
-from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from reasond_server.llm.demo.computation import Worked
     from reasond_server.llm.demo.prompt import Prompt
-    from reasond_server.llm.model import ChatRequest, Message, TokenCounter
+    from reasond_server.llm.model import TokenCounter
 
 
 REFUSAL = (
@@ -216,57 +211,3 @@ def _find_equations(text: str) -> list[_Equation]:
             holds = is_value(right, value)
             found.append(_Equation(text=" ".join(match[0].split()), right=right, holds=holds))
     return found
-
-
-CALCULATOR = "calculator"
-_MAX_CALLS = 6
-_PLAIN = re.compile(r"[\d.\s+\-*/()]+|sqrt\([\d.]+\)")
-_ROOT = re.compile(r"the square root of ([\d.]+)")
-_RESULT = re.compile(r'"result":("?)(-?[\d.]+(?:e[+-]?\d+)?)\1', re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """The text of a reply, and the tool call after it; None for an answer."""
-
-    text: str
-    call: ToolCall | None = None
-
-
-def choose_act(request: ChatRequest, prompt: Prompt) -> Act | None:
-    """Return the reply to a computation if a calculator is offered or was called; None to answer without it."""
-    is_offered = any(tool.name == CALCULATOR for tool in request.tools) and request.tool_choice != "none"
-    results = list(_read_results(request.messages))
-    if not is_offered and not results:
-        return None
-    worked = compute(split_question(prompt.question)[0])
-    steps = [] if worked is None else [one for step in worked.steps if (one := _to_expression(step))]
-    if worked is None or not steps:
-        return None
-    done, needed = len(results), min(len(steps), _MAX_CALLS)
-    if is_offered and done < needed and None not in results:
-        arguments = json.dumps({"expression": steps[done]})
-        call = ToolCall(call_id=f"demo{done + 1}", name=CALCULATOR, arguments_json=arguments)
-        return Act(text=f"Step {done + 1} of {needed}: I have {steps[done]} calculated.", call=call)
-    value = results[-1] if done == needed else None
-    if value is None:
-        return None
-    answer = worked.answer if has_value(worked.answer, value) else f"{value:.10g}"
-    return Act(text=f"The calculator says {value:.15g}.\n<answer>{answer}</answer>")
-
-
-def _to_expression(step: str) -> str:
-    """Return the left side of a step as an expression for the calculator, empty if that is not possible."""
-    left, equals, _ = step.partition(" = ")
-    text = _ROOT.sub(r"sqrt(\1)", left.strip()).replace(",", "").replace("% of ", " / 100 * ")
-    text = re.sub(r"[$€£¥]", "", text.replace(" of ", " * ").replace("^", "**"))
-    return text if equals and _PLAIN.fullmatch(text) else ""
-
-
-def _read_results(messages: Sequence[Message]) -> Iterator[float | None]:
-    """Yield the results of the calculator in order; None for a failed or unreadable result."""
-    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
-    for message in messages:
-        if message.role is Role.TOOL and names.get(message.tool_call_id) == CALCULATOR:
-            found = _RESULT.search(message.content)
-            yield float(found[2]) if found else None

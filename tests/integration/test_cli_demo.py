@@ -1,0 +1,84 @@
+"""`reasond demo` and the calls that it prints, as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from reasond_server.cli.examples import Endpoints, turn_calls
+from tests.integration.test_cli import LIMIT_S, caller, run, terminal_output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+REMEDY = "The only Remedy is a most serene and quiet Air"
+
+
+def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("nonsense = 1\n", "utf-8")
+    environ = {"OPENAI_API_KEY": "none", "REASOND__SERVER__HTTP_ADDRESS": "", "REASOND_CONFIG": "/nonexistent"}
+    done = run("demo", environ=environ, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("read ") for line in lines) > 20
+    assert any(REMEDY in line for line in lines)
+    assert any("found word for word in the text" in line for line in lines)
+    assert any("11,576.25" in line for line in lines)
+    for name in ("grpcurl", "python", "curl"):
+        assert any(name in line for line in lines)
+    assert "3. A turn of a conversation, in which the model calls tools:" in lines
+    assert "book_title says: THE FIRST BOOK OF OPTICKS" in lines
+
+
+def test_the_turn_of_the_demo_uses_both_kinds_of_tools_asks_for_an_approval_and_quotes_what_they_returned(
+    tmp_path: Path,
+) -> None:
+    done = run("demo", "--turn", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    places = [
+        next(place for place, line in enumerate(lines) if line.startswith(text))
+        for text in (
+            "c1 calculator: succeeded",
+            "c2 execute book_title",
+            "-> the demo runs its own function book_title",
+            "c3 approve current_time",
+            "-> the demo approves current_time",
+            "c3 current_time: succeeded",
+            "The calculator says 36.",
+            "book_title says: THE FIRST BOOK OF OPTICKS",
+            'current_time says: {"time": "20',
+            "answered: 4 model calls",
+            "note: answered by the embedded demo model, which follows fixed rules",
+        )
+    ]
+    assert places == sorted(places)
+    assert not any("window" in line for line in lines)
+
+
+def test_the_turn_of_the_demo_stays_within_the_lines_of_a_terminal() -> None:
+    code, shown = terminal_output("demo", "--turn", environ={"COLUMNS": "60", "NO_COLOR": "1"})
+    assert code == 0
+    steps = [line for line in shown.splitlines() if "planning:" in line]
+    assert len(steps) == 4
+    assert max(map(len, steps)) <= 60
+
+
+def test_every_call_of_the_demo_s_turn_can_be_pasted(dev_server: Mapping[str, str], grpcurl: str) -> None:
+    assert grpcurl
+    place = Endpoints(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
+    for name, command in turn_calls("What is 7 times 6? Read the title.", "title", 'The "Title"', place):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            env={**os.environ, **caller(dev_server)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        expected = 'title says: The "Title"' if name == "Python" else '"etag"'
+        assert expected in done.stdout, f"{name}: {done.stdout}"
