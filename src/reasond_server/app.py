@@ -237,7 +237,7 @@ class Server:
             if listener is not None:
                 await listener.start()
         if self._counting is not None:
-            self._counting.sampler.begin(count_awaiting=partial(stores.executions.count_suspended, TURN))
+            self._counting.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
 
     async def _watch_store(self) -> None:

@@ -321,10 +321,6 @@ class FaultyStore:
 
         return await self._do("page", page)
 
-    async def count_suspended(self, kind: str) -> int:
-        """See ExecutionStore."""
-        return await self._inner.count_suspended(kind)
-
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
 

@@ -253,11 +253,14 @@ class SuspensionChecks:
         for place, log in enumerate(logs):
             log.execution = replace(log.execution, kind=kind)
             await log.create()
-            same(await self._store.count_suspended(kind), place)
+            same(await self._store.sessions.count_suspended(kind), place)
             nothing(await log.suspend(first_event()))
-        same((await self._store.count_suspended(kind), await self._store.count_suspended("none such")), (2, 0))
+        same(
+            (await self._store.sessions.count_suspended(kind), await self._store.sessions.count_suspended("none such")),
+            (2, 0),
+        )
         await self._wake(logs[0])
-        same(await self._store.count_suspended(kind), 1)
+        same(await self._store.sessions.count_suspended(kind), 1)
 
     async def wakes_with_an_event(self) -> None:
         """The event that wakes an execution is in the log and in the recovery, and its writer continues after it."""

@@ -153,11 +153,6 @@ class MemoryExecutionStore:
         ]
         return sorted(found, key=_place, reverse=True)[:size]
 
-    async def count_suspended(self, kind: str) -> int:
-        """See ExecutionStore."""
-        found = (log.execution for log in self._logs.values())
-        return sum(one.state is ExecutionState.SUSPENDED and one.kind == kind for one in found)
-
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
         self._table.forget_expired()
@@ -264,6 +259,11 @@ class MemorySessions:
         names = [*row.executions]
         self._table.remove_session(row, remembers=False)
         self._watchers.notify(names, Change.GREW)
+
+    async def count_suspended(self, kind: str) -> int:
+        """See SessionStore."""
+        found = (log.execution for log in self._table.logs.values())
+        return sum(one.state is ExecutionState.SUSPENDED and one.kind == kind for one in found)
 
 
 def _place(execution: Execution) -> tuple[float, str]:

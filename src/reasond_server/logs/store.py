@@ -207,6 +207,10 @@ class SessionStore(Protocol):
         """
         ...
 
+    async def count_suspended(self, kind: str) -> int:
+        """Return how many executions of this kind of work are suspended now, of all tenants, with or without session."""
+        ...
+
 
 class ExecutionStore(Protocol):
     """Stores executions and their logs, separately for each tenant.
@@ -308,10 +312,6 @@ class ExecutionStore(Protocol):
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
     ) -> Sequence[Execution]:
         """Return up to `size` executions, newest first, that follow `before` (create time in seconds, id)."""
-        ...
-
-    async def count_suspended(self, kind: str) -> int:
-        """Return how many executions of this kind of work are suspended now, of all tenants."""
         ...
 
     async def delete(self, tenant: str, execution_id: str) -> None:

@@ -263,7 +263,7 @@ def _report_left(run: Run, observer: RunObserver) -> None:
     is_logged = not run.log.events.is_for_one_answer or cause not in _REPORTED or error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
-    ended = {
+    ended: dict[str, str | int] = {
         "finish_reason": str(run.log.execution.finish_reason or ""),
         "reason": "" if error is None else error.reason,
     }

@@ -113,7 +113,6 @@ LOG: Final = """
 SELECT key, sequence, body FROM entries
 WHERE tenant = :tenant AND execution_id = :execution_id ORDER BY position
 """
-_COUNT_SUSPENDED: Final = "SELECT count(*) FROM executions WHERE state = 'suspended' AND kind = :kind"
 
 _UNLIMITED = 2**31 - 1
 FORGOTTEN_KEPT_S = 30 * 86_400.0
@@ -256,12 +255,6 @@ class SqlExecutionStore:
         }
         statement = _PAGE_OF_SESSION if wanted.session_id else _PAGE
         return [decode_kept(*row) for row in await self._database.select(statement, values)]
-
-    async def count_suspended(self, kind: str) -> int:
-        """See ExecutionStore."""
-        rows = await self._database.select(_COUNT_SUSPENDED, {"kind": kind})
-        count: int = rows[0][0]
-        return count
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
