@@ -10,7 +10,7 @@ from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_messages import WireIds
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.errors import ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
@@ -52,8 +52,8 @@ class React(ReasoningStrategy[ReactConfig]):
 
     Failure modes: a model that does not follow the protocol uses up its cycles and must then answer (with warnings).
     The results of tools are trusted, so a malicious or wrong tool causes wrong answers. With `allow_tool_use` off, the
-    run is a chain of thought in several calls. If a prompt leaves fewer than 100 tokens of the window after all
-    shortening, the run fails with CONTEXT_EXHAUSTED and keeps its steps.
+    run is a chain of thought in several calls. If the first prompt leaves fewer than 100 tokens of the window after all
+    shortening, the run fails with CONTEXT_EXHAUSTED; if a later one does, it ends as TRUNCATED with what it has.
 
     Source: seed 001 (parameters, metrics, trace); Yao et al. 2022, arXiv 2210.03629; masking: arXiv 2508.21433.
     """
@@ -75,14 +75,18 @@ class React(ReasoningStrategy[ReactConfig]):
         """Run the cycles; see the base class.
 
         Raises:
-            ContextExhaustedError: the conversation does not fit the model's window.
+            ContextExhaustedError: the first prompt does not fit the model's window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
         """
         model, run = context.model, await start_run(task, context, self._offers)
         outcome: Outcome | None = None
         listener: ReplyListener | None = None
         while outcome is None:
-            listener = listener or await run.prepare_call()
+            try:
+                listener = listener or await run.prepare_call()
+            except ContextExhaustedError as error:
+                yield run.end_with(error, FinishReason.TRUNCATED)
+                return
             shown = _ShownText(has_notes=run.has_notes_in_last_call)
             events = model.stream(listener.request)
             try:
@@ -92,9 +96,7 @@ class React(ReasoningStrategy[ReactConfig]):
                     if listener.is_done:
                         break
             except TokenBudgetExhaustedError as error:
-                if not run.cycles:
-                    raise
-                yield run.build_outcome(run.best, FinishReason.BUDGET_EXHAUSTED, error.full_message)
+                yield run.end_with(error, FinishReason.BUDGET_EXHAUSTED)
                 return
             finally:
                 await events.aclose()
@@ -214,6 +216,12 @@ class ReactRun:
         if self.empty_in_a_row == _MAX_EMPTY_REPLIES:
             return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
         return None
+
+    def end_with(self, error: ReasondError, reason: FinishReason) -> Outcome:
+        """Return the outcome of a run that `error` stops after its first cycle; before that, raise `error`."""
+        if not self.cycles:
+            raise error
+        return self.build_outcome(self.best, reason, error.full_message)
 
     def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
         """Return the outcome, with a warning that explains why the run had to answer."""

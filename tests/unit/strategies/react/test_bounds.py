@@ -146,6 +146,17 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_spent() 
     assert model.requests == []
 
 
+async def test_a_conversation_that_no_longer_fits_ends_with_what_there_is() -> None:
+    def reply(_: ChatRequest) -> str:
+        return f'I look.<action>{{"tool": "look", "arguments": {{"at": "{"far " * 900}"}}}}</action>'
+
+    model = FunctionModel(reply, context_window=2_600)
+    steps, outcome = await run(model, max_iterations=9, max_tool_calls=50, max_tokens_per_step=1_400)
+    assert steps
+    assert outcome.finish_reason is FinishReason.TRUNCATED
+    assert "at least 100 are needed" in outcome.warnings[-1]
+
+
 async def test_a_long_prompt_is_built_and_counted_beside_the_event_loop() -> None:
     with ScriptedModel(["<answer>x</answer>"], context_window=100_000) as model:
         _, outcome = await run(model, material="word " * 15_000)
