@@ -168,16 +168,7 @@ def assemble(
         ),
         limits=limits,
     )
-    turns = _assemble_turns(
-        settings,
-        turn_kind,
-        store=store,
-        runner=runner,
-        clock=clock,
-        tools=tools,
-        limits=limits,
-        observer=observer,
-    )
+    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
     return Core(reasoning=reasoning, turns=turns, directory=directory, runner=runner, registry=registry, tools=tools)
 
 
@@ -203,7 +194,6 @@ def _assemble_turns(
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
-    observer: Observer,
 ) -> TurnService:
     follower = Follower(
         store=store,
@@ -221,7 +211,7 @@ def _assemble_turns(
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
-        observer=observer,
+        observer=kind.observer,
     )
 
 

@@ -208,7 +208,7 @@ class SessionStore(Protocol):
         ...
 
     async def count_suspended(self, kind: str) -> int:
-        """Return how many executions of this kind of work are suspended now, of all tenants, with or without session."""
+        """Return how many executions of this kind of work are suspended now, of all tenants and in no session too."""
         ...
 
 

@@ -50,7 +50,10 @@ class TurnAssignment:
 
 
 class TurnKind:
-    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log."""
+    """Makes the work of turns under `policy`: new work, or restored work that goes on from the log.
+
+    `observer` receives what happens to them.
+    """
 
     kind: str = TURN
 
@@ -64,7 +67,7 @@ class TurnKind:
         context: ContextSettings,
         observer: TurnObserver = UNOBSERVED,
     ) -> None:
-        self._observer = observer
+        self.observer = observer
         self._clock = clock
         self._store = store
         self._tools = tools
@@ -89,12 +92,12 @@ class TurnKind:
         )
         work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
         if recovery.was_suspended:
-            report_wait(self._observer, recovery, now=self._clock.now())
+            report_wait(self.observer, recovery, now=self._clock.now())
         return work
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the end of a turn that cannot be resumed, after its first event if that is missing."""
-        self._observer.turn_exited("failed")
+        self.observer.turn_exited("failed")
         execution = recovery.execution
         progress = fold(logged.event for logged in recovery.events)
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
@@ -131,7 +134,7 @@ class TurnKind:
             tools=self._tools,
             policy=bounded,
             context=self._context,
-            observer=self._observer,
+            observer=self.observer,
         )
 
 
