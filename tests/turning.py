@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,9 +27,11 @@ from reasond_server.types import Principal, ToolCall, ToolResult
 from reasond_server.types.turns import ClientTool, Decision, HandedOff, TurnReentry, TurnStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
+    from reasond_server.turns.providers import ContextProvider
     from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent
 
@@ -111,18 +113,28 @@ class TurnServer:
         context: ContextSettings | None = None,
         time: WallClock | None = None,
         context_window: int | None = 32_768,
+        has_native_tools: bool = True,
+        providers: Sequence[ContextProvider] = (),
+        backends: Mapping[str, ChatModel] | None = None,
         **model: Any,
     ) -> None:
         self.time = time or WallClock()
         clock = self.time.clock()
-        self.model = ScriptedModel(replies, has_native_tools=True, context_window=context_window, **model)
+        self.model = ScriptedModel(replies, has_native_tools=has_native_tools, context_window=context_window, **model)
         self.store = store
         policy = policy or TurnPolicy()
         source = Tools(tools=tools)
         self.kind = TurnKind(
-            clock=clock, store=store, tools=source, policy=policy, context=context or ContextSettings()
+            clock=clock,
+            store=store,
+            tools=source,
+            policy=policy,
+            context=context or ContextSettings(),
+            providers=providers,
+            backends=backends,
         )
-        self.runner = Runner(store=store, model=self.model, clock=clock, limits=LIMITS, kinds=[self.kind])
+        limits = replace(LIMITS, records_content=policy.records_content)
+        self.runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[self.kind])
         follower = Follower(store=store, runner=self.runner, clock=clock, heartbeat_interval_s=30)
         self.service = TurnService(
             store=store,

@@ -48,14 +48,34 @@ def model_of(
         from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
         return DemoModel()
-    options = read_backend_options(settings, environ)
+    return _build_model(settings, environ, folder, "", observer)
+
+
+def mode_models_of(
+    settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
+) -> dict[str, ChatModel]:
+    """Return the models that modes of turns name, by the names of their backends.
+
+    Raises:
+        SettingsError: one cannot be called as configured.
+    """
+    named = {mode.backend for mode in settings.turns.modes.values() if mode.backend}
+    return {name: _build_model(settings, environ, folder, name, observer) for name in sorted(named)}
+
+
+def _build_model(
+    settings: Settings, environ: Mapping[str, str], folder: Path, name: str, observer: BackendObserver
+) -> ChatModel:
+    """Return the model of the backend `name`, or of [llm] itself if `name` is empty."""
+    options = read_backend_options(settings, environ, name)
+    # aiohttp takes long to import.
     from reasond_server.llm.openai.building import build_model  # noqa: PLC0415 - see above
 
-    llm = settings.llm
+    _, backend = _choose(settings, name)
     return build_model(
         options,
-        counter_kind=llm.count,
-        tokenizer_file=folder / llm.tokenizer_file if llm.tokenizer_file else None,
+        counter_kind=backend.count,
+        tokenizer_file=folder / backend.tokenizer_file if backend.tokenizer_file else None,
         rank_folders=find_rank_folders(environ),
         observer=observer,
     )

@@ -23,10 +23,14 @@ from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
+from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
+from reasond_server.turns.providers import discover_providers
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.config import Settings
     from reasond_server.limits.callers import CallerLimits
@@ -114,8 +118,11 @@ def assemble(
     tools: Tools | None = None,
     observer: Observer = UNOBSERVED,
     tracing: Tracing | None = None,
+    backends: Mapping[str, ChatModel] | None = None,
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
+
+    `backends` are the models that modes of turns may name.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -138,7 +145,7 @@ def assemble(
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, observer=observer)
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
     runner = Runner(
         store=store,
         model=model,
@@ -173,14 +180,22 @@ def assemble(
 
 
 def _turn_kind(
-    settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools, observer: Observer
+    settings: Settings,
+    *,
+    clock: Clock,
+    store: ExecutionStore,
+    tools: Tools,
+    backends: Mapping[str, ChatModel],
+    observer: Observer,
 ) -> TurnKind:
     return TurnKind(
         clock=clock,
         store=store,
         tools=tools,
-        policy=policy_of(settings.turns),
+        policy=policy_of(settings.turns, records_content=settings.store.record_content),
         context=context_of(settings.turns.context),
+        providers=discover_providers(settings.turns.context_providers, reserved=BUILT_IN_NAMES),
+        backends=backends,
         observer=observer,
     )
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from reasond_server.config.turns import TurnContextSettings
 
 
-def policy_of(settings: TurnsSettings) -> TurnPolicy:
-    """Return the policy of [turns]."""
+def policy_of(settings: TurnsSettings, *, records_content: bool = True) -> TurnPolicy:
+    """Return the policy of [turns]; `records_content` is that of [store]."""
     return TurnPolicy(
         default_mode=settings.default_mode,
         modes={
@@ -36,6 +36,7 @@ def policy_of(settings: TurnsSettings) -> TurnPolicy:
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         synthesis=Synthesis(settings.context.synthesis),
+        records_content=records_content,
     )
 
 

@@ -1,4 +1,4 @@
-"""The strategy in `examples/` as a third-party package: it installs, is found, serves, and fails well.
+"""The packages in `examples/` as third-party packages: they install, are found, serve, and fail well.
 
 Its environment is clean except for the third-party dependencies, which it shares with the environment of the tests, so
 that nothing is downloaded.
@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "reasond-strategy-draft-and-critique"
+PROVIDER = ROOT / "examples" / "reasond-context-open-points"
 NAME = "draft_and_critique"
 CONFIG = """
 [server]
@@ -55,9 +56,9 @@ def succeed(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheels of the client, the server and the example."""
+    """An environment with the wheels of the client, the server and the examples."""
     folder, home = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("example")
-    for project in (ROOT / "clients" / "python", ROOT, EXAMPLE):
+    for project in (ROOT / "clients" / "python", ROOT, EXAMPLE, PROVIDER):
         succeed(*BUILD, "--outdir", folder, project)
     venv.create(home)
     python = home / "bin" / "python"
@@ -120,10 +121,11 @@ def test_the_packages_of_the_environment_are_its_own(home: Path) -> None:
     assert all(line.startswith(str(home)) for line in places.split())
 
 
-def test_the_tests_of_the_example_pass_in_its_environment(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", [EXAMPLE, PROVIDER], ids=lambda example: example.name)
+def test_the_tests_of_the_example_pass_in_its_environment(home: Path, tmp_path: Path, example: Path) -> None:
     copied = tmp_path / "tests"
     copied.mkdir()
-    for file in (EXAMPLE / "tests").glob("*.py"):
+    for file in (example / "tests").glob("*.py"):
         (copied / file.name).write_bytes(file.read_bytes())
     pytest_in: list[str | Path] = [
         home / "bin" / "python",
@@ -135,7 +137,7 @@ def test_the_tests_of_the_example_pass_in_its_environment(home: Path, tmp_path: 
         "-p",
         "no:pytest_grpc",
     ]
-    shown = succeed(*pytest_in, "-c", EXAMPLE / "pyproject.toml", "--rootdir", tmp_path, copied, cwd=tmp_path)
+    shown = succeed(*pytest_in, "-c", example / "pyproject.toml", "--rootdir", tmp_path, copied, cwd=tmp_path)
     assert " passed" in shown
 
 

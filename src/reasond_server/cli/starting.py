@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import find_backend_problems, model_of
+from reasond_server.backends import find_backend_problems, mode_models_of, model_of
 from reasond_server.config import choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
 from reasond_server.config.problems import settings_error
@@ -22,6 +22,8 @@ from reasond_server.stores import require_driver
 from reasond_server.telemetry.exporting import require_receiver
 from reasond_server.tools.source import discover_tools
 from reasond_server.toolsets import tools_of
+from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
+from reasond_server.turns.providers import discover_providers
 from reasond_server.verifiers import agent_tokens_of, verification_of
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def _list_checks(
         yield partial(check_tables, [name]), ()
     for name in settings.tools.enabled:
         yield partial(discover_tools, [name]), ("tools.enabled",)
+    for name in settings.turns.context_providers:
+        yield partial(discover_providers, [name], reserved=BUILT_IN_NAMES), ("turns.context_providers",)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
     yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
@@ -95,6 +99,7 @@ def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
         raise settings_error(problems, loaded.origins)
     if choose_provider(settings, environ) != "demo":
         model_of(settings, environ, loaded.folder)
+    mode_models_of(settings, environ, loaded.folder)
 
 
 def _check_access(loaded: LoadedSettings, *, is_dev: bool) -> None:

@@ -18,6 +18,7 @@ _YEARS_S = 3650 * _DAY_S
 
 ModeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 ToolNames = tuple[ToolName, ...]
+ProviderNames = tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)], ...]
 
 
 class ModeSettings(Section):
@@ -130,6 +131,13 @@ class TurnsSettings(Section):
         strict=False,
         max_length=200,
         description="Server tools that run only after a person has approved the call.",
+    )
+    context_providers: ProviderNames = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Installed context providers whose texts stand in the prompts, in this order; see "
+        "docs/guides/context-providers.md.",
     )
     modes: Modes = Field(
         default_factory=lambda: MappingProxyType({}),

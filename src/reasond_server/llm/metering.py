@@ -121,7 +121,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             learn from other runs.
         account: the token budget of the caller, if there is one.
         wait_for_lease: awaited before each call, after its tokens were reserved; returns when the call may begin.
-        on_spent: called with the usage that each call is charged with.
+        spending: returns for the name of a model what is called with the usage that each call of it is charged with.
         observer: receives the first content and the end of each call.
         monotonic: a clock that never goes back, in seconds.
 
@@ -140,7 +140,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
         wait_for_lease: Callable[[], Awaitable[None]] | None = None,
-        on_spent: Callable[[Usage], None] = lambda _: None,
+        spending: Callable[[str], Callable[[Usage], None]] = lambda _: _forget,
         observer: ModelObserver = UNOBSERVED,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -148,9 +148,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._observer = observer
         self._monotonic = monotonic
         self._wait_for_lease = wait_for_lease
-        self._on_spent = on_spent
+        self._spending = spending
+        self._on_spent = spending(model.name)
         self._account = account
         self._counter = model.counter if counter is None else counter
+        self._own = (model, self._counter)
         self._budget = budget
         # Whether a budget limits the tokens of calls.
         self._is_bounded = budget.max_total_tokens is not None or account is not None
@@ -180,6 +182,24 @@ class MeteredModel(WrappedModel[ChatModel]):
     def last_call(self) -> Usage:
         """Usage that the last ended call was charged with."""
         return self._last_call
+
+    def switch_to(self, model: ChatModel | None = None, counter: TokenCounter | None = None) -> None:
+        """Make all further calls with `model` and `counter`, or with its own model again; the budget stays the same.
+
+        For work that makes one call after the other: no call may be open.
+
+        Raises:
+            InternalError: a call is open.
+        """
+        if self._open:
+            raise InternalError("the model was switched during a call")
+        chosen, its_counter = self._own if model is None else (model, counter or model.counter)
+        if chosen is self._model:
+            return
+        if self._spent.model_calls:
+            self.warnings_of_calls.update(dict.fromkeys(self._model.warnings))
+        self._model, self._counter = chosen, its_counter
+        self._on_spent = self._spending(chosen.name)
 
     async def aclose(self) -> None:
         """Do nothing: the model outlives the run."""
@@ -418,6 +438,10 @@ def _build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) ->
         remedy=f"Raise budget.{name} or shorten the task.",
         metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
     )
+
+
+def _forget(_usage: Usage) -> None:
+    """Keep nothing about what a call has spent."""
 
 
 _CLOSED = "closed"

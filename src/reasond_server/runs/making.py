@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import NotResumableError, ReasondError
@@ -258,7 +259,7 @@ class Maker:
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
             account=self._account_of(request.tenant, request.subject, log.execution.execution_id),
-            on_spent=self._observer.spending(work.name, self._model.name),
+            spending=partial(self._observer.spending, work.name),
             wait_for_lease=wait_for_lease,
             observer=self._observer,
             monotonic=monotonic,

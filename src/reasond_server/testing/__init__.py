@@ -5,16 +5,19 @@ async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as serve
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
 
-`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy.
+`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy, `ContextProviderConformance`
+a context provider of turns.
 """
 
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
+from reasond_server.testing.context_providers import ContextProviderConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.strategies import StrategyConformance
 
 __all__ = [
     "ConformanceError",
+    "ContextProviderConformance",
     "FunctionModel",
     "ModelConformance",
     "Reply",

@@ -77,7 +77,6 @@ class TurnProgress:
         handoff: the hand-off that waits for the client; None if there is none.
         reentry: the last re-entry.
         renderings: how prompts show results, thoughts and earlier turns, by source.
-        consumed: the names of blocks of context that prompts have consumed.
         usage: what the model calls in the log have spent.
         result: the last event, once the turn has ended.
     """
@@ -89,7 +88,6 @@ class TurnProgress:
     handoff: HandedOff | None = None
     reentry: Reentered | None = None
     renderings: dict[str, LoggedRendering] = field(default_factory=dict)
-    consumed: set[str] = field(default_factory=set)
     usage: Usage = NOTHING
     result: TurnResult | None = None
 
@@ -144,7 +142,6 @@ class TurnProgress:
         self.replies.append(FoldedReply(step=step, calls=calls))
         self.ledger |= {one.call.call_id: one for one in calls}
         self.renderings |= {one.source: one for one in step.renderings}
-        self.consumed.update(step.blocks)
         self.usage += step.usage
 
     def _take_tool(self, step: ToolStep) -> None:

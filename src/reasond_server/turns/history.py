@@ -17,6 +17,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.types import Execution
@@ -64,23 +65,23 @@ async def read_history(store: ExecutionStore, execution: Execution) -> Sequence[
     return found[::-1]
 
 
-def write_history(turns: Sequence[EndedTurn], *, nonce: str, is_native: bool) -> Sequence[PromptPart]:
-    """Return each turn as one part, which a prompt has whole or not at all: calls and results stay together."""
+def write_history(turns: Sequence[EndedTurn], *, nonce: str, model: ChatModel) -> Sequence[PromptPart]:
+    """Return each turn as one part, which a prompt of `model` has whole or not at all: a call keeps its result."""
     wire_ids = WireIds()
     return [
-        PromptPart(source=f"history:{turn.turn_id}", messages=_write_turn(turn.progress, nonce, is_native, wire_ids))
+        PromptPart(source=f"history:{turn.turn_id}", messages=_write_turn(turn.progress, nonce, model, wire_ids))
         for turn in turns
     ]
 
 
-def _write_turn(progress: TurnProgress, nonce: str, is_native: bool, wire_ids: WireIds) -> Sequence[Message]:  # noqa: FBT001 - private
+def _write_turn(progress: TurnProgress, nonce: str, model: ChatModel, wire_ids: WireIds) -> Sequence[Message]:
     assert progress.start is not None  # noqa: S101 - `read_history` leaves out others
-    records = [record for record in list_records(progress) if record.calls]
+    records = [record for record in list_records(progress, model=model.name) if record.calls]
     steps = write_steps(
         records,
         renderings=read_renderings(progress.renderings),
         nonce=nonce,
-        is_native=is_native,
+        is_native=model.has_native_tools,
         wire_ids=wire_ids,
     )
     result = progress.result

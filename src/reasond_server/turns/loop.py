@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.context.calls import LEAST_TOKENS, ReplyListener
+from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.errors import HandoffExpiredError, ReasondError, ToolNotRegisteredError, show
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
@@ -21,14 +21,14 @@ from reasond_server.tools.results import to_error_text
 from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, take_fingerprint
 from reasond_server.turns.history import write_history
+from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
-from reasond_server.turns.policy import Mode, Synthesis
+from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
-    ContextBlock,
     ContextScope,
     LedgerState,
     ModeChange,
@@ -37,19 +37,19 @@ from reasond_server.types.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from reasond_server.clock import Clock
-    from reasond_server.context.calls import ModelReply
     from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
-    from reasond_server.llm.model import TokenCounter, ToolSpec
+    from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.next_step import NextStep
     from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.providers import ProvidedText, ProviderStates
     from reasond_server.turns.turn_tools import TurnTools
     from reasond_server.types import Event
 
@@ -63,7 +63,8 @@ _TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn to
 class TurnLoop:
     """Works on one turn in one life of its execution.
 
-    `nonce` marks the fences of its prompts, `history` are the ended turns of its session.
+    `nonce` marks the fences of its prompts, `history` are the ended turns of its session, `providers` have taken in all
+    events of the log, `backends` are the models that modes may name.
 
     Attributes:
         is_draft: whether a synthesis may replace what the model writes now.
@@ -74,9 +75,11 @@ class TurnLoop:
         *,
         run: Run,
         progress: TurnProgress,
+        providers: ProviderStates,
         tools: TurnTools,
         policy: TurnPolicy,
         context: ContextSettings,
+        backends: Mapping[str, ChatModel],
         history: Sequence[EndedTurn],
         nonce: str,
         clock: Clock,
@@ -85,13 +88,15 @@ class TurnLoop:
         self._observer = observer
         self._run = run
         self._progress = progress
+        self._providers = providers
         self._tools = tools
         self._policy = policy
         self._context = context
         self._nonce = nonce
         self._clock = clock
-        self._is_native = run.accounts.model.has_native_tools
-        self._history: Sequence[PromptPart] = write_history(history, nonce=nonce, is_native=self._is_native)
+        self._history = history
+        self._written: dict[str, Sequence[PromptPart]] = {}
+        self._caller = ModelCaller(run, backends=backends, temperature=policy.temperature)
         self.is_draft = False
 
     async def run_to_exit(self) -> None:
@@ -127,118 +132,87 @@ class TurnLoop:
             self._finish(step)
 
     async def _call_model(self, step: CallModel) -> None:
-        """Call the model and log its reply; the calls in it are expected from then on.
+        """Call the model of the mode and log its reply; the calls in it are expected from then on.
 
         Raises:
             ToolNotRegisteredError: the model called a tool that it was not offered.
         """
-        run, index = self._run, len(self._progress.replies)
-        run.trace.end_step()
-        mode = self._find_mode()
+        self._run.trace.end_step()
+        index, mode = len(self._progress.replies), self._policy.mode_in_force(self._progress.mode)
+        model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
         offered = self._tools.offered_in(mode)
-        blocks = self._pick_blocks(mode)
-        room, inputs = self._fit(step, mode, offered, blocks)
+        provided = self._providers.render(step.goal, is_first=not self._progress.replies)
+        room, inputs = self._fit(step, model, offered, provided)
         context = await build_context(inputs)
-        listener = ReplyListener(
-            messages=context.messages,
-            max_tokens=room,
-            temperature=self._policy.temperature,
-            kinds=(),
-            tools=offered if self._is_native else (),
-            tool_choice="none" if step.is_last else "auto",
-        )
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
-        since_s, before = self._clock.monotonic(), run.accounts.model.usage
-        reply = await self._listen(listener, index)
-        calls = () if step.is_last else self._mint(reply.calls)
+        since_s, before = self._clock.monotonic(), model.usage
+        reply = await self._caller.ask(
+            context.messages, tools=offered, max_tokens=room, is_last=step.is_last, index=index
+        )
+        calls = self._mint(reply.calls)
         names = {spec.name for spec in offered}
         self._append(
             ModelCallStep(
                 index=index,
                 goal=step.goal,
                 mode=self._progress.mode,
-                model=run.identity.model,
-                usage=run.accounts.model.usage - before,
+                model=model.name,
+                usage=model.usage - before,
                 elapsed_s=self._clock.monotonic() - since_s,
-                text=reply.parsed.text,
-                thinking=reply.parsed.thinking,
-                finish=reply.finish.value,
+                text=reply.text,
+                thinking=reply.thinking,
+                finish=reply.finish,
                 context=context.report.items,
                 tools=tuple(sorted(names)),
                 calls=calls,
-                provider_ids=tuple(call.call_id for call in reply.calls[: len(calls)]),
+                provider_ids=tuple(call.call_id for call in reply.calls),
                 renderings=log_renderings(context.renderings),
-                blocks=tuple(one.name for one in blocks if one.scope is ContextScope.TURN),
+                blocks=tuple(one.name for one in provided if one.scope is ContextScope.TURN),
             )
         )
-        run.trace.note_step({"reasond.step.index": index})
+        self._run.trace.note_step({"reasond.step.index": index})
         results = self._progress.ledger.keys() - {call.call_id for call in calls}
         report_context(self._observer, context.report.items, goal=step.goal, results=results)
         if foreign := [call for call in calls if call.name not in names]:
             raise _refuse_foreign(foreign[0], sorted(names))
 
-    async def _listen(self, listener: ReplyListener, index: int) -> ModelReply:
-        """Make the call, once everything before it is committed, and publish the text as it comes."""
-        run = self._run
-        is_asking = True
-        while is_asking:
-            async with aclosing(run.accounts.model.stream(listener.request)) as events:
-                async for event in events:
-                    for fragment in listener.take(event):
-                        run.subscribers.publish(index, fragment.text)
-            is_asking = listener.ask_again()
-        rest, reply = listener.close(run.accounts.model.counter)
-        for fragment in rest:
-            run.subscribers.publish(index, fragment.text)
-        return reply
-
     def _fit(
-        self, step: CallModel, mode: Mode, offered: Sequence[ToolSpec], blocks: Sequence[ContextBlock]
+        self, step: CallModel, model: ChatModel, offered: Sequence[ToolSpec], provided: Sequence[ProvidedText]
     ) -> tuple[int, ContextInputs]:
         """Return the tokens that the model may write, and the inputs of the prompt; it has the rest of the window."""
-        model = self._run.accounts.model
         window, wanted = model.context_window, self._policy.max_tokens
         budget_tokens: int | None = None
         if window is not None:
             wanted = max(LEAST_TOKENS, min(wanted, window // 2))
-            budget_tokens = window - wanted - _count_specs(offered, model.counter)
+            beside = _count_specs(offered, model.counter) if model.has_native_tools else CORRECTION_TOKENS
+            budget_tokens = window - wanted - beside
         inputs = build_inputs(
             self._progress,
-            instructions=mode.instructions,
-            history=self._history,
-            blocks=blocks,
+            history=self._write_history(model),
+            provided=provided,
+            specs=offered,
             goal=step.goal,
             is_last=step.is_last,
             budget_tokens=budget_tokens,
-            counter=model.counter,
+            model=model,
             settings=self._context,
             nonce=self._nonce,
-            is_native=self._is_native,
         )
         return wanted, inputs
+
+    def _write_history(self, model: ChatModel) -> Sequence[PromptPart]:
+        """Return the earlier turns as they stand in prompts of `model`; they are written once for each model."""
+        written = self._written.get(model.name)
+        if written is None:
+            written = self._written[model.name] = write_history(self._history, nonce=self._nonce, model=model)
+        return written
 
     def _may_be_rewritten(self, context: ReasoningContext) -> bool:
         """Return whether a synthesis follows if the model answers now."""
         if self._policy.synthesis is Synthesis.WHEN_REDUCED:
             return context.report.is_reduced
         return self._policy.synthesis is Synthesis.ALWAYS
-
-    def _find_mode(self) -> Mode:
-        """Return the mode in force; one that the operator has removed counts as the default mode."""
-        policy = self._policy
-        return policy.find_mode(self._progress.mode) or policy.find_mode(policy.default_mode) or Mode()
-
-    def _pick_blocks(self, mode: Mode) -> Sequence[ContextBlock]:
-        """Return the blocks of context of the next prompt: lasting ones, and passing ones not yet consumed."""
-        start, consumed = self._progress.start, self._progress.consumed
-        assert start is not None  # noqa: S101 - the first event is appended before the work begins
-        blocks = [one for one in start.context if one.scope is ContextScope.SESSION or one.name not in consumed]
-        welcome = f"welcome:{self._progress.mode}"
-        is_new = start.session_revision <= 1 or self._progress.mode != start.mode
-        if mode.welcome and is_new and welcome not in consumed:
-            blocks.append(ContextBlock(name=welcome, scope=ContextScope.TURN, text=mode.welcome))
-        return blocks
 
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""
@@ -304,7 +278,7 @@ class TurnLoop:
             expire_time=expire_time,
         )
         if run.suspend(event, now=now, wake_time=expire_time):
-            self._progress.apply(event)
+            self._take_in(event)
             facts = {"reasond.handoff.calls": len(event.calls), "reasond.turn.mode": self._progress.mode}
             run.trace.note({"reasond.turn.exit": "client_tools", **facts})
 
@@ -343,10 +317,14 @@ class TurnLoop:
     def _append(self, event: Event) -> None:
         """Append `event` to the log and take it in."""
         self._run.append(event, now=self._clock.now())
-        self._progress.apply(event)
+        self._take_in(event)
         if isinstance(event, ModelCallStep):
             self._run.work.step_count += 1
             self._run.work.new_step_count += 1
+
+    def _take_in(self, event: Event) -> None:
+        self._progress.apply(event)
+        self._providers.apply(event)
 
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""

@@ -50,7 +50,10 @@ class Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPolicy:
-    """The section [turns] of the configuration; docs/reference describes each key. Times are in seconds."""
+    """The section [turns] of the configuration; docs/reference describes each key. Times are in seconds.
+
+    `records_content` is that of the section [store]: without content no turn can wait for its client.
+    """
 
     default_mode: str = DEFAULT_MODE
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -70,9 +73,14 @@ class TurnPolicy:
     max_tokens: int = 4096
     temperature: float = 0.7
     synthesis: Synthesis = Synthesis.WHEN_REDUCED
+    records_content: bool = True
 
     def find_mode(self, name: str) -> Mode | None:
         """Return the mode; the default mode exists even if it is not configured. None if there is no such mode."""
         if name == self.default_mode:
             return self.modes.get(name, Mode())
         return self.modes.get(name)
+
+    def mode_in_force(self, name: str) -> Mode:
+        """Return the mode; one that the operator has removed counts as the default mode."""
+        return self.find_mode(name) or self.find_mode(self.default_mode) or Mode()

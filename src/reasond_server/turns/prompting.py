@@ -10,6 +10,7 @@ from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.reasoning_context import build_reasoning_context
 from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, StoredRendering
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
+from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
 from reasond_server.types.turns import ContextGoal, ContextScope, LoggedRendering
 
@@ -17,14 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.context.reasoning_parts import ContextSettings, ReasoningContext
-    from reasond_server.llm.model import TokenCounter
+    from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.turns.fold import TurnProgress
-    from reasond_server.types.turns import ContextBlock, TurnStarted
+    from reasond_server.turns.providers import ProvidedText
+    from reasond_server.types.turns import TurnStarted
 
-_INSTRUCTIONS: Final = (
+_TASK: Final = (
     "You work on the user's request, in turns with tools. The last question is the request; the ones before it were "
-    "answered. Call tools where they help, several in one reply if they do not depend on each other. When you know the "
+    "answered. "
+)
+_NATIVE: Final = (
+    "Call tools where they help, several in one reply if they do not depend on each other. When you know the "
     "answer, write it without calling a tool."
+)
+_IN_TEXT: Final = (
+    "Call tools where they help. Results come as <observation>; never write one yourself. "
+    f"{ACTION_RULE}When you know the answer, write it without an action."
 )
 _SYNTHESIS: Final = (
     "Write the final answer to the user's request now, from the results above. They are shown more completely than "
@@ -36,43 +45,43 @@ _ANSWER_NOW: Final = "Answer the user's request now, from what you know. Call no
 def build_inputs(
     progress: TurnProgress,
     *,
-    instructions: str,
     history: Sequence[PromptPart],
-    blocks: Sequence[ContextBlock],
+    provided: Sequence[ProvidedText],
+    specs: Sequence[ToolSpec],
     goal: ContextGoal,
     is_last: bool,
     budget_tokens: int | None,
-    counter: TokenCounter,
+    model: ChatModel,
     settings: ContextSettings,
     nonce: str,
-    is_native: bool,
 ) -> ContextInputs:
-    """Return the inputs of the next prompt.
+    """Return the inputs of the next prompt, for `model`.
 
-    `instructions` are those of the mode, `blocks` those of providers and of the client that apply now. Blocks of the
-    scope TURN stand last, because the next prompt does not have them.
+    `provided` are the texts of the context providers. Those of the scope TURN stand last, because the next prompt does
+    not have them. `specs` are the tools that the call offers; a model without native tools reads them in the prompt.
     """
     start = progress.start
     assert start is not None  # noqa: S101 - the first event is appended before the work begins
-    lasting = [one for one in blocks if one.scope is ContextScope.SESSION]
-    passing = [one for one in blocks if one.scope is ContextScope.TURN]
-    tail = [_say(one.name, _fence_block(one, nonce)) for one in passing]
+    is_native = model.has_native_tools
+    lasting = [_write_provided(one, nonce) for one in provided if one.scope is ContextScope.SESSION]
+    passing = [one for one in provided if one.scope is ContextScope.TURN]
+    tail = [_say(one.name, _write_provided(one, nonce)) for one in passing]
     if goal is ContextGoal.SYNTHESIS:
         tail.append(_say("synthesis", _SYNTHESIS))
     elif is_last:
         tail.append(_say("last", _ANSWER_NOW))
     return ContextInputs(
-        opening=_open(instructions, lasting, nonce=nonce),
+        opening=_open(() if is_native else specs, lasting, nonce=nonce),
         history=history,
         question=[ask(start, nonce=nonce)],
-        records=list_records(progress),
+        records=list_records(progress, model=model.name),
         tail=tail,
         goal=goal,
         budget_tokens=budget_tokens,
         renderings=read_renderings(progress.renderings),
         settings=settings,
         query=start.message,
-        counter=counter,
+        counter=model.counter,
         nonce=nonce,
         is_native=is_native,
     )
@@ -91,15 +100,23 @@ def ask(start: TurnStarted, *, nonce: str) -> PromptPart:
     return PromptPart(source="message", messages=(Message(role=Role.USER, content="\n".join(sections)),))
 
 
-def list_records(progress: TurnProgress) -> Sequence[ReasoningStepRecord]:
-    """Return the replies of the model with their calls and results."""
+def list_records(progress: TurnProgress, *, model: str) -> Sequence[ReasoningStepRecord]:
+    """Return the replies of the model with their calls and results.
+
+    Ids on the wire are the provider's own only in prompts for the model that made them: others may refuse their form.
+    """
     return [
         ReasoningStepRecord(
             index=one.step.index,
             text=one.step.text,
             thinking=one.step.thinking,
             calls=tuple(
-                CallRecord(call=each.call, result=each.result, handle=each.call.call_id, wire_id=each.provider_id)
+                CallRecord(
+                    call=each.call,
+                    result=each.result,
+                    handle=each.call.call_id,
+                    wire_id=each.provider_id if one.step.model == model else "",
+                )
                 for each in one.calls
             ),
         )
@@ -126,11 +143,13 @@ def log_renderings(new: Mapping[str, StoredRendering]) -> Sequence[LoggedRenderi
     )
 
 
-def _open(instructions: str, lasting: Sequence[ContextBlock], *, nonce: str) -> Sequence[PromptPart]:
-    """Return the system message: what never changes first, then the mode, then the blocks of the session."""
-    texts = [_fence_block(one, nonce) for one in lasting]
-    whole = "\n\n".join(part for part in (_INSTRUCTIONS, instructions, *texts) if part)
-    message = Message(role=Role.SYSTEM, content=whole + write_fence_rule(nonce))
+def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, nonce: str) -> Sequence[PromptPart]:
+    """Return the system message: what never changes first, then the texts of the session.
+
+    `specs` are the tools for a model that calls them in its text.
+    """
+    own = _TASK + (_IN_TEXT + write_tools(bound_specs(specs)) if specs else _NATIVE)
+    message = Message(role=Role.SYSTEM, content="\n\n".join((own, *lasting)) + write_fence_rule(nonce))
     return [PromptPart(source="system", messages=(message,))]
 
 
@@ -138,5 +157,5 @@ def _say(source: str, text: str) -> PromptPart:
     return PromptPart(source=source, messages=(Message(role=Role.USER, content=text),))
 
 
-def _fence_block(block: ContextBlock, nonce: str) -> str:
-    return fence("notes", f"{block.name}:\n{block.text}", nonce=nonce)
+def _write_provided(one: ProvidedText, nonce: str) -> str:
+    return one.text if one.is_instruction else fence("notes", one.text, nonce=nonce)

@@ -18,6 +18,7 @@ from reasond_server.reasoning.requests import (
     find_in_words,
     find_unfit_characters,
 )
+from reasond_server.turns.policy import OnUnknownOutcome
 from reasond_server.turns.tool_schemas import read_schema
 from reasond_server.types.turns import ContextScope
 from reasond_server.violations import suggest_nearest
@@ -40,6 +41,10 @@ MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 2_000
 MAX_REASON_CHARACTERS: Final = 1_000
 MAX_PART_CHARACTERS: Final = 1_000
 MAX_SETTLED_CALLS: Final = 1_000
+_NO_WAIT: Final = (
+    "a turn that waits for its client could not be resumed, because this server keeps no content "
+    "([store] record_content)"
+)
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 
 
@@ -61,6 +66,50 @@ def check_start(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Coll
     ]
     if found:
         raise InvalidRequestError.of(*found)
+
+
+def check_no_wait(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Collection[str]) -> None:
+    """Refuse a turn that could wait for its client on a server that keeps no content, since nobody could resume it.
+
+    `server_tool_names` are the tools of the server that the turn may use.
+
+    Raises:
+        InvalidRequestError: the client offers tools, a tool needs approval, or clients are asked for unknown outcomes.
+    """
+    if start.client_tools:
+        text = f"must be empty: {_NO_WAIT}"
+        raise InvalidRequestError.of(Violation(field="client_tools", description=text))
+    modes = [policy.mode_in_force(name) for name in (policy.default_mode, *policy.modes)]
+    guarded = [
+        name
+        for name in policy.needs_approval
+        if name in server_tool_names and any(mode.tools is None or name in mode.tools for mode in modes)
+    ]
+    if guarded:
+        raise InvalidRequestError(
+            f"The tool {show(guarded[0])} needs approval, but {_NO_WAIT}",
+            remedy="Use a token without the permission reasoning:tools, or have the operator set record_content = true "
+            "in [store], or take the tool out of the modes.",
+        )
+    if server_tool_names and policy.on_unknown_outcome is OnUnknownOutcome.ASK:
+        raise InvalidRequestError(
+            f'on_unknown_outcome is "ask", but {_NO_WAIT}',
+            remedy="Use a token without the permission reasoning:tools, or have the operator set record_content = true "
+            'in [store], or on_unknown_outcome = "fail" in [turns].',
+        )
+
+
+def check_session_blocks(new: Sequence[ContextBlock], kept: Mapping[str, str]) -> None:
+    """Refuse blocks of the scope SESSION that give the session, which has `kept`, more blocks than it may have.
+
+    Raises:
+        InvalidRequestError: there would be too many.
+    """
+    texts = {**kept, **{one.name: one.text for one in new if one.scope is ContextScope.SESSION}}
+    count = sum(bool(text) for text in texts.values())
+    if count > MAX_BLOCKS:
+        text = f"gives the session {count} blocks, and it may have {MAX_BLOCKS}; send some with an empty text"
+        raise InvalidRequestError.of(Violation(field="context", description=text))
 
 
 def check_reentry_shape(reentry: TurnReentry) -> None:

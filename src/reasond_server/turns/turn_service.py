@@ -29,17 +29,16 @@ from reasond_server.logs.store import SessionClaim
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import current_trace, note_result
+from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.exits import exit_of
 from reasond_server.turns.fold import fold
 from reasond_server.turns.history import TURN
 from reasond_server.turns.reentries import Reentries, naming_turns
-from reasond_server.turns.turn_requests import check_part, check_start
+from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import StreamEvent, TextDelta
 from reasond_server.types.turns import (
-    ContextBlock,
-    ContextScope,
     HandedOff,
     TurnDelta,
     TurnReentry,
@@ -274,7 +273,10 @@ class TurnService:
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
         """Return the execution that the request id stands for, or start one."""
-        check_start(start, policy=self._policy, server_tool_names=self._tool_names(), request_id=request_id)
+        names = self._tool_names()
+        check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
+        if not self._policy.records_content:
+            check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
         digest = _digest_of(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):
@@ -332,12 +334,9 @@ class TurnService:
         mode = start.mode or state.get("mode") or self._policy.default_mode
         if self._policy.find_mode(mode) is None:
             mode = self._policy.default_mode
-        blocks = {
-            name: ContextBlock(name=name, scope=ContextScope.SESSION, text=text)
-            for name, text in state.get("blocks", {}).items()
-        }
-        blocks |= {one.name: one for one in start.context}
         revision = 0 if session is None else session.revision
+        provided = state.get("providers", {})
+        check_session_blocks(start.context, provided.get(SESSION_BLOCKS, {}))
         return TurnAssignment(
             start=TurnStarted(
                 session_id=start.session_id,
@@ -347,10 +346,11 @@ class TurnService:
                 session_revision=revision + 1 if start.session_id else 0,
                 material=start.material,
                 client_tools=tuple(start.client_tools),
-                context=tuple(one for one in blocks.values() if one.text),
+                context=tuple(start.context),
             ),
             budget=start.budget,
-            may_use_server_tools=bool(caller.permissions & {TOOLS, ADMIN}),
+            may_use_server_tools=_may_use_tools(caller),
+            provided=provided,
         )
 
     async def _read(self, caller: Principal, turn_id: str) -> tuple[Execution, TurnProgress]:
@@ -381,6 +381,11 @@ class TurnService:
         return event._replace(
             event=TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
         )
+
+
+def _may_use_tools(caller: Principal) -> bool:
+    """Return whether the turns of the caller may use tools of the server."""
+    return bool(caller.permissions & {TOOLS, ADMIN})
 
 
 def _digest_of(start: TurnStart) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +16,23 @@ from reasond_server.logs.store import SessionEnd
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.exits import exit_of, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
+from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.types import Budget, FinishReason, StrategySource, Usage, UsageSource
 from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnResult, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.context.reasoning_parts import ContextSettings
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
@@ -37,21 +40,28 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
+    from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, ExecutionFailure, Json
 
 
 @value
 class TurnAssignment:
-    """A turn as it was decided when it was started: its first event, and what is not part of it."""
+    """A turn as it was decided when it was started: its first event, and what is not part of it.
+
+    `provided` are the states of the context providers that the session kept.
+    """
 
     start: TurnStarted
     budget: Budget
     may_use_server_tools: bool
+    provided: Mapping[str, Json] = field(default_factory=dict)
 
 
 class TurnKind:
     """Makes the work of turns under `policy`: new work, or restored work that goes on from the log.
 
+    `providers` are the installed context providers, besides the built-in ones; `backends` are the models that modes may
+    name.
     `observer` receives what happens to them.
     """
 
@@ -65,6 +75,8 @@ class TurnKind:
         tools: ToolSource,
         policy: TurnPolicy,
         context: ContextSettings,
+        providers: Sequence[ContextProvider] = (),
+        backends: Mapping[str, ChatModel] | None = None,
         observer: TurnObserver = UNOBSERVED,
     ) -> None:
         self.observer = observer
@@ -73,10 +85,12 @@ class TurnKind:
         self._tools = tools
         self.policy = policy
         self._context = context
+        self._providers = (*build_providers(policy), *providers)
+        self._backends = backends or {}
 
     def create(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
         """Return new work."""
-        return self._build(assignment, request, TurnProgress())
+        return self._build(assignment, request)
 
     def revive(self, plan: Plan, recovery: Recovery) -> TurnWork:
         """Return work that goes on after the last event of the log.
@@ -88,8 +102,10 @@ class TurnKind:
         work = self._build(
             assignment,
             plan.to_request(recovery.execution, budget=assignment.budget),
-            fold(logged.event for logged in recovery.events),
         )
+        for logged in recovery.events:
+            work.take_in(logged.event)
+        work.step_count = len(work.progress.replies)
         work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
@@ -116,7 +132,7 @@ class TurnKind:
             return [result]
         return [TurnStarted(session_id=execution.session_id, mode="", model=execution.model, message=""), result]
 
-    def _build(self, assignment: TurnAssignment, request: WorkRequest, progress: TurnProgress) -> TurnWork:
+    def _build(self, assignment: TurnAssignment, request: WorkRequest) -> TurnWork:
         budget, policy = assignment.budget, self.policy
         bounded = replace(
             policy,
@@ -128,12 +144,13 @@ class TurnKind:
         return TurnWork(
             assignment=assignment,
             request=request,
-            progress=progress,
+            providers=ProviderStates(self._providers, assignment.provided),
             clock=self._clock,
             store=self._store,
             tools=self._tools,
             policy=bounded,
             context=self._context,
+            backends=self._backends,
             observer=self.observer,
         )
 
@@ -143,11 +160,13 @@ class TurnWork:
 
     Attributes:
         progress: how far the turn has come.
+        providers: the states of the context providers.
         reserved_tokens: the tokens reserved for a model call whose reply no earlier life has logged.
     """
 
     __slots__ = (
         "_assignment",
+        "_backends",
         "_clock",
         "_context",
         "_loop",
@@ -162,6 +181,7 @@ class TurnWork:
         "name",
         "new_step_count",
         "progress",
+        "providers",
         "request",
         "reserved_tokens",
         "source",
@@ -173,12 +193,13 @@ class TurnWork:
         *,
         assignment: TurnAssignment,
         request: WorkRequest,
-        progress: TurnProgress,
+        providers: ProviderStates,
         clock: Clock,
         store: ExecutionStore,
         tools: ToolSource,
         policy: TurnPolicy,
         context: ContextSettings,
+        backends: Mapping[str, ChatModel],
         observer: TurnObserver,
     ) -> None:
         self._observer = observer
@@ -187,10 +208,11 @@ class TurnWork:
         self.agent = TURN
         self.request = request
         self.may_suspend = True
-        self.step_count = len(progress.replies)
+        self.step_count = 0
         self.new_step_count = 0
         self.metrics = None
-        self.progress = progress
+        self.progress = TurnProgress()
+        self.providers = providers
         self.reserved_tokens = 0
         self._assignment = assignment
         self._clock = clock
@@ -198,6 +220,7 @@ class TurnWork:
         self._tools = tools
         self._policy = policy
         self._context = context
+        self._backends = backends
         self._loop: TurnLoop | None = None
 
     @property
@@ -217,13 +240,19 @@ class TurnWork:
             "turn": asdict(known.start),
             "budget": asdict(known.budget),
             "may_use_server_tools": known.may_use_server_tools,
+            "provided": dict(known.provided),
         }
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
         start = replace(self._assignment.start, model=run.identity.model)
-        self.progress.apply(start)
+        self.take_in(start)
         return start
+
+    def take_in(self, event: Event) -> None:
+        """Take in the next event of the log."""
+        self.progress.apply(event)
+        self.providers.apply(event)
 
     async def work(self, run: Run) -> None:
         """Go on after the last event until the turn ends, suspends or is stopped; see `runs.run.Work`."""
@@ -244,9 +273,11 @@ class TurnWork:
         self._loop = TurnLoop(
             run=run,
             progress=self.progress,
+            providers=self.providers,
             tools=tools,
             policy=self._policy,
             context=self._context,
+            backends=self._backends,
             history=await read_history(self._store, run.identity),
             nonce=nonces(run.nonce)(),
             clock=self._clock,
@@ -266,10 +297,10 @@ class TurnWork:
             model=run.identity.model,
             usage=accounts.usage,
             elapsed_s=accounts.elapsed_s,
-            warnings=(*accounts.warnings, *ending.warnings),
+            warnings=(*accounts.warnings, *self.providers.warnings, *ending.warnings),
             error=ending.to_failure(),
         )
-        self.progress.apply(result)
+        self.take_in(result)
         run.trace.note({"reasond.turn.exit": exit_of(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
         run.log.session_end = self._describe_session()
         return result
@@ -302,9 +333,11 @@ class TurnWork:
         start = self.progress.start
         if start is None or not start.session_id:
             return None
-        blocks = {one.name: one.text for one in start.context if one.scope is ContextScope.SESSION}
+        state: dict[str, object] = {"mode": self.progress.mode}
+        if self._policy.records_content:
+            state["providers"] = self.providers.describe()
         expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
-        return SessionEnd(state={"mode": self.progress.mode, "blocks": blocks}, expire_time=expire_time)
+        return SessionEnd(state=state, expire_time=expire_time)
 
 
 def _read_reservation(recovery: Recovery, reply_count: int) -> int:
@@ -326,6 +359,7 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
             start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks}),
             budget=Budget(**row["budget"]),
             may_use_server_tools=bool(row["may_use_server_tools"]),
+            provided=dict(row["provided"]),
         )
     except (KeyError, TypeError, ValueError):
         raise foreign_plan() from None

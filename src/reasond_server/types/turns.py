@@ -186,7 +186,7 @@ class ModelCallStep(Event):
     """One model call with its reply; its `calls` are expected from now on.
 
     `provider_ids` are the ids of the calls on the wire to the model. `renderings` are those that this prompt
-    introduced or changed. `blocks` names the blocks of context with the scope TURN that this call has consumed.
+    introduced or changed. `blocks` names the context providers with the scope TURN whose text this call has consumed.
     """
 
     index: int

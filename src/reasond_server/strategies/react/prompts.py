@@ -1,30 +1,22 @@
-"""The texts of ReAct: instructions about tools, the parsing of calls in text, and messages between cycles.
+"""The texts of ReAct: instructions about tools, and messages between cycles.
 
-For models with native tools, the prompt does not describe the form of calls. Other models call a tool by ending their
-reply with
-
-    <action>{"tool": "calculator", "arguments": {"expression": "12.5 / 100 * 640"}}</action>
-
-The parser closes the reply there, so text after it, such as an invented observation, is never read. The result of a
-tool is returned in a fence with the run's nonce.
+For models with native tools, the prompt does not describe the form of calls; for others it does (`context.text_calls`).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json
 
-from reasond_server.context.tags import neutralize
-from reasond_server.types import ToolCall
+from reasond_server.context.text_calls import ACTION_RULE, write_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ToolSpec
+    from reasond_server.types import ToolCall
 
 _TASK = "Work out what <question> asks. Think step by step. "
 _ANSWER = "When you know the answer, write <answer>the final answer</answer> and nothing after it."
@@ -32,23 +24,11 @@ _TOOLS = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
     "never write one yourself. A result that is left out or shortened can be read with read_tool_result. "
 )
-_ACTION = (
-    'To call a tool, end your reply with <action>{"tool": "NAME", "arguments": {...}}</action>, one call and nothing '
-    "after it. "
-)
 _CONTINUE = "If you need more room to think, end with <continue>what you have so far</continue>; you will go on. "
-_MAX_DESCRIPTION = 1_000
-_MAX_TOOL_NAME = 128
-_INVENTED: Final = re.compile(
-    r"^[ \t>*_#-]{0,8}observation[ \t*_]{0,4}:|<\s{0,2}observation\b", re.IGNORECASE | re.MULTILINE
-)
 
 ANSWER_NOW: Final = "No tools can be called any more. Write <answer>the final answer</answer> from what you know now."
 GO_ON: Final = "Go on."
 CUT_OFF: Final = "Your reply was cut off at its limit of {tokens} tokens. Go on, more briefly."
-INVENTED_OBSERVATION: Final = (
-    "You wrote an observation yourself, and what followed was not read: only tools give observations. Call the tool."
-)
 NOTHING_WRITTEN: Final = "You wrote nothing. Call a tool, or write <answer>the final answer</answer>."
 NO_ACTION: Final = (
     'There is neither a call nor an answer. End with <action>{"tool": "NAME", "arguments": {...}}</action> or with '
@@ -57,48 +37,13 @@ NO_ACTION: Final = (
 REPEATED: Final = "The same call was made before, as {call_id}; making it again tells nothing new."
 
 
-class UnreadableActionError(ValueError):
-    """The content of an action is not a call; the error text explains why to the model."""
-
-
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
-    """Return the rules of the system message; `specs` are from `bound_specs`."""
+    """Return the rules of the system message; `specs` are from `text_calls.bound_specs`."""
     if not specs:
         return _TASK + _CONTINUE + _ANSWER
     if is_native:
         return _TASK + _TOOLS + _ANSWER
-    lines = [f"\n- {spec.name}: {_describe(spec)}" for spec in specs]
-    return _TASK + _TOOLS + _ACTION + _ANSWER + " Tools:" + "".join(lines) + "\n"
-
-
-def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-    """Return `specs` for the prompt: descriptions on one line, neutralised and of bounded length.
-
-    They are sorted by name, so that the beginning of the prompt is always the same.
-    """
-    return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
-
-
-def read_action(content: str, *, call_id: str) -> ToolCall:
-    """Return the call in the content of an action; a code fence around it is ignored.
-
-    Raises:
-        UnreadableActionError: the content is not a JSON object with the name of a tool and an object of arguments.
-    """
-    text = re.sub(r"^```[a-z]*", "", content.strip()).removesuffix("```").strip()
-    try:
-        value = from_json(text, allow_inf_nan=False)
-    except ValueError:
-        raise UnreadableActionError("The action is no valid JSON") from None
-    if not isinstance(value, dict):
-        raise UnreadableActionError("The action must be a JSON object")
-    name, arguments = value.get("tool", value.get("name")), value.get("arguments", {})
-    if not isinstance(name, str) or not name:
-        raise UnreadableActionError('The action must name a tool, as "tool"')
-    if not isinstance(arguments, dict):
-        raise UnreadableActionError('The "arguments" of an action must be a JSON object')
-    written = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id=call_id, name=make_encodable(name)[:_MAX_TOOL_NAME], arguments_json=make_encodable(written))
+    return _TASK + _TOOLS + ACTION_RULE + _ANSWER + write_tools(specs)
 
 
 def action_key_of(call: ToolCall) -> str:
@@ -109,26 +54,3 @@ def action_key_of(call: ToolCall) -> str:
     except ValueError:
         arguments = call.arguments_json.strip()
     return f"{call.name} {arguments}"
-
-
-def cut_invention(text: str) -> str | None:
-    """Return the text before an observation that the model invented; None if there is none."""
-    found = _INVENTED.search(text)
-    return None if found is None else text[: found.start()].rstrip()
-
-
-def make_encodable(text: str) -> str:
-    """Return `text` with "?" for characters without UTF-8 form."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _bound_spec(spec: ToolSpec) -> ToolSpec:
-    description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
-    # In JSON a tag can only be inside a string, where the neutralised form is valid too.
-    parameters = json.loads(neutralize(make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
-    return replace(spec, description=make_encodable(neutralize(description)), parameters=parameters)
-
-
-def _describe(spec: ToolSpec) -> str:
-    schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
-    return f"{spec.description} Arguments: {schema}"

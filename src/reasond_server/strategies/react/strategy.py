@@ -10,6 +10,7 @@ from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_messages import WireIds
 from reasond_server.context.tags import TagKind, restore
+from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
 from reasond_server.errors import ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
@@ -38,7 +39,7 @@ class React(ReasoningStrategy[ReactConfig]):
     """Cycles of one model call each. The tool calls of a reply are made one after the other before the next cycle.
 
     A model with native tools may make any number of tool calls in one reply. Other models write `<action>` in their
-    text (`react.prompts`): one call, which ends the reply. Only tools make observations: if a model writes an
+    text (`context.text_calls`): one call, which ends the reply. Only tools make observations: if a model writes an
     observation itself, the text is cut off and the model is asked again. A reply that breaks the protocol is answered
     with a correction, at most twice in a run. The same call with the same arguments may be made twice; the third one is
     refused, and the run must answer. The last cycle, and the first one without tool calls or budget left, offers no
@@ -191,12 +192,12 @@ class ReactRun:
         self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1
         answer = parsed.content.strip() if parsed.kind is TagKind.ANSWER else ""
         self.best = answer or self.best
-        invented = words.cut_invention(parsed.text) if self.specs else None
+        invented = cut_invention(parsed.text) if self.specs else None
         ending = self._find_ending(reply, answer, is_invented=invented is not None)
         if ending is not None:
             return ending
         if invented is not None and not reply.calls:
-            return self._correct(reply, words.INVENTED_OBSERVATION, thought=invented), None
+            return self._correct(reply, INVENTED_OBSERVATION, thought=invented), None
         if reply.calls:
             calls = [(self.tool_use.mint(call), call.call_id) for call in reply.calls]
             return await self._act(reply, calls, text=invented), None
@@ -298,8 +299,8 @@ class ReactRun:
 
     async def _act_in_text(self, reply: ModelReply) -> Step:
         try:
-            call = words.read_action(reply.parsed.content, call_id="")
-        except words.UnreadableActionError as error:
+            call = read_action(reply.parsed.content, call_id="")
+        except UnreadableActionError as error:
             return self._correct(reply, f"{error}. {words.NO_ACTION}")
         return await self._act(reply, [(self.tool_use.mint(call), "")])
 

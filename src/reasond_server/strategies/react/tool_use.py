@@ -14,9 +14,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.context.text_calls import bound_specs, make_encodable
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.strategies.react import prompts as words
-from reasond_server.strategies.react.prompts import bound_specs
 from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.results import arguments_of
@@ -72,7 +72,7 @@ class Offers:
         self._offer = Offer()
 
     def make(self, tools: Sequence[ToolSpec]) -> Offer:
-        """Return the offer of `tools`, bounded as `prompts.bound_specs` does."""
+        """Return the offer of `tools`, bounded as `text_calls.bound_specs` does."""
         if tools != self._tools:
             self._offer = _offer_of(bound_specs(tools))
             self._tools = tools
@@ -235,8 +235,8 @@ class ToolUse:
         self._minted += 1
         return ToolCall(
             call_id=f"c{self._minted}",
-            name=words.make_encodable(call.name)[:_MAX_TOOL_NAME],
-            arguments_json=words.make_encodable(call.arguments_json),
+            name=make_encodable(call.name)[:_MAX_TOOL_NAME],
+            arguments_json=make_encodable(call.arguments_json),
         )
 
     async def make(self, call: ToolCall) -> tuple[ToolResult, str]:

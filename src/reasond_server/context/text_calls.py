@@ -1,0 +1,101 @@
+"""Tool calls in the text of models without native tools, for everything that offers tools to a model.
+
+Such a model calls a tool by ending its reply with
+
+    <action>{"tool": "calculator", "arguments": {"expression": "12.5 / 100 * 640"}}</action>
+
+The parser closes the reply there, so text after it, such as an invented observation, is never read. The result of a
+tool is returned in a fence with the run's nonce (`context.step_messages`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import from_json
+
+from reasond_server.context.tags import neutralize
+from reasond_server.types import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ToolSpec
+
+ACTION_RULE: Final = (
+    'To call a tool, end your reply with <action>{"tool": "NAME", "arguments": {...}}</action>, one call and nothing '
+    "after it. "
+)
+INVENTED_OBSERVATION: Final = (
+    "You wrote an observation yourself, and what followed was not read: only tools give observations. Call the tool."
+)
+_MAX_DESCRIPTION = 1_000
+_MAX_TOOL_NAME = 128
+_INVENTED: Final = re.compile(
+    r"^[ \t>*_#-]{0,8}observation[ \t*_]{0,4}:|<\s{0,2}observation\b", re.IGNORECASE | re.MULTILINE
+)
+
+
+class UnreadableActionError(ValueError):
+    """The content of an action is not a call; the error text explains why to the model."""
+
+
+def write_tools(specs: Sequence[ToolSpec]) -> str:
+    """Return the end of the system message that lists the tools; `specs` are from `bound_specs`."""
+    return " Tools:" + "".join([f"\n- {spec.name}: {_describe(spec)}" for spec in specs]) + "\n"
+
+
+def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    """Return `specs` for the prompt: descriptions on one line, neutralised and of bounded length.
+
+    They are sorted by name, so that the beginning of the prompt is always the same.
+    """
+    return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
+
+
+def read_action(content: str, *, call_id: str) -> ToolCall:
+    """Return the call in the content of an action; a code fence around it is ignored.
+
+    Raises:
+        UnreadableActionError: the content is not a JSON object with the name of a tool and an object of arguments.
+    """
+    text = re.sub(r"^```[a-z]*", "", content.strip()).removesuffix("```").strip()
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise UnreadableActionError("The action is no valid JSON") from None
+    if not isinstance(value, dict):
+        raise UnreadableActionError("The action must be a JSON object")
+    name, arguments = value.get("tool", value.get("name")), value.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        raise UnreadableActionError('The action must name a tool, as "tool"')
+    if not isinstance(arguments, dict):
+        raise UnreadableActionError('The "arguments" of an action must be a JSON object')
+    written = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(call_id=call_id, name=make_encodable(name)[:_MAX_TOOL_NAME], arguments_json=make_encodable(written))
+
+
+def cut_invention(text: str) -> str | None:
+    """Return the text before an observation that the model invented; None if there is none."""
+    found = _INVENTED.search(text)
+    return None if found is None else text[: found.start()].rstrip()
+
+
+def make_encodable(text: str) -> str:
+    """Return `text` with "?" for characters without UTF-8 form."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _bound_spec(spec: ToolSpec) -> ToolSpec:
+    description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
+    # In JSON a tag can only be inside a string, where the neutralised form is valid too.
+    parameters = json.loads(neutralize(make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
+    return replace(spec, description=make_encodable(neutralize(description)), parameters=parameters)
+
+
+def _describe(spec: ToolSpec) -> str:
+    schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
+    return f"{spec.description} Arguments: {schema}"

@@ -1,0 +1,167 @@
+"""The model calls of a turn: with the model of the mode in force, and with tools in the form that this model has."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.context.calls import ReplyListener
+from reasond_server.context.tags import TagKind
+from reasond_server.context.text_calls import (
+    ACTION_RULE,
+    INVENTED_OBSERVATION,
+    UnreadableActionError,
+    cut_invention,
+    read_action,
+)
+from reasond_server.errors import InternalError, ModelProtocolError
+from reasond_server.llm.model import Message, Role
+from reasond_server.runs.accounts import fork_counter
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.context.calls import ModelReply
+    from reasond_server.llm.metering import MeteredModel
+    from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
+    from reasond_server.runs.run import Run
+    from reasond_server.types import ToolCall
+
+CORRECTION_TOKENS: Final = 128
+"""Tokens that prompts for models without native tools leave free, to ask again after a reply that breaks the form."""
+
+_MAX_CORRECTIONS: Final = 2
+_CUT_ACTION: Final = "Your reply was cut off within its <action>. Write less."
+
+
+@value
+class TurnReply:
+    """What the model replied; the `calls` have the ids of the provider, which are empty for calls in text."""
+
+    text: str
+    thinking: str
+    finish: str
+    calls: Sequence[ToolCall]
+
+
+class ModelCaller:
+    """Makes the model calls of one turn; `backends` are the models that modes may name."""
+
+    def __init__(self, run: Run, *, backends: Mapping[str, ChatModel], temperature: float) -> None:
+        self._run = run
+        self._backends = backends
+        self._temperature = temperature
+        self._counters: dict[str, TokenCounter] = {}
+
+    @property
+    def model(self) -> MeteredModel:
+        """The model that is called, with the budget of the run."""
+        return self._run.accounts.model
+
+    def switch_to(self, backend: str) -> MeteredModel:
+        """Call the model of `backend` from now on, and return it; empty means that of the server.
+
+        Raises:
+            InternalError: there is no such backend.
+        """
+        if not backend:
+            self.model.switch_to()
+            return self.model
+        if backend not in self._backends:
+            raise InternalError(f"the mode names the backend {backend!r}, which this server does not have")
+        chosen = self._backends[backend]
+        # What the counters of other turns learn must not change the prompts of this one.
+        counter = self._counters.setdefault(backend, fork_counter(chosen.counter, {}))
+        self.model.switch_to(chosen, counter)
+        return self.model
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec],
+        max_tokens: int,
+        is_last: bool,
+        index: int,
+    ) -> TurnReply:
+        """Return the reply of model call `index`, and publish its text as it comes; with `is_last` it has no calls.
+
+        A model without native tools is asked again, at most twice, if its reply breaks the form of calls.
+
+        Raises:
+            ModelProtocolError: it broke the form each time.
+            ReasondError: as the model's `stream`.
+        """
+        is_native = self.model.has_native_tools
+        asked, said = messages, ""
+        for _ in range(1 + _MAX_CORRECTIONS):
+            reply = await self._listen(
+                ReplyListener(
+                    messages=asked,
+                    max_tokens=max_tokens,
+                    temperature=self._temperature,
+                    kinds=(TagKind.ACTION,) if tools and not is_native else (),
+                    tools=tools if is_native else (),
+                    tool_choice="none" if is_last else "auto",
+                ),
+                index,
+            )
+            if is_native or not tools:
+                return _take(reply, reply.parsed.text, () if is_last else reply.calls)
+            text, calls, said = _read_text(reply)
+            if is_last or not said:
+                return _take(reply, text, () if is_last else calls)
+            asked = _add(messages, said)
+        raise ModelProtocolError(
+            f"the model {self.model.name} broke the form of tool calls {1 + _MAX_CORRECTIONS} times: {said}",
+            remedy="Use a model with native tools, or a stronger one, for turns with tools.",
+        )
+
+    async def _listen(self, listener: ReplyListener, index: int) -> ModelReply:
+        """Make the call, once everything before it is committed, and publish the text as it comes."""
+        publish, model = self._run.subscribers.publish, self.model
+        is_asking = True
+        while is_asking:
+            async with aclosing(model.stream(listener.request)) as events:
+                async for event in events:
+                    for fragment in listener.take(event):
+                        if fragment.kind is None:
+                            publish(index, fragment.text)
+                    if listener.is_done:
+                        break
+            is_asking = listener.ask_again()
+        rest, reply = listener.close(model.counter)
+        for fragment in rest:
+            if fragment.kind is None:
+                publish(index, fragment.text)
+        return reply
+
+
+def _take(reply: ModelReply, text: str, calls: Sequence[ToolCall]) -> TurnReply:
+    return TurnReply(text=text, thinking=reply.parsed.thinking, finish=reply.finish.value, calls=tuple(calls))
+
+
+def _read_text(reply: ModelReply) -> tuple[str, Sequence[ToolCall], str]:
+    """Return the text, the call that it ends with if there is one, and what to say if it breaks the form."""
+    parsed = reply.parsed
+    invented = cut_invention(parsed.text)
+    if invented is not None:
+        return invented, (), INVENTED_OBSERVATION
+    if parsed.kind is not TagKind.ACTION:
+        return parsed.text, (), ""
+    if not parsed.is_closed:
+        return parsed.text, (), _CUT_ACTION
+    try:
+        return parsed.text.rstrip(), (read_action(parsed.content, call_id=""),), ""
+    except UnreadableActionError as error:
+        return parsed.text, (), f"Your last reply was not read: {error}. {ACTION_RULE.strip()}"
+
+
+def _add(messages: Sequence[Message], said: str) -> Sequence[Message]:
+    """Return `messages` with our words at the end."""
+    *before, last = messages
+    if last.role is Role.USER:
+        return (*before, replace(last, content=f"{last.content}\n{said}"))
+    return (*messages, Message(role=Role.USER, content=said))

@@ -1,0 +1,230 @@
+"""Context providers: what stands in the prompts of a turn besides its message, its steps and the history.
+
+A provider folds the events of the log into a state of its own, and writes text from that state for each model call.
+`ProviderStates` does this for all providers of one turn. The session keeps the states for its next turn.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from reasond_server.errors import InternalError, SettingsError
+from reasond_server.types.turns import ContextScope, ModelCallStep
+from reasond_server.types.values import value
+from reasond_server.violations import suggest_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from reasond_server.types import Event, Json
+    from reasond_server.types.turns import ContextGoal
+
+PROVIDER_GROUP: Final = "reasond.context_providers"
+PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MAX_STATE_CHARACTERS: Final = 16_000_000
+"""Most characters that the state of one provider may have as JSON."""
+MAX_TEXT_CHARACTERS: Final = 16_000_000
+"""Most characters that a provider may write for one call; the prompt has to fit the model's window anyway."""
+
+_log = logging.getLogger("reasond.turns")
+
+
+@runtime_checkable
+class ContextProvider(Protocol):
+    """Supplies text for the prompts of turns. An instance serves all turns of the server, so it keeps nothing itself.
+
+    Attributes:
+        name: its name, which is that of its entry point: small letters, digits and "_".
+        scope: SESSION: its text stands in every prompt. TURN: its text stands at the end of prompts until a reply that
+            has seen it is committed; then its state is emptied.
+        is_instruction: whether the model follows its text. Otherwise the text stands in a fence, as data.
+    """
+
+    name: str
+    scope: ContextScope
+    is_instruction: bool
+
+    def populate(self, event: Event, state: Json) -> Json:
+        """Return the state after `event`; without a change `state` itself.
+
+        A pure function, without input or output: after a crash another process calls it again with the same events.
+        `state` must not be changed. It is a JSON object, and empty before the first event of the session.
+        """
+        ...
+
+    def render(self, state: Json, goal: ContextGoal) -> str:
+        """Return the text for a model call with `goal`; empty for none. The same arguments give the same text."""
+        ...
+
+
+@value
+class ProvidedText:
+    """What one provider has written for a model call."""
+
+    name: str
+    scope: ContextScope
+    is_instruction: bool
+    text: str
+
+
+class ProviderStates:
+    """The states of the providers of one turn, in the order of their texts.
+
+    `before` are the states at the start of the turn by provider, as the session kept them. A provider that raises is
+    left out of the rest of the turn, with a warning, and the session keeps its state as it was before the turn. If no
+    reply is committed yet, the turn fails instead.
+    """
+
+    def __init__(self, providers: Sequence[ContextProvider], before: Mapping[str, Json]) -> None:
+        self._providers = list(providers)
+        self._before = before
+        self._states: dict[str, Json] = {one.name: before.get(one.name, {}) for one in providers}
+        self._failed: list[str] = []
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the caller is told: which providers failed, and whose states are kept although they are not here."""
+        lost = [name for name in self._before if name not in self._states and name not in self._failed]
+        return (
+            *(f"The context provider {name} failed and was left out; the log has the cause." for name in self._failed),
+            *(
+                f"The context provider {name} is not enabled on this server; its state is kept, and its text was left "
+                "out."
+                for name in lost
+            ),
+        )
+
+    def apply(self, event: Event) -> None:
+        """Let all providers take in the next event of the log."""
+        for provider in tuple(self._providers):
+            state = self._states[provider.name]
+            is_consumed = isinstance(event, ModelCallStep) and provider.name in event.blocks
+            state = {} if is_consumed and provider.scope is ContextScope.TURN else state
+            try:
+                new = provider.populate(event, state)
+                if new is not state:
+                    _require_state(new)
+            except Exception as error:  # noqa: BLE001 - code of others may raise anything
+                self._leave_out(provider, error)
+            else:
+                self._states[provider.name] = new
+
+    def render(self, goal: ContextGoal, *, is_first: bool) -> Sequence[ProvidedText]:
+        """Return the texts for the next call; `is_first` is whether the turn has no reply yet.
+
+        Raises:
+            InternalError: a provider failed before the first reply.
+        """
+        texts: list[ProvidedText] = []
+        for provider in tuple(self._providers):
+            try:
+                text = _make_text(provider.render(self._states[provider.name], goal))
+            except Exception as error:  # noqa: BLE001 - code of others may raise anything
+                self._leave_out(provider, error)
+                continue
+            if text:
+                texts.append(
+                    ProvidedText(
+                        name=provider.name, scope=provider.scope, is_instruction=provider.is_instruction, text=text
+                    )
+                )
+        if is_first and self._failed:
+            raise InternalError(f"the context provider {self._failed[0]!r} failed before the first model call")
+        return texts
+
+    def describe(self) -> dict[str, Json]:
+        """Return the states that the session keeps by provider; empty ones are left out."""
+        return {name: state for name, state in (dict(self._before) | self._states).items() if state}
+
+    def _leave_out(self, provider: ContextProvider, error: Exception) -> None:
+        _log.error("the context provider %s failed", provider.name, exc_info=error)
+        self._providers.remove(provider)
+        self._failed.append(provider.name)
+        del self._states[provider.name]
+
+
+def discover_providers(
+    enabled: Sequence[str], *, reserved: Iterable[str] = (), installed: Iterable[EntryPoint] | None = None
+) -> Sequence[ContextProvider]:
+    """Return the `enabled` providers from the entry points of `PROVIDER_GROUP`, which name classes or instances.
+
+    Raises:
+        SettingsError: a provider is not installed, cannot be loaded, or has a name that is not its entry's or is one of
+            the `reserved` names.
+    """
+    found = tuple(entry_points(group=PROVIDER_GROUP) if installed is None else installed)
+    by_name = {point.name: point for point in found}
+    taken = frozenset(reserved)
+    return tuple(_load(name, by_name, taken) for name in dict.fromkeys(enabled))
+
+
+def require_provider(provider: object) -> ContextProvider:
+    """Return `provider` if it is a valid context provider.
+
+    Raises:
+        InternalError: it is not valid; the text is for its author.
+    """
+    if not isinstance(provider, ContextProvider) or not isinstance(provider.scope, ContextScope):
+        raise InternalError(f"{type(provider).__name__} is no context provider")
+    if not PROVIDER_NAME.fullmatch(str(provider.name)):
+        raise InternalError(f"the name of {type(provider).__name__} does not match {PROVIDER_NAME.pattern}")
+    return provider
+
+
+def _load(name: str, by_name: dict[str, EntryPoint], reserved: frozenset[str]) -> ContextProvider:
+    point = by_name.get(name)
+    if name in reserved:
+        raise SettingsError(
+            f"[turns] context_providers names {name!r}, which is built in", remedy="Remove the name, or rename yours."
+        )
+    if point is None:
+        raise SettingsError(
+            f"[turns] context_providers names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
+            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
+        )
+    try:
+        loaded = point.load()
+        provider = require_provider(loaded() if isinstance(loaded, type) else loaded)
+    except InternalError as error:
+        raise SettingsError(
+            f"Entry point {name!r} ({point.value}) gives no context provider: {error.message}",
+            remedy="Update its package.",
+        ) from error
+    except Exception as error:
+        raise SettingsError(
+            f"Context provider {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
+            remedy="Update its package or remove the name from [turns] context_providers.",
+        ) from error
+    if provider.name != name:
+        raise SettingsError(
+            f"Entry point {name!r} ({point.value}) gives a context provider named {provider.name!r}",
+            remedy="Name the entry point as the provider names itself.",
+        )
+    return provider
+
+
+def _require_state(state: Any) -> None:  # noqa: ANN401 - what code of others returned
+    """Refuse a state that cannot be stored as it is. Raises ValueError or TypeError."""
+    text = json.dumps(state, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    if not isinstance(state, dict) or json.loads(text) != state:
+        message = "the state must be a JSON object"
+        raise TypeError(message)
+    if len(text) > MAX_STATE_CHARACTERS:
+        message = f"the state has {len(text)} characters as JSON; at most {MAX_STATE_CHARACTERS} are allowed"
+        raise ValueError(message)
+
+
+def _make_text(text: Any) -> str:  # noqa: ANN401 - what code of others returned
+    """Return `text` in a form that UTF-8 can encode. Raises ValueError or TypeError if it is none."""
+    if not isinstance(text, str):
+        message = f"the text must be a string, got {type(text).__name__}"
+        raise TypeError(message)
+    if len(text) > MAX_TEXT_CHARACTERS:
+        message = f"the text has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are allowed"
+        raise ValueError(message)
+    return text.encode("utf-8", "replace").decode("utf-8")
