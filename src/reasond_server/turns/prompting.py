@@ -81,6 +81,7 @@ def build_inputs(
         renderings=read_renderings(progress.renderings),
         settings=settings,
         query=start.message,
+        memory=progress.memory,
         counter=model.counter,
         nonce=nonce,
         is_native=is_native,
