@@ -68,7 +68,13 @@ LITELLM: Final = Peer(name="litellm", requirements=("litellm[proxy]==1.106.2",),
 OPTILLM: Final = Peer(name="optillm", requirements=("optillm==0.4.0",), told=("optillm",))
 LANGGRAPH: Final = Peer(
     name="langgraph",
-    requirements=("langgraph==1.2.22", "langchain==1.4.7", "langchain-openai==1.7.3", "uvloop==0.23.0"),
+    requirements=(
+        "langgraph==1.2.22",
+        "langgraph-checkpoint-sqlite==3.1.2",
+        "langchain==1.4.7",
+        "langchain-openai==1.7.3",
+        "uvloop==0.23.0",
+    ),
     told=("langgraph", "langchain", "langchain-core", "langchain-openai", "openai"),
     constraints=("langchain-core==1.7.2", "openai==3.52.0"),
 )
@@ -76,6 +82,12 @@ PYDANTIC_AI: Final = Peer(
     name="pydantic-ai",
     requirements=("pydantic-ai-slim[openai]==2.68.0", "uvloop==0.23.0"),
     told=("pydantic-ai-slim", "openai"),
+    constraints=("openai==3.52.0",),
+)
+OPENAI_AGENTS: Final = Peer(
+    name="openai-agents",
+    requirements=("openai-agents==0.24.0",),
+    told=("openai-agents", "openai"),
     constraints=("openai==3.52.0",),
 )
 

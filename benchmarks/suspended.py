@@ -1,6 +1,10 @@
-"""The memory that 10,000 suspended executions add to a server process, by store.
+"""Measure what suspended executions and turns cost: memory of a server for 10,000 of them, and the time to resume.
 
-`python -m benchmarks.suspended [--count 10000]` prints a line for each store and exits with 1 over 10 MB.
+Prints a table and writes results/suspended.json beside this file. Memory is what Python has allocated, by store; the
+store in memory keeps all logs itself, SQLite keeps them in a file. A suspended execution has one step, a suspended
+turn waits for a tool of its client. Resuming: a turn whose log has 200 events is handed off by one server. A second one
+over the same store takes the result; the time is that of the whole re-entry, to the end of the turn, with one model
+call that answers at once.
 """
 
 from __future__ import annotations
@@ -8,31 +12,59 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
+import os
+import statistics
 import sys
 import tempfile
 import time
 import tracemalloc
-from contextlib import suppress
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.machine import circumstances
+from benchmarks.turning import ANSWER, CALLER, open_turns
 from reasond_server.clock import Clock
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.stores import open_stores
+from reasond_server.stores import migrate_stores, open_stores
 from reasond_server.testing import ScriptedModel
+from reasond_server.types.turns import TurnStart
+from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.napping import UNTIL_CALLED, NappingKind
+from tests.turning import Note, client_tool, settle
 
-MOST_BYTES = 10_000_000
-_AT_ONCE = 200
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from reasond_server.core import Core
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.types.turns import TurnReentry
+
+RESULTS = Path(__file__).resolve().parent / "results" / "suspended.json"
+PACKAGES = ("reasond-server", "sqlalchemy", "psycopg")
+MOST_MB: Final = 10.0
+MOST_RESUME_S: Final = 1.0
+EVENTS: Final = 200
+# The first event, three events for each call of a tool, the last reply, and the hand-off.
+TOOL_CALLS: Final = (EVENTS - 2) // 3
+RESUMED: Final = 100
+AT_ONCE: Final = 8
+HOLDING: Final = 200
+MEGA: Final = 1_000_000
+READ: Final = ("open_file", '{"path": "a.txt"}')
+NOTE: Final = '{"text": "a"}'
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def measure(url: str, folder: str, wanted: int) -> int:
-    """Return the bytes that so many suspended executions add to a process."""
-    ids, kind = count(), NappingKind(now=_now)
+@asynccontextmanager
+async def open_store(url: str, folder: str, wanted: int) -> AsyncGenerator[ExecutionStore, None]:
+    """Open the store at `url` with room for `wanted` executions."""
     stores = await open_stores(
         url=url,
         data_dir=folder,
@@ -42,46 +74,153 @@ async def measure(url: str, folder: str, wanted: int) -> int:
         max_bytes=10**9,
         max_agents=1,
     )
-    clock = Clock(now=_now, monotonic=time.monotonic, new_id=lambda: f"{next(ids):032x}")
-    limits = RunnerLimits(max_concurrent=_AT_ONCE, retention_s=3600)
-    runner = Runner(store=stores.executions, model=ScriptedModel([]), clock=clock, limits=limits, kinds=[kind])
+    try:
+        yield stores.executions
+    finally:
+        await stores.aclose()
 
-    async def suspend(number: int) -> None:
-        for _ in range(number):
+
+async def spread(number: int, at_once: int, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` so many times, and so many at once."""
+    left = iter(range(number))
+
+    async def do_some() -> None:
+        for _ in left:
+            await work()
+
+    await asyncio.gather(*(do_some() for _ in range(at_once)))
+
+
+async def measure_growth(wanted: int, suspend: Callable[[int], Awaitable[None]]) -> int:
+    """Return the bytes that are allocated after so many suspensions more."""
+    await suspend(HOLDING)
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    await suspend(wanted)
+    gc.collect()
+    added = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return added
+
+
+async def hold_executions(url: str, folder: str, wanted: int) -> int:
+    """Return the bytes that so many suspended executions add to a process."""
+    ids, kind = count(), NappingKind(now=_now)
+    async with open_store(url, folder, wanted) as store:
+        clock = Clock(now=_now, monotonic=time.monotonic, new_id=lambda: f"{next(ids):032x}")
+        limits = RunnerLimits(max_concurrent=HOLDING, retention_s=3600)
+        runner = Runner(store=store, model=ScriptedModel([]), clock=clock, limits=limits, kinds=[kind])
+
+        async def suspend_one() -> None:
             execution = await runner.start(kind.create([UNTIL_CALLED]))
             run = runner.find_live(execution.execution_id)
             if run is not None:
                 await run.wait_for_end()
 
-    await suspend(_AT_ONCE)
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    await asyncio.gather(*(suspend(wanted // _AT_ONCE) for _ in range(_AT_ONCE)))
-    gc.collect()
-    added = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    await runner.stop()
-    with suppress(asyncio.CancelledError):
-        await stores.aclose()
-    return added
+        added = await measure_growth(wanted, lambda number: spread(number, HOLDING, suspend_one))
+        await runner.stop()
+        return added
+
+
+async def hold_turns(url: str, folder: str, wanted: int) -> int:
+    """Return the bytes that so many turns that wait for their clients add to a process."""
+    async with open_store(url, folder, wanted) as store, open_turns(store, [READ]) as core:
+
+        async def suspend_one() -> None:
+            await start_turn(core)
+
+        return await measure_growth(wanted, lambda number: spread(number, AT_ONCE, suspend_one))
+
+
+async def start_turn(core: Core) -> TurnReentry:
+    """Start a turn that waits for its client, and return the re-entry that settles it."""
+    view = await core.turns.run(CALLER, TurnStart(message="Read a.txt", client_tools=(client_tool(),)))
+    if view.turn.handoff is None:
+        raise SystemExit(f"a turn did not wait: {view}")
+    return settle(view.turn.turn_id, view.turn.handoff)
+
+
+async def measure_resuming(url: str, folder: str) -> dict[str, float]:
+    """Return the seconds of the whole re-entry of a turn whose log has 200 events, and the events that it had."""
+    calls = [*([("note", NOTE)] * TOOL_CALLS), READ]
+    reentries: list[TurnReentry] = []
+    took: list[float] = []
+    async with open_store(url, folder, RESUMED) as store:
+        settings = {"REASOND__TURNS__MAX_MODEL_CALLS": "500", "REASOND__TURNS__MAX_TOOL_CALLS": "1000"}
+        async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
+
+            async def suspend_one() -> None:
+                reentries.append(await start_turn(core))
+
+            await spread(RESUMED, AT_ONCE, suspend_one)
+        async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
+            events = (await core.turns.get(CALLER, reentries[0].turn_id)).turn.last_sequence
+            for reentry in reentries:
+                began_s = time.perf_counter()
+                view = await core.turns.run(CALLER, reentry)
+                took.append(time.perf_counter() - began_s)
+                if view.result is None or view.result.answer != ANSWER:
+                    raise SystemExit(f"a turn ended otherwise: {view}")
+    cuts = statistics.quantiles(took, n=100, method="inclusive")
+    return {"events": events, "p50_ms": round(1000 * cuts[49], 1), "p99_ms": round(1000 * cuts[98], 1)}
+
+
+async def measure(wanted: int, urls: Sequence[tuple[str, str]], folder: str) -> dict[str, Any]:
+    """Return the rows of the report; `urls` are the stores by name."""
+    holding = []
+    for what, hold in (("executions", hold_executions), ("turns", hold_turns)):
+        for name in ("memory", "SQLite"):
+            url = "memory:" if name == "memory" else f"sqlite:///{folder}/{what}.db"
+            added = await hold(url, folder, wanted)
+            holding.append({"what": what, "store": name, "count": wanted, "mb": round(added / MEGA, 2)})
+    resuming = [{"store": name, **await measure_resuming(url, folder)} for name, url in urls]
+    return {"holding": holding, "resuming": resuming}
+
+
+def report_of(wanted: int) -> dict[str, Any]:
+    """Measure and return the report."""
+    load_before = os.getloadavg()[0]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        urls = [("SQLite", f"sqlite:///{folder}/resumed.db")]
+        if is_postgres_here():
+            urls.append(("PostgreSQL", stack.enter_context(running_postgres()).new_database()))
+            migrate_stores(url=urls[-1][1], data_dir="")
+        found = asyncio.run(measure(wanted, urls, folder))
+    return {
+        "circumstances": circumstances(PACKAGES),
+        "load_before": round(load_before, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+        **found,
+        "most_mb": MOST_MB,
+        "most_resume_s": MOST_RESUME_S,
+        "resumed": RESUMED,
+    }
 
 
 def main() -> int:
-    """Measure the memory store and the file store."""
+    """Measure, print and write the results; return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=10_000, help="executions (%(default)s)")
-    wanted = parser.parse_args().count
-    most = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for url in ("memory:", f"sqlite:///{folder}/log.db"):
-            added = asyncio.run(measure(url, folder, wanted))
-            most = max(most, added)
-            each = added / wanted
-            sys.stdout.write(
-                f"{url.partition(':')[0]:8} {wanted} suspended add {added / 1e6:.1f} MB, {each:.0f} bytes each\n"
-            )
-    return 1 if most > MOST_BYTES else 0
+    parser.add_argument("--count", type=int, default=10_000, help="executions and turns (%(default)s)")
+    report = report_of(parser.parse_args().count)
+    for row in report["holding"]:
+        each = row["mb"] * MEGA / row["count"]
+        print(
+            f"{row['store']:<10} {row['count']} suspended {row['what']} add {row['mb']:.1f} MB, {each:.0f} bytes each"
+        )
+    for row in report["resuming"]:
+        print(
+            f"{row['store']:<10} resumed at {row['events']} events: p50 {row['p50_ms']:.0f} ms, "
+            f"p99 {row['p99_ms']:.0f} ms"
+        )
+    print(f"load of the machine: {report['load_before']} before, {report['load_after']} after")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    # The store in memory is the log itself; only a store in a file or a database keeps turns out of the server.
+    is_held = all(row["mb"] < MOST_MB for row in report["holding"] if row["store"] != "memory")
+    is_resumed = all(row["p99_ms"] < 1000 * MOST_RESUME_S for row in report["resuming"])
+    return 0 if is_held and is_resumed else 1
 
 
 if __name__ == "__main__":

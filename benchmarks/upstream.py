@@ -38,7 +38,6 @@ WORDS = ("light ", "is ", "refracted ", "by ", "glass ", "in ", "its ", "own ", 
 PROMPT_TOKENS = 512
 BYTES_PER_TOKEN = 4
 STOP_LIMIT_S = 10.0
-ARGUMENTS = '{"expression": "6 * 7"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,9 @@ def manner_of_call(model: str, tool: str, number: int) -> Manner:
     """Return how `model` answers with its `number`-th tool call, a call of `tool`."""
     common = {"id": "chatcmpl-bench", "created": 1_760_000_000, "model": model}
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": 16, "total_tokens": PROMPT_TOKENS + 16}
-    call = {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": ARGUMENTS}}
+    # Agents refuse the same call with the same arguments.
+    arguments = json.dumps({"expression": f"6 * {7 + number}"})
+    call = {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": arguments}}
     message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
     whole = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
     delta = {"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}

@@ -183,7 +183,7 @@ def _migrated_url(postgres: PostgresServer) -> str:
 def postgres_url(_migrated_url: str) -> str:
     """The address of an empty database with the schema of this release."""
     with psycopg.connect(_migrated_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE executions, entries, claims, forgotten, agents")
+        connection.execute("TRUNCATE executions, entries, claims, sessions, forgotten, agents")
     return _migrated_url
 
 

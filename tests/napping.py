@@ -62,6 +62,10 @@ class NappingKind:
         steps = sum(isinstance(logged.event, Iteration) for logged in recovery.events)
         return NappingWork(self, plan.work["naps"], plan.to_request(recovery.execution, budget=Budget()), steps=steps)
 
+    def is_pause(self, event: Event) -> bool:
+        """Return whether a nap may follow `event`; one of no seconds is counted as what it takes."""
+        return isinstance(event, Iteration)
+
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the events that end a log."""
         start = [] if recovery.execution.last_sequence else [start_of(recovery.execution)]

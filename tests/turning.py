@@ -61,7 +61,12 @@ class Note(ModelledTool[NoteArguments]):
     async def call(self, arguments: NoteArguments, context: ToolContext) -> object:
         self.calls.append((arguments.text, context.idempotency_key))
         self.begun.set()
-        await self.gate.wait()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            if arguments.text == "deaf":
+                await asyncio.sleep(0.5)
+            raise
         if arguments.text.startswith("fail"):
             raise ToolFailedError("the disk is full")
         if arguments.text.startswith("["):
@@ -167,6 +172,12 @@ class TurnServer:
         async with asyncio.timeout(60):
             while len(self.model.requests) < count:  # noqa: ASYNC110 - the scripted model tells nobody of a call
                 await asyncio.sleep(0.01)
+
+    async def wait_for_suspension(self, turn_id: str) -> None:
+        """Wait until no run of this server works on the turn."""
+        run = self.runner.find_live(turn_id)
+        if run is not None:
+            await run.wait_for_end()
 
     async def round(self) -> None:
         """Do the upkeep once, as it is done every third of a lease."""

@@ -208,7 +208,9 @@ class ExecutionDesk:
             execution = await self._store.find(execution.tenant, execution.execution_id)
         if execution.state is ExecutionState.SUSPENDED:
             await self._runner.stop_suspended(execution.tenant, execution.execution_id)
-        elif execution.state is ExecutionState.RUNNING and run is None:
+            # Another process may have woken it before.
+            execution, run = await self._store.find(execution.tenant, execution.execution_id), None
+        if execution.state is ExecutionState.RUNNING and run is None:
             await self._stop_elsewhere(execution)
         return await self._store.find(execution.tenant, execution.execution_id)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.reasoning_parts import (
@@ -96,7 +97,12 @@ class _Draft:
         self._is_as_before = is_as_before
         self._history = {part.source: self._find_part(part) for part in inputs.history}
         self._left_out = self._cut_history()
-        self._steps = ShownSteps(nonce=inputs.nonce, is_native=inputs.is_native, count=inputs.counter.count_text)
+        self._steps = ShownSteps(
+            nonce=inputs.nonce, is_native=inputs.is_native, count=inputs.counter.count_text, memory=inputs.memory
+        )
+        self._opening = [self._keep_part(part) for part in inputs.opening]
+        self._question = [self._keep_part(part) for part in inputs.question]
+        self._messages: Sequence[Message] = ()
         self.prompt_tokens = 0
         used = [call.call_id for part in inputs.history for one in part.messages for call in one.tool_calls]
         wire_ids = WireIds(used=used)
@@ -117,8 +123,8 @@ class _Draft:
         return any(self.count_surplus() <= 0 for _ in self._shorten())
 
     def count_surplus(self) -> int:
-        """Count the prompt; return the tokens that are too many, 0 or less if it fits."""
-        messages = self._list_messages()
+        """Make the messages and count them; return the tokens that are too many, 0 or less if they fit."""
+        self._messages = messages = self._list_messages()
         self.prompt_tokens = self._counter.count_prompt(messages) + count_calls(messages, self._counter)
         return self.surplus
 
@@ -156,7 +162,7 @@ class _Draft:
             self._steps.forget_messages()
 
     def build(self) -> ReasoningContext:
-        """Return the finished prompt."""
+        """Return the prompt that was counted last."""
         before, shown = self._inputs.renderings, self._list_renderings()
         changed = {source: one for source, one in shown.items() if before.get(source) != one}
         items = tuple(self._list_items(shown))
@@ -166,16 +172,22 @@ class _Draft:
             is_reduced=any(item.rendering is not Rendering.FULL for item in items),
             is_break=self._is_planning and any(source in before for source in changed),
         )
-        return ReasoningContext(
-            messages=self._list_messages(), report=report, renderings=changed if self._is_planning else {}
-        )
+        return ReasoningContext(messages=self._messages, report=report, renderings=changed if self._is_planning else {})
 
     def _list_messages(self) -> Sequence[Message]:
         inputs = self._inputs
         history = [part for part in inputs.history if part.source not in self._left_out]
-        parts = (*inputs.opening, *history, *inputs.question)
-        messages = [message for part in parts for message in part.messages]
+        opening, question = [part for part, _ in self._opening], [part for part, _ in self._question]
+        messages = [message for part in (*opening, *history, *question) for message in part.messages]
         return _add_tail([*messages, *self._steps.build_messages()], inputs.tail)
+
+    def _keep_part(self, part: PromptPart) -> tuple[PromptPart, int]:
+        """Return a part that stays the same between the calls of the turn, and its tokens."""
+        count, memory = partial(_count_part, part, self._counter), self._inputs.memory
+        if memory is None:
+            return part, count()
+        messages, tokens = memory.keep_part(part.source, part.messages, self._counter, count)
+        return PromptPart(source=part.source, messages=messages), tokens
 
     def _show_result(self, call: CallRecord) -> ShownResult:
         """Return the result as it was shown before; in a synthesis, what was left out is shown as a preview again."""
@@ -268,31 +280,25 @@ class _Draft:
 
     def _find_thought(self, record: ReasoningStepRecord, *, is_left_out: bool) -> StoredRendering:
         stored = self._inputs.renderings.get(name_step(record))
+        if stored is not None and is_left_out is (stored.rendering is Rendering.HANDLE):
+            return stored
         full = self._counter.count_text(record.text) if stored is None else stored.full_tokens
         if not is_left_out:
             return StoredRendering(rendering=Rendering.FULL, tokens=full, full_tokens=full)
-        if stored is not None and stored.rendering is Rendering.HANDLE:
-            return stored
         tokens = self._counter.count_text(LEFT_OUT_THOUGHT)
         return StoredRendering(rendering=Rendering.HANDLE, tokens=tokens, full_tokens=full, text=LEFT_OUT_THOUGHT)
 
     def _list_items(self, shown: Mapping[str, StoredRendering]) -> Iterator[ContextItem]:
-        inputs = self._inputs
-        stored = iter(shown.items())
-        for part in inputs.opening:
-            yield self._tell_part(part)
-        for source, one in list(stored)[: len(inputs.history)]:
-            yield _tell(source, one)
-        for part in inputs.question:
-            yield self._tell_part(part)
-        for source, one in list(shown.items())[len(inputs.history) :]:
-            yield _tell(source, one)
-        for part in inputs.tail:
-            yield self._tell_part(part)
+        inputs, stored = self._inputs, [_tell(source, one) for source, one in shown.items()]
+        yield from (_tell_part(part, tokens) for part, tokens in self._opening)
+        yield from stored[: len(inputs.history)]
+        yield from (_tell_part(part, tokens) for part, tokens in self._question)
+        yield from stored[len(inputs.history) :]
+        yield from (_tell_part(part, _count_part(part, self._counter)) for part in inputs.tail)
 
-    def _tell_part(self, part: PromptPart) -> ContextItem:
-        tokens = _count_part(part, self._counter)
-        return ContextItem(source=part.source, rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+
+def _tell_part(part: PromptPart, tokens: int) -> ContextItem:
+    return ContextItem(source=part.source, rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
 
 
 def _tell(source: str, stored: StoredRendering) -> ContextItem:

@@ -11,6 +11,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from reasond_server.context.prompt_memory import PromptMemory
     from reasond_server.context.step_records import ReasoningStepRecord
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types.turns import ContextItem, Rendering
@@ -100,6 +101,7 @@ class ContextInputs:
         counter: counts the model's tokens.
         nonce: the random mark of the fences, the same in all calls of the turn.
         is_native: whether tool calls have the provider's form.
+        memory: keeps what does not change between the calls of a turn; the prompt is the same with and without it.
     """
 
     opening: Sequence[PromptPart]
@@ -115,6 +117,7 @@ class ContextInputs:
     renderings: Mapping[str, StoredRendering] = field(default_factory=dict)
     settings: ContextSettings = field(default_factory=ContextSettings)
     query: str = ""
+    memory: PromptMemory | None = None
 
     @property
     def characters(self) -> int:

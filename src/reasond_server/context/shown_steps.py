@@ -20,8 +20,9 @@ from reasond_server.context.tags import neutralize
 from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from reasond_server.context.prompt_memory import PromptMemory
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import ToolCall, ToolResult
 
@@ -82,12 +83,14 @@ class ShownSteps:
     """The steps of one run; `cleared` counts the results that were replaced by a line.
 
     With `count`, nothing is left out whose replacement has as many tokens. Without it, results are compared with their
-    lines by characters, and thoughts are left out whatever their length.
+    lines by characters, and thoughts are left out whatever their length. With `memory`, steps that are shown as in
+    earlier prompts keep their messages.
     """
 
     nonce: str
     is_native: bool
     count: Callable[[str], int] | None = None
+    memory: PromptMemory | None = None
     steps: list[ShownStep] = field(default_factory=list)
     cleared: int = 0
 
@@ -109,21 +112,31 @@ class ShownSteps:
     def build_messages(self) -> Sequence[Message]:
         """Return the messages of all steps."""
         messages: list[Message] = []
-        for step in self.steps:
+        for place, step in enumerate(self.steps):
             if step.made is None:
-                step.made = tuple(
-                    write_step(
-                        text=LEFT_OUT_THOUGHT if step.is_left_out and step.text else step.text,
-                        reasoning=step.reasoning,
-                        calls=[one.call for one in step.seen],
-                        wire_ids=step.wire_ids,
-                        shown=[self.fence(one.result, one.shown) for one in step.seen],
-                        said=step.said,
-                        is_native=self.is_native,
-                    )
-                )
+                step.made = self._make_messages(place, step)
             messages.extend(step.made)
         return messages
+
+    def _make_messages(self, place: int, step: ShownStep) -> Sequence[Message]:
+        text = LEFT_OUT_THOUGHT if step.is_left_out and step.text else step.text
+        calls, shown = [one.call for one in step.seen], [one.shown for one in step.seen]
+
+        def write() -> Iterator[Message]:
+            return write_step(
+                text=text,
+                reasoning=step.reasoning,
+                calls=calls,
+                wire_ids=step.wire_ids,
+                shown=[self.fence(one.result, each) for one, each in zip(step.seen, shown, strict=True)],
+                said=step.said,
+                is_native=self.is_native,
+            )
+
+        if self.memory is None:
+            return tuple(write())
+        key = (text, step.reasoning, calls, step.wire_ids, shown, step.said, self.is_native, self.nonce)
+        return self.memory.keep_step(place, key, write)
 
     def forget_messages(self) -> None:
         """Build all messages again, after results were changed one by one."""
@@ -172,5 +185,5 @@ class ShownSteps:
 
 def count_calls(messages: Sequence[Message], counter: TokenCounter) -> int:
     """Return the tokens of the tool calls in `messages`, which counters of messages do not include."""
-    calls = [call for message in messages for call in message.tool_calls]
-    return sum([counter.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])
+    texts = [call.name + call.arguments_json for message in messages for call in message.tool_calls]
+    return counter.count_text("\n".join(texts)) + _TOKENS_PER_CALL * len(texts) if texts else 0

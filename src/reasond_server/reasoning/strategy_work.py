@@ -111,6 +111,10 @@ class ReasoningKind:
             ],
         )
 
+    def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
+        """Return False: strategies do not suspend."""
+        return False
+
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the result of an execution that cannot be resumed, after its first event if that is missing."""
         execution = recovery.execution

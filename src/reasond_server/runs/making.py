@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import NotResumableError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
-from reasond_server.logs.store import Record
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
@@ -30,15 +28,13 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.logs.leases import Tenure
-    from reasond_server.logs.store import Creation, Recovery
+    from reasond_server.logs.store import Creation, Record, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Event, Execution, Json, Usage
+    from reasond_server.types import Event, Execution, Json, LoggedEvent, Usage
 
-
-_SLEPT: Final = "slept::1"
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
 """Returns the token account of a tenant's subject for an execution; None if its tokens are not limited."""
@@ -73,6 +69,10 @@ class WorkKind(Protocol):
         Raises:
             PlanError: it cannot be resumed.
         """
+        ...
+
+    def is_pause(self, event: Event) -> bool:
+        """Return whether `event` suspends an execution: the time until the next event is not its working time."""
         ...
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
@@ -190,12 +190,12 @@ class Maker:
             raise PlanError("its log is damaged")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
-        work = self._kinds[execution.kind].revive(plan, recovery)
+        kind = self._kinds[execution.kind]
+        work = kind.revive(plan, recovery)
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         log.keeps_records = bool(execution.request_id)
         now = self._clock.now()
-        slept_s = _sum_sleep(recovery, now)
-        elapsed_s = (now - execution.create_time).total_seconds() - slept_s
+        elapsed_s = (now - execution.create_time).total_seconds() - _sum_sleep(recovery.events, kind, now)
         run = self._build(
             work=work,
             log=log,
@@ -209,8 +209,6 @@ class Maker:
         )
         if not recovery.events:
             log.append(work.begin(run), now=now, usage=run.accounts.usage)
-        if recovery.was_suspended:
-            log.record(Record(key=_SLEPT, body=json.dumps({"seconds": slept_s})), usage=run.accounts.usage)
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
@@ -316,15 +314,17 @@ def going_on_failed(error: NotResumableError) -> NotResumableError:
     )
 
 
-def _sum_sleep(recovery: Recovery, now: datetime) -> float:
-    """Return the seconds in which the execution was suspended; they do not count against its time limit."""
-    kept = [record.body for record in recovery.records if record.key == _SLEPT]
-    before_s: float = json.loads(kept[-1])["seconds"] if kept else 0.0
-    if not recovery.was_suspended or not recovery.events:
-        return before_s
-    # The event that woke it follows the one that suspended it.
-    suspended = recovery.events[-2 if recovery.has_waking_event else -1]
-    return before_s + max(0.0, (now - suspended.create_time).total_seconds())
+def _sum_sleep(events: Sequence[LoggedEvent], kind: WorkKind, now: datetime) -> float:
+    """Return the seconds in which the execution was suspended; they do not count against its time limit.
+
+    It slept from each event that suspended it until the next event, or until now.
+    """
+    ends = [*(logged.create_time for logged in events[1:]), now]
+    return sum(
+        max(0.0, (end - logged.create_time).total_seconds())
+        for logged, end in zip(events, ends, strict=False)
+        if kind.is_pause(logged.event)
+    )
 
 
 def _plan_of(work: Work, nonce: str, calibration: Json) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from reasond_server.context.prompt_memory import PromptMemory
+from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.types import NOTHING, ToolCall, ToolResult, Usage
 from reasond_server.types.turns import (
     CallKind,
@@ -53,7 +55,7 @@ class LedgerCall:
             tool=self.call.name,
             state=self.state,
             is_error=result is not None and result.is_error,
-            result_bytes=0 if result is None else len(result.result_json.encode()),
+            result_bytes=0 if result is None else count_bytes(result.result_json),
         )
 
 
@@ -77,8 +79,10 @@ class TurnProgress:
         handoff: the hand-off that waits for the client; None if there is none.
         reentry: the last re-entry.
         renderings: how prompts show results, thoughts and earlier turns, by source.
+        kept_bytes: the bytes of all results.
         usage: what the model calls in the log have spent.
         result: the last event, once the turn has ended.
+        memory: what the prompts that this process makes have in common.
     """
 
     start: TurnStarted | None = None
@@ -88,8 +92,10 @@ class TurnProgress:
     handoff: HandedOff | None = None
     reentry: Reentered | None = None
     renderings: dict[str, LoggedRendering] = field(default_factory=dict)
+    kept_bytes: int = 0
     usage: Usage = NOTHING
     result: TurnResult | None = None
+    memory: PromptMemory = field(default_factory=PromptMemory, repr=False, compare=False)
 
     @property
     def open_calls(self) -> Sequence[LedgerCall]:
@@ -101,11 +107,6 @@ class TurnProgress:
         """The number of calls that were made, or were handed off, so far."""
         idle = (LedgerState.EXPECTED, LedgerState.NOT_RUN)
         return sum(one.state not in idle for one in self.ledger.values())
-
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of all results."""
-        return sum(len(one.result.result_json) for one in self.ledger.values() if one.result is not None)
 
     @property
     def draft(self) -> str:
@@ -121,20 +122,23 @@ class TurnProgress:
 
     def apply(self, event: Event) -> None:
         """Take in the next event of the log."""
-        if isinstance(event, TurnStarted):
-            self.start, self.mode = event, event.mode
-        elif isinstance(event, ModelCallStep):
-            self._take_reply(event)
-        elif isinstance(event, ToolStep):
-            self._take_tool(event)
-        elif isinstance(event, ModeChange):
-            self.mode = event.new_mode
-        elif isinstance(event, HandedOff):
-            self._take_handoff(event)
-        elif isinstance(event, Reentered):
-            self._take_reentry(event)
-        elif isinstance(event, TurnResult):
-            self.result, self.handoff = event, None
+        match event:
+            case ToolStep():
+                self._take_tool(event)
+            case ModelCallStep():
+                self._take_reply(event)
+            case TurnStarted():
+                self.start, self.mode = event, event.mode
+            case ModeChange():
+                self.mode = event.new_mode
+            case HandedOff():
+                self._take_handoff(event)
+            case Reentered():
+                self._take_reentry(event)
+            case TurnResult():
+                self.result, self.handoff = event, None
+            case _:
+                pass
 
     def _take_reply(self, step: ModelCallStep) -> None:
         ids = [*step.provider_ids, *[""] * len(step.calls)]
@@ -149,6 +153,7 @@ class TurnProgress:
         one.state = step.state
         if step.state.is_closed and step.state is not LedgerState.UNKNOWN:
             one.result = ToolResult(call_id=step.call_id, result_json=step.result_json, is_error=step.is_error)
+            self.kept_bytes += step.result_bytes
 
     def _take_handoff(self, event: HandedOff) -> None:
         self.handoff = event
@@ -161,6 +166,7 @@ class TurnProgress:
         for result in event.results:
             one = self.ledger[result.call_id]
             one.result = result
+            self.kept_bytes += count_bytes(result.result_json)
             one.state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
         for decision in event.decisions:
             self._take_decision(decision)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ProvidedText, ProviderStates
     from reasond_server.turns.turn_tools import TurnTools
-    from reasond_server.types import Event
+    from reasond_server.types import Event, Usage
 
 RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
@@ -322,9 +322,13 @@ def _count_specs(specs: Sequence[ToolSpec], counter: TokenCounter) -> int:
     return count_extras(ChatRequest(messages=(), max_tokens=1, tools=specs), counter)
 
 
-def reservation_record(index: int, tokens: int) -> Record:
-    """Return the record which says that `tokens` are reserved for model call `index`."""
-    return Record(key=f"{RESERVED}::{index}", body=json.dumps({"v": 1, "tokens": tokens}))
+def reservation_record(index: int, tokens: int, *, before: Usage) -> Record:
+    """Return the record which says that `tokens` are reserved for model call `index`; `before` is spent already.
+
+    It holds what the turn may have spent once the call is over, because a later life knows no more if the call is lost.
+    """
+    most = {"most_tokens": before.total_tokens + tokens, "most_calls": before.model_calls + 1}
+    return Record(key=f"{RESERVED}::{index}", body=json.dumps({"v": 1, **most}))
 
 
 def _refuse_foreign(call: ToolCall, offered: Sequence[str]) -> ToolNotRegisteredError:

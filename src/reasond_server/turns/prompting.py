@@ -12,14 +12,16 @@ from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, St
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
-from reasond_server.types.turns import ContextGoal, ContextScope, LoggedRendering
+from reasond_server.tools.results import to_error_text
+from reasond_server.types import ToolResult
+from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.context.reasoning_parts import ContextSettings, ReasoningContext
     from reasond_server.llm.model import ChatModel, ToolSpec
-    from reasond_server.turns.fold import TurnProgress
+    from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.providers import ProvidedText
     from reasond_server.types.turns import TurnStarted
 
@@ -81,6 +83,7 @@ def build_inputs(
         renderings=read_renderings(progress.renderings),
         settings=settings,
         query=start.message,
+        memory=progress.memory,
         counter=model.counter,
         nonce=nonce,
         is_native=is_native,
@@ -113,7 +116,7 @@ def list_records(progress: TurnProgress, *, model: str) -> Sequence[ReasoningSte
             calls=tuple(
                 CallRecord(
                     call=each.call,
-                    result=each.result,
+                    result=each.result or _describe_lost(each),
                     handle=each.call.call_id,
                     wire_id=each.provider_id if one.step.model == model else "",
                 )
@@ -123,6 +126,17 @@ def list_records(progress: TurnProgress, *, model: str) -> Sequence[ReasoningSte
         for one in progress.replies
         if one.step.goal is ContextGoal.PLANNING
     ]
+
+
+def _describe_lost(one: LedgerCall) -> ToolResult | None:
+    """Return what a prompt says of a call that was begun and has no result; None for one that was not begun."""
+    is_undecided = one.state is LedgerState.HANDED_OFF and one.kind is CallKind.APPROVE
+    if one.state is LedgerState.EXPECTED or is_undecided:
+        return None
+    text = to_error_text(
+        "outcome_unknown", "the turn ended before the result came; it is not known whether the call ran"
+    )
+    return ToolResult(call_id=one.call.call_id, result_json=text, is_error=True)
 
 
 def read_renderings(logged: Mapping[str, LoggedRendering]) -> Mapping[str, StoredRendering]:

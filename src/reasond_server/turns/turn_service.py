@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import json
 from contextlib import aclosing, contextmanager
@@ -12,8 +10,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
-
-from pydantic_core import from_json
 
 from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.desk import link_rpc_to, note_concerned
@@ -30,7 +26,7 @@ from reasond_server.errors import (
 )
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.store import SessionClaim
-from reasond_server.runs.work import WorkRequest
+from reasond_server.runs.work import WorkRequest, failure_of
 from reasond_server.telemetry.scope import current_trace
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.fold import fold
@@ -43,7 +39,13 @@ from reasond_server.turns.turn_requests import (
     check_session_blocks,
     check_start,
 )
-from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
+from reasond_server.turns.turn_views import (
+    read_session_token,
+    take_excerpt,
+    view_session,
+    view_turn,
+    write_session_token,
+)
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import FinishReason, LoggedEvent, StreamEvent, TextDelta
 from reasond_server.types.turns import (
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from reasond_server.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.turns.policy import TurnPolicy
@@ -167,10 +170,18 @@ class TurnService:
 
     async def run(self, caller: Principal, source: TurnStart | TurnReentry, *, request_id: str = "") -> TurnView:
         """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
-        async with aclosing(self.stream(caller, source, request_id=request_id)) as events:
-            async for event in events:
-                turn_id = event.execution_id
-        return await self.get(caller, turn_id)
+        cursor = await self._enter(caller, source, request_id)
+        run = self._runner.find_live(cursor.turn_id)
+        if run is not None:
+            # Nobody reads the steps one by one, and the run has all of them in memory.
+            link_rpc_to(run)
+            await run.wait_for_end()
+            if (view := _view_at_exit(run)) is not None:
+                return view
+        async with aclosing(self.stream(caller, cursor)) as events:
+            async for _ in events:
+                pass
+        return await self.get(caller, cursor.turn_id)
 
     async def get(self, caller: Principal, turn_id: str) -> TurnView:
         """Return a turn with its ledger.
@@ -244,11 +255,11 @@ class TurnService:
                 Violation(field="page_size", description=f"must be at least 0, got {page_size}")
             )
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        before = _place_of(page_token) if page_token else None
+        before = read_session_token(page_token) if page_token else None
         found = await self._store.sessions.page(caller.tenant, size=size + 1, before=before)
         return SessionPage(
             sessions=[view_session(one, default_mode=self._policy.default_mode) for one in found[:size]],
-            next_page_token=_token_after(found[size - 1]) if len(found) > size else "",
+            next_page_token=write_session_token(found[size - 1]) if len(found) > size else "",
         )
 
     async def delete_session(self, caller: Principal, session_id: str) -> None:
@@ -453,6 +464,19 @@ def _naming_turns(turn_id: str) -> Iterator[None]:
         ) from None
 
 
+def _view_at_exit(run: Run) -> TurnView | None:
+    """Return the turn of a run that has left this process, or raise its error; None if the log goes on elsewhere."""
+    work = run.work
+    if not isinstance(work, TurnWork) or run.log.error is not None or not run.log.is_committed:
+        return None
+    result = work.progress.result
+    if result is not None and result.error is not None:
+        raise failure_of(result.error, result.execution_id, error=run.error)
+    if result is None and work.progress.handoff is None:
+        return None
+    return TurnView(turn=view_turn(run.log.execution, work.progress), result=result)
+
+
 def _may_use_tools(caller: Principal) -> bool:
     """Return whether the turns of the caller may use tools of the server."""
     return bool(caller.permissions & {TOOLS, ADMIN})
@@ -470,20 +494,3 @@ def _digest_of(start: TurnStart) -> str:
     """Return a digest that only an equal request has."""
     text = json.dumps(asdict(start), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _token_after(session: Session) -> str:
-    place = json.dumps([session.update_time.timestamp(), session.session_id])
-    return base64.urlsafe_b64encode(place.encode()).decode()
-
-
-def _place_of(token: str) -> tuple[float, str]:
-    """Return the place (update time in seconds, id) that `token` stands for."""
-    try:
-        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(session_id)]:
-                return time, session_id
-    except (ValueError, binascii.Error):
-        pass
-    text = "must be the next_page_token of the page before"
-    raise InvalidRequestError.of(Violation(field="page_token", description=text))

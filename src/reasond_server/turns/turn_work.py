@@ -20,8 +20,8 @@ from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
-from reasond_server.types import Budget, FinishReason, StrategySource, Usage, UsageSource
-from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnResult, TurnStarted
+from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource
+from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, HandedOff, TurnResult, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -99,8 +99,12 @@ class TurnKind:
         for logged in recovery.events:
             work.take_in(logged.event)
         work.step_count = len(work.progress.replies)
-        work.reserved_tokens = _read_reservation(recovery, len(work.progress.replies))
+        work.most_usage = _read_reservation(recovery, len(work.progress.replies))
         return work
+
+    def is_pause(self, event: Event) -> bool:
+        """Return whether the turn waits for its client from `event` on."""
+        return isinstance(event, HandedOff)
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the end of a turn that cannot be resumed, after its first event if that is missing."""
@@ -150,7 +154,7 @@ class TurnWork:
     Attributes:
         progress: how far the turn has come.
         providers: the states of the context providers.
-        reserved_tokens: the tokens reserved for a model call whose reply no earlier life has logged.
+        most_usage: what the turn may have spent if the reply of a model call was lost; nothing if none was.
     """
 
     __slots__ = (
@@ -166,12 +170,12 @@ class TurnWork:
         "kind",
         "may_suspend",
         "metrics",
+        "most_usage",
         "name",
         "new_step_count",
         "progress",
         "providers",
         "request",
-        "reserved_tokens",
         "source",
         "step_count",
     )
@@ -199,7 +203,7 @@ class TurnWork:
         self.metrics = None
         self.progress = TurnProgress()
         self.providers = providers
-        self.reserved_tokens = 0
+        self.most_usage = NOTHING
         self._assignment = assignment
         self._clock = clock
         self._store = store
@@ -289,15 +293,20 @@ class TurnWork:
         return result
 
     def _charge_earlier_lives(self, run: Run) -> None:
-        """Let the budget count what the log has, and the whole reservation of a call whose reply was lost."""
-        lost = Usage(input_tokens=self.reserved_tokens, model_calls=1, source=UsageSource.ESTIMATED)
-        before = self.progress.usage + lost if self.reserved_tokens else self.progress.usage
-        run.accounts.charge_again(before)
+        """Let the budget count what earlier lives spent, and the whole reservation of a call whose reply was lost."""
+        before, most = run.accounts.usage, self.most_usage
+        lost = Usage(
+            input_tokens=max(0, most.total_tokens - before.total_tokens),
+            model_calls=max(0, most.model_calls - before.model_calls),
+            source=UsageSource.ESTIMATED,
+        )
+        run.accounts.charge_again(before + lost if lost.model_calls or lost.total_tokens else before)
 
         async def reserve(tokens: int) -> None:
             if tokens:
                 index = len(self.progress.replies)
-                run.log.record(reservation_record(index, tokens), usage=run.accounts.usage)
+                usage = run.accounts.usage
+                run.log.record(reservation_record(index, tokens, before=usage), usage=usage)
             await run.log.flush()
 
         run.accounts.model.before_call = reserve
@@ -314,13 +323,14 @@ class TurnWork:
         return SessionEnd(state=state, expire_time=expire_time)
 
 
-def _read_reservation(recovery: Recovery, reply_count: int) -> int:
-    """Return the tokens that were reserved for the model call after the last reply; 0 if none were."""
-    found = 0
+def _read_reservation(recovery: Recovery, reply_count: int) -> Usage:
+    """Return what may have been spent with the model call after the last reply; nothing if none was begun."""
+    found = NOTHING
     for record in recovery.records:
         if record.key == f"{RESERVED}::{reply_count}":
             with suppress(ValueError, KeyError, TypeError):
-                found += int(json.loads(record.body)["tokens"])
+                row = json.loads(record.body)
+                found = Usage(input_tokens=int(row["most_tokens"]), model_calls=int(row["most_calls"]))
     return found
 
 

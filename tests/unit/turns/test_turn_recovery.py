@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +15,14 @@ from reasond_server.errors import (
     ToolOutcomeUnknownError,
     TurnLeasedError,
 )
-from reasond_server.logs.store import ExecutionFilter
+from reasond_server.logs.store import ExecutionFilter, Lease
 from reasond_server.stores import open_stores
 from reasond_server.testing import Reply
+from reasond_server.turns.fold import fold
+from reasond_server.turns.handoff import check_reentry
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import Budget, FinishReason
+from reasond_server.types import Budget, FinishReason, LoggedEvent
 from reasond_server.types.turns import (
     CallKind,
     LedgerState,
@@ -32,11 +35,13 @@ from reasond_server.types.turns import (
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
     from typing import Any
 
     from reasond_server.logs.store import ExecutionStore
+    from reasond_server.turns.turn_service import TurnView
+    from reasond_server.types.turns import TurnReentry
 
 
 class Servers:
@@ -142,6 +147,28 @@ async def test_another_tool_is_not_run_again_and_the_session_stays_usable(server
     again = await other.run(TurnStart(session_id="s1", message="Hello?"))
     assert again.result is not None
     assert again.result.answer == "Hello again."
+
+
+async def test_the_next_turn_is_not_told_that_a_call_was_not_made_if_nobody_knows_that(servers: Servers) -> None:
+    note = Note()
+    turn_id = await start_and_die(servers, note, calls=2)
+    other = servers.server("Hello again.", tools=[note])
+    await other.round()
+    await end_of(other, turn_id)
+    await other.run(TurnStart(session_id="s1", message="Hello?"))
+
+    texts = [message.content for message in other.model.requests[-1].messages if message.role == "tool"]
+    assert ["not known whether" in text for text in texts] == [True, False]
+
+
+async def test_the_next_turn_knows_that_a_client_may_have_made_a_call_that_it_did_not_settle(servers: Servers) -> None:
+    server = servers.server(ask_tools(("open_file", {"path": "a"})), "Hello again.")
+    view = await server.run(TurnStart(session_id="s1", message="Go", client_tools=[client_tool()]))
+    await server.service.cancel(CALLER, view.turn.turn_id)
+    await server.run(TurnStart(session_id="s1", message="Hello?"))
+
+    texts = [message.content for message in server.model.requests[-1].messages if message.role == "tool"]
+    assert ["not known whether" in text for text in texts] == [True]
 
 
 async def test_the_client_is_asked_what_came_of_a_call_where_the_operator_wants_that(servers: Servers) -> None:
@@ -318,3 +345,137 @@ async def test_a_client_that_leaves_does_not_cancel_its_turn(servers: Servers) -
     note.gate.set()
 
     assert (await end_of(server, turn_id)).answer == "Done."
+
+
+async def test_what_a_lost_model_call_may_have_cost_stays_charged_in_all_later_lives(servers: Servers) -> None:
+    first = servers.server(Reply(text="never", hold=asyncio.Event()))
+    start = TurnStart(message="Go", budget=Budget(max_total_tokens=10_000), client_tools=[client_tool()])
+    running = asyncio.create_task(first.run(start))
+    await first.wait_for_calls(1)
+    (turn_id,) = first.runner.runs.by_id
+    await first.kill()
+    running.cancel()
+    await asyncio.wait([running])
+    (reservation,) = (await servers.store.read_checkpoint(CALLER.tenant, turn_id)).records
+    lost = json.loads(reservation.body)["most_tokens"]
+
+    second = servers.server(ask_tools(("open_file", {"path": "a"})))
+    await second.round()
+    await second.wait_for_suspension(turn_id)
+    view = await second.service.get(CALLER, turn_id)
+    assert view.turn.handoff is not None
+    third = servers.server("Done.")
+    view = await third.run(settle(turn_id, view.turn.handoff))
+
+    (_, step) = [event for event in await third.log(turn_id) if isinstance(event, ModelCallStep)]
+    assert view.result is not None
+    assert lost > 4_000
+    spent = view.result.usage.total_tokens - step.usage.total_tokens
+    assert spent > lost
+    assert third.model.requests[0].max_tokens <= 10_000 - spent
+
+
+async def test_two_lost_model_calls_are_each_charged_once(servers: Servers) -> None:
+    budget = Budget(max_total_tokens=14_000)
+    first = servers.server(Reply(text="never", hold=asyncio.Event()))
+    running = asyncio.create_task(first.run(TurnStart(message="Go", budget=budget)))
+    await first.wait_for_calls(1)
+    (turn_id,) = first.runner.runs.by_id
+    await first.kill()
+    running.cancel()
+    await asyncio.wait([running])
+    second = servers.server(Reply(text="never", hold=asyncio.Event()))
+    await second.round()
+    await second.wait_for_calls(1)
+    await second.kill()
+    records = (await servers.store.read_checkpoint(CALLER.tenant, turn_id)).records
+    first_lost, both_lost = [json.loads(each.body)["most_tokens"] for each in records]
+
+    third = servers.server("Done.")
+    await third.round()
+    result = await end_of(third, turn_id)
+
+    (step,) = [event for event in await third.log(turn_id) if isinstance(event, ModelCallStep)]
+    assert 4_000 < first_lost < both_lost - 4_000
+    assert result.answer == "Done."
+    assert result.usage.total_tokens == both_lost + step.usage.total_tokens
+    assert result.usage.model_calls == 3
+
+
+async def take_and_die(servers: Servers, view: TurnView, reentry: TurnReentry | None) -> None:
+    """Take a turn that waits like a process that is killed before it does anything with it."""
+    event = None
+    if reentry is not None:
+        progress = fold(await servers.all[0].log(view.turn.turn_id))
+        taken = check_reentry(reentry, progress, now=servers.time.now(), max_result_bytes=10**6)
+        event = LoggedEvent(sequence=view.turn.last_sequence + 1, create_time=servers.time.now(), event=taken)
+    dead = Lease(owner="dead", seconds=0)
+    assert await servers.store.wake(dead, CALLER.tenant, view.turn.turn_id, event=event) is not None
+
+
+async def test_the_wait_for_the_client_is_no_working_time_if_the_server_dies_right_after_it(servers: Servers) -> None:
+    policy = TurnPolicy(max_active_s=600)
+    first = servers.server(ask_tools(("open_file", {"path": "a"})), policy=policy)
+    view = await first.run(TurnStart(message="Go", client_tools=[client_tool()]))
+    assert view.turn.handoff is not None
+    servers.time.moved_s += 3_000
+    await take_and_die(servers, view, settle(view.turn.turn_id, view.turn.handoff))
+
+    other = servers.server("Done.", policy=policy)
+    await other.round()
+    result = await end_of(other, view.turn.turn_id)
+
+    assert result.answer == "Done."
+    assert result.elapsed_s < 600
+
+
+async def test_a_hand_off_expires_though_the_server_that_noticed_it_died(servers: Servers) -> None:
+    policy = TurnPolicy(max_active_s=600, handoff_ttl_s=2_000)
+    first = servers.server(ask_tools(("open_file", {"path": "a"})), policy=policy)
+    view = await first.run(TurnStart(message="Go", client_tools=[client_tool()]))
+    assert view.turn.handoff is not None
+    servers.time.moved_s += 3_000
+    await take_and_die(servers, view, None)
+    with pytest.raises(HandoffExpiredError):
+        await first.run(settle(view.turn.turn_id, view.turn.handoff))
+
+    other = servers.server(policy=policy)
+    await other.round()
+
+    assert (await end_of(other, view.turn.turn_id)).finish_reason is FinishReason.EXPIRED
+
+
+class Overtaken:
+    """A store in which another process does something right before this one asks for a cancellation."""
+
+    def __init__(self, store: ExecutionStore, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def request_cancel(self, tenant: str, execution_id: str) -> None:
+        await self._meanwhile()
+        await self._store.request_cancel(tenant, execution_id)
+
+
+async def test_a_cancellation_that_a_re_entry_elsewhere_overtakes_waits_for_the_end(servers: Servers) -> None:
+    note = Note()
+    note.gate.clear()
+    two = servers.server(ask_tools(("open_file", {"path": "a"})), ask_tools(("note", {"text": "deaf"})), tools=[note])
+    view = await two.run(TurnStart(message="Go", client_tools=[client_tool()]))
+    handoff = view.turn.handoff
+    assert handoff is not None
+    running: list[asyncio.Task[TurnView]] = []
+
+    async def reenter() -> None:
+        running.append(asyncio.create_task(two.run(settle(view.turn.turn_id, handoff))))
+        await note.begun.wait()
+
+    one = TurnServer(Overtaken(servers.store, reenter), [], time=servers.time)
+    servers.all.append(one)
+    turn = await one.service.cancel(CALLER, view.turn.turn_id)
+
+    assert turn.state is TurnState.CANCELLED
+    await asyncio.wait(running)

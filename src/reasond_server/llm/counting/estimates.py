@@ -47,6 +47,8 @@ class EstimatingCounter:
     """
 
     _parent: EstimatingCounter | None = None
+    _costed: Calibration | None = None
+    _cost: Callable[[str], int]
 
     def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS, calibration: Calibration = _UNCALIBRATED) -> None:
         self._message_tokens = message_tokens
@@ -122,7 +124,10 @@ class EstimatingCounter:
         self.calibration = Calibration.restore(snapshot)
 
     def _build_cost(self) -> Callable[[str], int]:
-        return _cost_of(self.calibration.upper_slope)
+        if self._costed is not self.calibration:
+            self._costed = self.calibration
+            self._cost = _cost_of(self.calibration.upper_slope)
+        return self._cost
 
 
 # Building the function takes longer than one call of it, and the factor of a run changes only between its model calls.

@@ -74,13 +74,15 @@ def _read_sentences(question: str, tools: Mapping[str, ToolSpec]) -> list[_Sente
 
     def mask(match: re.Match[str]) -> str:
         quotes.append(match[0])
-        return f'"{len(quotes) - 1}"'
+        # A sentence may end within its quotation marks.
+        end = match[0][-2] if match[0][-2] in ".!?" else ""
+        return f'"{len(quotes) - 1}{end}"'
 
     def restore(match: re.Match[str]) -> str:
         return quotes[int(match[1])]
 
     return [
-        _read_sentence(re.sub(r'"(\d+)"', restore, masked), _QUOTED.sub(" ", masked), tools)
+        _read_sentence(re.sub(r'"(\d+)[.!?]?"', restore, masked), _QUOTED.sub(" ", masked), tools)
         for masked in split_sentences(_QUOTED.sub(mask, question))
     ]
 

@@ -121,6 +121,13 @@ async def test_what_is_quoted_fills_the_arguments(question: str, arguments: dict
     assert json.loads(call.arguments_json) == arguments
 
 
+async def test_a_sentence_may_end_within_its_quotation_marks() -> None:
+    request = ask('Write the file "a.txt" with "One. Two." Read the book title.')
+    _, call = await reply(request, *answer(1, "write_file", "{}"))
+    assert call is not None
+    assert call.name == "book_title"
+
+
 @pytest.mark.parametrize("question", ['Write the file "a.txt".', 'Set the limit to "three" hours.'])
 async def test_a_call_whose_arguments_are_not_given_is_not_made(question: str) -> None:
     text, call = await reply(ask(f"{question} Read the book title."), *answer(1, "book_title", '"Opticks"'))
