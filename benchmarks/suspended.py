@@ -141,19 +141,19 @@ async def start_turn(core: Core) -> TurnReentry:
     return settle(view.turn.turn_id, view.turn.handoff)
 
 
-async def measure_resuming(url: str, folder: str) -> dict[str, float]:
+async def measure_resuming(url: str, folder: str, resumed: int) -> dict[str, float]:
     """Return the seconds of the whole re-entry of a turn whose log has 200 events, and the events that it had."""
     calls = [*([("note", NOTE)] * TOOL_CALLS), READ]
     reentries: list[TurnReentry] = []
     took: list[float] = []
-    async with open_store(url, folder, RESUMED) as store:
+    async with open_store(url, folder, resumed) as store:
         settings = {"REASOND__TURNS__MAX_MODEL_CALLS": "500", "REASOND__TURNS__MAX_TOOL_CALLS": "1000"}
         async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
 
             async def suspend_one() -> None:
                 reentries.append(await start_turn(core))
 
-            await spread(RESUMED, AT_ONCE, suspend_one)
+            await spread(resumed, AT_ONCE, suspend_one)
         async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
             events = (await core.turns.get(CALLER, reentries[0].turn_id)).turn.last_sequence
             for reentry in reentries:
@@ -166,7 +166,7 @@ async def measure_resuming(url: str, folder: str) -> dict[str, float]:
     return {"events": events, "p50_ms": round(1000 * cuts[49], 1), "p99_ms": round(1000 * cuts[98], 1)}
 
 
-async def measure(wanted: int, urls: Sequence[tuple[str, str]], folder: str) -> dict[str, Any]:
+async def measure(wanted: int, resumed: int, urls: Sequence[tuple[str, str]], folder: str) -> dict[str, Any]:
     """Return the rows of the report; `urls` are the stores by name."""
     holding = []
     for what, hold in (("executions", hold_executions), ("turns", hold_turns)):
@@ -174,11 +174,11 @@ async def measure(wanted: int, urls: Sequence[tuple[str, str]], folder: str) -> 
             url = "memory:" if name == "memory" else f"sqlite:///{folder}/{what}.db"
             added = await hold(url, folder, wanted)
             holding.append({"what": what, "store": name, "count": wanted, "mb": round(added / MEGA, 2)})
-    resuming = [{"store": name, **await measure_resuming(url, folder)} for name, url in urls]
+    resuming = [{"store": name, **await measure_resuming(url, folder, resumed)} for name, url in urls]
     return {"holding": holding, "resuming": resuming}
 
 
-def report_of(wanted: int) -> dict[str, Any]:
+def report_of(wanted: int, resumed: int) -> dict[str, Any]:
     """Measure and return the report."""
     load_before = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -187,7 +187,7 @@ def report_of(wanted: int) -> dict[str, Any]:
         if is_postgres_here():
             urls.append(("PostgreSQL", stack.enter_context(running_postgres()).new_database()))
             migrate_stores(url=urls[-1][1], data_dir="")
-        found = asyncio.run(measure(wanted, urls, folder))
+        found = asyncio.run(measure(wanted, resumed, urls, folder))
     return {
         "circumstances": circumstances(PACKAGES),
         "load_before": round(load_before, 1),
@@ -195,7 +195,7 @@ def report_of(wanted: int) -> dict[str, Any]:
         **found,
         "most_mb": MOST_MB,
         "most_resume_s": MOST_RESUME_S,
-        "resumed": RESUMED,
+        "resumed": resumed,
     }
 
 
@@ -203,7 +203,9 @@ def main() -> int:
     """Measure, print and write the results; return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=10_000, help="executions and turns (%(default)s)")
-    report = report_of(parser.parse_args().count)
+    parser.add_argument("--resumed", type=int, default=RESUMED, help="turns that are resumed (%(default)s)")
+    options = parser.parse_args()
+    report = report_of(options.count, options.resumed)
     for row in report["holding"]:
         each = row["mb"] * MEGA / row["count"]
         print(

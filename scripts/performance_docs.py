@@ -14,6 +14,7 @@ from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_li
 from scripts.profile_figures import before_after_lines, call_profile_lines, removed_lines
 from scripts.scale_figures import held_streams_lines, scale_lines
 from scripts.telemetry_figures import telemetry_cost_lines
+from scripts.turn_figures import suspended_lines, turn_cost_lines, turn_races_lines, turn_stalls_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,10 @@ COMPARED = {
     "mixed_load": mixed_load_lines,
     "scale": scale_lines,
     "held_streams": held_streams_lines,
+    "turn_cost": turn_cost_lines,
+    "suspended": suspended_lines,
+    "turn_stalls": turn_stalls_lines,
+    "turn_races": turn_races_lines,
 }
 """Sections that are on the page only if they were measured: they need other programs, minutes or a quiet machine."""
 
