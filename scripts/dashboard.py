@@ -78,6 +78,7 @@ CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
 END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
 FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
 ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
+AWAITING = f"max (reasond_turns_awaiting{{{JOB}}})"
 HANDED_RATE = f"sum (rate(reasond_handoff_calls_total{{{JOB}}}[{WINDOW}]))"
 UNKNOWN_RATE = f"sum (rate(reasond_tool_outcomes_unknown_total{{{JOB}}}[{WINDOW}]))"
 COMMIT_RATE = f"sum (rate(reasond_store_commit_duration_seconds_count{{{JOB}}}[{WINDOW}]))"
@@ -170,7 +171,7 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Turns": (
         rates("Exits", "reasond_turns_total", "exit", unit="ops"),
-        Panel(title="Waiting for their client", queries=[(total("reasond_turns_awaiting"), "turns")]),
+        Panel(title="Waiting for their client", queries=[(AWAITING, "turns")]),
         Panel(
             title="Hand-offs",
             queries=[

@@ -117,6 +117,9 @@ class NappingWork:
                 return
         run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.step_count)))
 
+    def report_exit(self, run: Run) -> None:
+        """Report nothing."""
+
     def conclude(self, run: Run, ending: RunEnding) -> Result:
         """Return the last event."""
         return result_of(

@@ -44,6 +44,7 @@ from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import Snapshot
+from reasond_server.turns.history import TURN
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Server:
             if listener is not None:
                 await listener.start()
         if self._counting is not None:
-            self._counting.sampler.begin()
+            self._counting.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
 
     async def _watch_store(self) -> None:

@@ -54,12 +54,12 @@ def model_of(
 def mode_models_of(
     settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
 ) -> dict[str, ChatModel]:
-    """Return the models that modes of turns name, by the names of their backends.
+    """Return the models that modes of turns name, by the names of their backends; the settings were checked for others.
 
     Raises:
         SettingsError: one cannot be called as configured.
     """
-    named = {mode.backend for mode in settings.turns.modes.values() if mode.backend}
+    named = {mode.backend for mode in settings.turns.modes.values()} & settings.llm.backends.keys()
     return {name: _build_model(settings, environ, folder, name, observer) for name in sorted(named)}
 
 

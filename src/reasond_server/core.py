@@ -145,7 +145,7 @@ def assemble(
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {})
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
     runner = Runner(
         store=store,
         model=model,
@@ -180,7 +180,13 @@ def assemble(
 
 
 def _turn_kind(
-    settings: Settings, *, clock: Clock, store: ExecutionStore, tools: Tools, backends: Mapping[str, ChatModel]
+    settings: Settings,
+    *,
+    clock: Clock,
+    store: ExecutionStore,
+    tools: Tools,
+    backends: Mapping[str, ChatModel],
+    observer: Observer,
 ) -> TurnKind:
     return TurnKind(
         clock=clock,
@@ -190,6 +196,7 @@ def _turn_kind(
         context=context_of(settings.turns.context),
         providers=discover_providers(settings.turns.context_providers, reserved=BUILT_IN_NAMES),
         backends=backends,
+        observer=observer,
     )
 
 
@@ -219,6 +226,7 @@ def _assemble_turns(
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
+        observer=kind.observer,
     )
 
 

@@ -24,6 +24,8 @@ from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, REENTRY_OUTCOMES, TURN_EXITS, UNOBSERVED
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.turns.history import TURN
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.types.turns import ContextGoal, Rendering
 from reasond_server.wire.certificates import TlsFiles
@@ -147,7 +149,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
         "reason": frozenset({*reasons, *STOP_REASONS.values()}),
-        "strategy": frozenset(strategies),
+        "strategy": frozenset({*strategies, TURN}),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
         "model": frozenset(models - {""}),
@@ -174,7 +176,14 @@ def tools_of(tools: ToolsSettings) -> set[str]:
     """Return the names of tools in the settings; SERVER__other stands for all other tools of an MCP server."""
     offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
-    return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}
+    return {
+        *tools.enabled,
+        READ_TOOL_RESULT,
+        MODE_STATE_CHANGE,
+        *fetching,
+        *offered,
+        *(f"{name}__other" for name in tools.mcp),
+    }
 
 
 def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:

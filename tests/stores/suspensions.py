@@ -43,6 +43,7 @@ class SuspensionChecks:
         "keeps_what_is_suspended_until_it_ends",
         "makes_a_log_that_is_suspended",
         "tells_kinds_apart",
+        "counts_what_is_suspended",
         "wakes_with_an_event",
         "lets_one_of_many_events_wake",
         "wakes_with_the_next_event_only",
@@ -244,6 +245,22 @@ class SuspensionChecks:
         same([one.execution_id for one in await self._page(kind="reasoning")], [reasoning.name[1]])
         found = await self._wake(turn)
         same(found and found.execution.kind, "turn")
+
+    async def counts_what_is_suspended(self) -> None:
+        """Executions of one kind are counted while they are suspended, whatever their tenants."""
+        kind = f"kind-{uuid.uuid4().hex}"
+        logs = [self._log(), self._log()]
+        for place, log in enumerate(logs):
+            log.execution = replace(log.execution, kind=kind)
+            await log.create()
+            same(await self._store.sessions.count_suspended(kind), place)
+            nothing(await log.suspend(first_event()))
+        same(
+            (await self._store.sessions.count_suspended(kind), await self._store.sessions.count_suspended("none such")),
+            (2, 0),
+        )
+        await self._wake(logs[0])
+        same(await self._store.sessions.count_suspended(kind), 1)
 
     async def wakes_with_an_event(self) -> None:
         """The event that wakes an execution is in the log and in the recovery, and its writer continues after it."""

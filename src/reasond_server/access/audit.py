@@ -5,7 +5,8 @@ Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `ou
 `tenant`, `call_id` and, for an operation on an execution, `execution_id`.
 
 A transport begins a decision once it knows the caller. The core ends it if the operation concerns an execution, else
-the transport ends it. Later events are not logged.
+the transport ends it. Later events are not logged, except that a re-entry into a turn has further lines: which calls it
+settled, approved or refused.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from reasond_server.errors import (
 from reasond_server.telemetry.logs import emit_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.types import Principal
 
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
@@ -100,20 +103,21 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
+def log_act(outcome: str, *, execution_id: str, tool_calls: Sequence[str], reason_length: int = 0) -> None:
+    """Log what the caller of the current call decided or settled about tool calls of an execution.
+
+    `outcome` is "settled", "approved" or "refused"; of the reason that the caller gives, only its length is logged.
+    """
+    decision = _CURRENT.get()
+    if decision is not None:
+        own = decision.operation
+        line = _describe_allowed(own, principal=decision.principal, call_id=decision.call_id, execution_id=execution_id)
+        _write(line | {"outcome": outcome, "tool_calls": ",".join(tool_calls), "reason_length": str(reason_length)})
+
+
 def log_allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
     """Log that `principal` may do `operation`."""
-    _write(
-        {
-            "operation": operation.name,
-            "call_id": call_id,
-            "execution_id": _clean_id(execution_id),
-            "subject": principal.subject,
-            "tenant": principal.tenant,
-            "permission": operation.permission,
-            "outcome": "allowed",
-            "reason": "",
-        }
-    )
+    _write(_describe_allowed(operation, principal=principal, call_id=call_id, execution_id=execution_id))
 
 
 def log_denied(
@@ -137,6 +141,19 @@ def log_denied(
             "reason": error.reason,
         }
     )
+
+
+def _describe_allowed(operation: Operation, *, principal: Principal, call_id: str, execution_id: str) -> dict[str, str]:
+    return {
+        "operation": operation.name,
+        "call_id": call_id,
+        "execution_id": _clean_id(execution_id),
+        "subject": principal.subject,
+        "tenant": principal.tenant,
+        "permission": operation.permission,
+        "outcome": "allowed",
+        "reason": "",
+    }
 
 
 def _clean_id(execution_id: str) -> str:

@@ -80,6 +80,7 @@ def _list_checks(
         yield partial(discover_providers, [name], reserved=BUILT_IN_NAMES), ("turns.context_providers",)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
+    yield partial(mode_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
     yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
     yield partial(limiting_of, settings.limits), ("limits",)
     yield partial(require_receiver, tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
@@ -99,7 +100,6 @@ def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
         raise settings_error(problems, loaded.origins)
     if choose_provider(settings, environ) != "demo":
         model_of(settings, environ, loaded.folder)
-    mode_models_of(settings, environ, loaded.folder)
 
 
 def _check_access(loaded: LoadedSettings, *, is_dev: bool) -> None:

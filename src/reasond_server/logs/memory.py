@@ -15,6 +15,7 @@ from reasond_server.logs.contract import (
 from reasond_server.logs.memory_table import LogTable
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Change, Checkpoint, Claim, Creation, Renewal
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -258,6 +259,11 @@ class MemorySessions:
         names = [*row.executions]
         self._table.remove_session(row, remembers=False)
         self._watchers.notify(names, Change.GREW)
+
+    async def count_suspended(self, kind: str) -> int:
+        """See SessionStore."""
+        found = (log.execution for log in self._table.logs.values())
+        return sum(one.state is ExecutionState.SUSPENDED and one.kind == kind for one in found)
 
 
 def _place(execution: Execution) -> tuple[float, str]:

@@ -207,6 +207,10 @@ class SessionStore(Protocol):
         """
         ...
 
+    async def count_suspended(self, kind: str) -> int:
+        """Return how many executions of this kind of work are suspended now, of all tenants and in no session too."""
+        ...
+
 
 class ExecutionStore(Protocol):
     """Stores executions and their logs, separately for each tenant.

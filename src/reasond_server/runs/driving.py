@@ -221,6 +221,7 @@ class Driver:
                 run.place.leave()
             run.end()
             _report_left(run, self._observer)
+            run.work.report_exit(run)
 
     async def _release(self, run: Run) -> None:
         """Release the request id, so that the same request can start again: the run failed without cost or effect.
@@ -258,24 +259,29 @@ def _report_left(run: Run, observer: RunObserver) -> None:
         _log.info("execution left to another process", extra=left)
         return
     if run.phase is Phase.SUSPENDED:
-        _log.info("execution suspended", extra={"execution_id": run.identity.execution_id})
+        _log.info("execution suspended", extra=_describe_work(run))
         return
     error = None if ending is None else ending.error
     # At level DEBUG where the access log has the same facts in the line of the only call.
     is_logged = not run.log.events.is_for_one_answer or cause not in _REPORTED or error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
+    ended: dict[str, str | int] = {
+        "finish_reason": str(run.log.execution.finish_reason or ""),
+        "reason": "" if error is None else error.reason,
+    }
+    _log.log(level, "execution ended", extra=_describe_work(run) | ended)
+
+
+def _describe_work(run: Run) -> dict[str, str | int]:
     execution = run.log.execution
-    facts = {
+    return {
         "execution_id": execution.execution_id,
         "strategy": execution.strategy,
-        "finish_reason": str(execution.finish_reason or ""),
-        "reason": "" if error is None else error.reason,
         "total_tokens": execution.usage.total_tokens,
         "model_calls": execution.usage.model_calls,
         "steps": run.work.step_count,
     }
-    _log.log(level, "execution ended", extra=facts)
 
 
 def _attributes_of(run: Run) -> Attributes:

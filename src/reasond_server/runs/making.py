@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from reasond_server.logs.redaction import redact
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
-from reasond_server.runs.run import Run
+from reasond_server.runs.run import LEG, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -205,7 +206,11 @@ class Maker:
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
-            trace=RunTrace(is_takeover=not recovery.was_suspended),
+            trace=RunTrace(
+                links=_find_leg(recovery.records),
+                is_takeover=not recovery.was_suspended,
+                is_woken=recovery.was_suspended,
+            ),
         )
         if not recovery.events:
             log.append(work.begin(run), now=now, usage=run.accounts.usage)
@@ -312,6 +317,11 @@ def going_on_failed(error: NotResumableError) -> NotResumableError:
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
         remedy="What was done until then is kept. Start the task again, with another request id if it had one.",
     )
+
+
+def _find_leg(records: Sequence[Record]) -> Sequence[str]:
+    """Return the trace context of the last life that suspended the execution, if that one was traced."""
+    return [str(json.loads(record.body)["trace"]) for record in records if record.key == LEG][-1:]
 
 
 def _sum_sleep(events: Sequence[LoggedEvent], kind: WorkKind, now: datetime) -> float:

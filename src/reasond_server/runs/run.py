@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.logs.log import is_gone
+from reasond_server.logs.store import Record
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
 from reasond_server.runs.work import RunEnding, cancel_with
 from reasond_server.types import TextDelta
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from reasond_server.runs.work import WorkRequest
     from reasond_server.types import Event, Json, LastEvent, StrategySource
 
+LEG = "leg::1"
+"""The key of a record: the trace context of the life that suspended the execution."""
 _MAX_HELD_CHARACTERS = 65_536
 # If the caller repeats its request at another process, that process announces it within this time. A later retry finds
 # the recorded calls.
@@ -236,6 +240,10 @@ class Work(Protocol):
         """Return the last event of the log."""
         ...
 
+    def report_exit(self, run: Run) -> None:
+        """Report this life to the observer of its kind, once it is over in this process; quick, and never raises."""
+        ...
+
 
 class Run:
     """One life of an execution: from its start or takeover in this process until it ends, suspends or leaves.
@@ -379,6 +387,8 @@ class Run:
             return False
         self.journal.close()
         self.subscribers.held = None
+        if self.trace.text:
+            self.log.record(Record(key=LEG, body=json.dumps({"trace": self.trace.text})), usage=self.accounts.usage)
         self.log.suspend(event, now=now, usage=self.accounts.usage, wake_time=wake_time)
         self.accounts.set_timer(self.accounts.cleanup_s, self._be_over)
         return True

@@ -19,22 +19,29 @@ class RunTrace:
     """The open spans of a run; the spans of calls are children of the span of the step in progress.
 
     A replayed step has no span, because it had one in the process that made it. `links` are the trace contexts of the
-    executions that the run replaces; `is_takeover` says that another process began the run.
+    executions that the run replaces, or of the leg before: the life of the execution that suspended it. `is_takeover`
+    says that another process began the run, `is_woken` that it was suspended until now.
 
     Attributes:
         tracing: where the spans go; None before `begin` or if nothing is traced.
     """
 
-    __slots__ = ("_is_takeover", "_links", "_scope", "_since_ns", "_span", "_step", "tracing")
+    __slots__ = ("_is_takeover", "_is_woken", "_links", "_scope", "_since_ns", "_span", "_step", "tracing")
 
-    def __init__(self, *, links: Sequence[str] = (), is_takeover: bool = False) -> None:
+    def __init__(self, *, links: Sequence[str] = (), is_takeover: bool = False, is_woken: bool = False) -> None:
         self._links = links
         self._is_takeover = is_takeover
+        self._is_woken = is_woken
         self._scope: Scope | None = None
         self._span: OpenSpan | None = None
         self._step: OpenSpan | None = None
         self._since_ns = 0
         self.tracing: Tracing | None = None
+
+    @property
+    def text(self) -> str:
+        """The trace context of the run's span as text; empty if nothing is traced."""
+        return "" if self._span is None else self._span.context.text
 
     def begin(self, execution: Execution, tracing: Tracing | None, *, caller: str, agent: str) -> None:
         """Begin the spans of the run; from now on the spans and log lines of this task belong to the run.
@@ -42,10 +49,12 @@ class RunTrace:
         `caller` is the caller's trace context, `agent` the agent that does the work; both may be empty.
         """
         starter = current()
+        # A suspended execution is woken by a later call than the one that began it.
+        own = None if starter is None or not self._is_woken else starter.trace
         self._scope = scope = Scope(
             call_id="" if starter is None else starter.call_id,
             execution_id=execution.execution_id,
-            trace=TraceContext.of_text(caller),
+            trace=own or TraceContext.of_text(caller),
         )
         enter(scope)
         if tracing is None:
@@ -77,6 +86,16 @@ class RunTrace:
             self._step = self.tracing.part(STEP_SPAN, attributes, parent=self._span, began_ns=self._since_ns)
         return self._step
 
+    def note(self, attributes: Attributes) -> None:
+        """Add attributes to the span of the run, if it is traced."""
+        if self._span is not None:
+            self._span.set(attributes)
+
+    def note_step(self, attributes: Attributes) -> None:
+        """Add attributes to the span of the step in progress, if it is traced."""
+        if self.tracing is not None:
+            self.open().set(attributes)
+
     def end_step(self, attributes: Attributes | None = None) -> None:
         """End the span of the step in progress with `attributes`; without them only if a call was made in the step."""
         if self.tracing is None:
@@ -105,12 +124,14 @@ class RunTrace:
         attributes: Attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.workflow.name": execution.strategy,
-            "gen_ai.conversation.id": execution.execution_id,
+            "gen_ai.conversation.id": execution.session_id or execution.execution_id,
             "gen_ai.request.model": execution.model,
             "openinference.span.kind": "AGENT",
         }
         if agent:
             attributes["gen_ai.agent.name"] = agent
+        if execution.session_id:
+            attributes["reasond.execution.id"] = execution.execution_id
         if self._is_takeover:
             attributes["reasond.execution.is_takeover"] = True
         return f"{operation} {what}", attributes

@@ -203,8 +203,9 @@ TURNS: Final = (
     ),
     _gauge(
         "reasond_turns_awaiting",
-        "Turns that wait for their client: hand-offs less those that were settled, since the processes began. Only the "
-        "sum over all processes tells something, because another one may settle what this one handed off.",
+        "Turns in the store that wait for their client, counted every 5 seconds. Every process of one store tells the "
+        "same number: take the largest, not the sum.",
+        merged="livemax",
     ),
     _counter(
         "reasond_handoffs",

@@ -1,4 +1,4 @@
-"""Measures the delay of the event loop four times a second, and reads the gauges of the server and the process."""
+"""Measures the delay of the event loop four times a second, and reads the gauges of server, process and store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.errors import StoreUnavailableError
 from reasond_server.telemetry.observers import ProcessFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reasond_server.telemetry.meters import Meters
     from reasond_server.telemetry.observers import Snapshot
 
 _INTERVAL_S: Final = 0.25
 _PROCESS_EVERY: Final = 20
+_COUNT_EVERY_S: Final = 5.0
 _OWN_PROCESS: Final = Path("/proc/self")
 _log = logging.getLogger("reasond.metrics")
 
@@ -36,20 +38,24 @@ class Sampler:
         self._look = look
         self._interval_s = interval_s
         self._started_s = time.time()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self) -> None:
-        """Start a task that takes samples until `aclose`."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="samples of metrics")
+    def begin(self, *, count_awaiting: Callable[[], Awaitable[int]] | None = None) -> None:
+        """Start to take samples until `aclose`; `count_awaiting` counts the waiting turns in the store."""
+        if not self._tasks:
+            self._tasks.append(asyncio.create_task(self._work(), name="samples of metrics"))
+            if count_awaiting is not None:
+                counting = self._count_turns(count_awaiting)
+                self._tasks.append(asyncio.create_task(counting, name="count of waiting turns"))
 
     async def aclose(self) -> None:
         """Stop after a last sample, because other processes may still expose the counts of this one."""
-        task, self._task = self._task, None
-        if task is not None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if tasks:
             self.sample()
 
     def sample(self) -> None:
@@ -70,6 +76,17 @@ class Sampler:
             due_s = loop.time() + self._interval_s
             await asyncio.sleep(self._interval_s)
             self._metrics.loop_lagged(max(0.0, loop.time() - due_s))
+
+    async def _count_turns(self, count_awaiting: Callable[[], Awaitable[int]]) -> None:
+        """Count again and again; while the store cannot be reached, the last number stands."""
+        while True:
+            try:
+                self._metrics.set_awaiting(await count_awaiting())
+            except StoreUnavailableError:
+                _log.debug("the waiting turns could not be counted")
+            except Exception:  # noqa: BLE001 - the task has no caller that could handle it
+                _log.exception("the waiting turns could not be counted")
+            await asyncio.sleep(_COUNT_EVERY_S)
 
 
 def read_process_facts(started_s: float) -> ProcessFacts:

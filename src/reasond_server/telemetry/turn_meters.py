@@ -37,7 +37,6 @@ class TurnMeters:
         """See TurnObserver."""
         self._handoffs["handed_off"].inc()
         self._handoff_calls[()].inc(count)
-        self._turns_awaiting[()].inc()
 
     def turn_reentered(self, outcome: str) -> None:
         """See TurnObserver."""
@@ -47,7 +46,10 @@ class TurnMeters:
         """See TurnObserver."""
         self._handoffs[outcome].inc()
         self._handoff_seconds[outcome].observe(wait_s)
-        self._turns_awaiting[()].dec()
+
+    def set_awaiting(self, count: int) -> None:
+        """Set the number of turns in the store that wait for their clients."""
+        self._turns_awaiting[()].set(count)
 
     def outcome_unknown(self) -> None:
         """See TurnObserver."""

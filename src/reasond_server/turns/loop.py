@@ -16,7 +16,9 @@ from reasond_server.logs.store import Record
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.work import RunEnding
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.results import to_error_text
+from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
+    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.next_step import NextStep
@@ -80,7 +83,9 @@ class TurnLoop:
         history: Sequence[EndedTurn],
         nonce: str,
         clock: Clock,
+        observer: TurnObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._run = run
         self._progress = progress
         self._providers = providers
@@ -128,6 +133,7 @@ class TurnLoop:
 
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
+        self._run.trace.end_step()
         index, mode = len(self._progress.replies), self._policy.mode_in_force(self._progress.mode)
         model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
@@ -161,6 +167,9 @@ class TurnLoop:
                 blocks=tuple(one.name for one in provided if one.scope is ContextScope.TURN),
             )
         )
+        self._run.trace.note_step({"reasond.step.index": index})
+        results = self._progress.ledger.keys() - {call.call_id for call in calls}
+        report_context(self._observer, context.report.items, goal=step.goal, results=results)
 
     def _fit(
         self, step: CallModel, model: ChatModel, offered: Sequence[ToolSpec], provided: Sequence[ProvidedText]
@@ -246,7 +255,9 @@ class TurnLoop:
     def _close_call(self, one: LedgerCall, state: LedgerState, kind: str, message: str) -> None:
         """Log the outcome of a call that is not made, or that nobody knows."""
         result = None
-        if state is not LedgerState.UNKNOWN:
+        if state is LedgerState.UNKNOWN:
+            self._observer.outcome_unknown()
+        else:
             result = ToolResult(call_id=one.call.call_id, result_json=to_error_text(kind, message), is_error=True)
         self._append(self._tell(one, state, result=result))
 
@@ -262,6 +273,8 @@ class TurnLoop:
         )
         if run.suspend(event, now=now, wake_time=expire_time):
             self._take_in(event)
+            facts = {"reasond.handoff.calls": len(event.calls), "reasond.turn.mode": self._progress.mode}
+            run.trace.note({"reasond.turn.exit": "client_tools", **facts})
 
     def _expire(self) -> None:
         """End a turn whose client did not come back; the calls get errors, so that the session stays usable."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -15,30 +15,22 @@ from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import (
     EtagMismatchError,
-    ExecutionNotFoundError,
-    HandoffExpiredError,
     InvalidRequestError,
     SessionNotFoundError,
-    TurnNotAwaitingError,
-    TurnNotFoundError,
     Violation,
     show,
 )
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.store import SessionClaim
 from reasond_server.runs.work import WorkRequest, failure_of
-from reasond_server.telemetry.scope import current_trace
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
+from reasond_server.turns.exits import exit_of
 from reasond_server.turns.fold import fold
-from reasond_server.turns.handoff import check_reentry, digest_of_reentry
 from reasond_server.turns.history import TURN
-from reasond_server.turns.turn_requests import (
-    check_no_wait,
-    check_part,
-    check_reentry_shape,
-    check_session_blocks,
-    check_start,
-)
+from reasond_server.turns.reentries import Reentries, naming_turns
+from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import (
     read_session_token,
     take_excerpt,
@@ -47,10 +39,9 @@ from reasond_server.turns.turn_views import (
     write_session_token,
 )
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
-from reasond_server.types import FinishReason, LoggedEvent, StreamEvent, TextDelta
+from reasond_server.types import StreamEvent, TextDelta
 from reasond_server.types.turns import (
     HandedOff,
-    Reentered,
     TurnDelta,
     TurnReentry,
     TurnStart,
@@ -59,7 +50,7 @@ from reasond_server.types.turns import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.desk import ExecutionDesk
@@ -67,6 +58,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
+    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_work import TurnKind
@@ -127,7 +119,11 @@ class TurnService:
         clock: Clock,
         tool_names: Callable[[], Sequence[str]],
         limits: CallerLimits = NO_LIMITS,
+        observer: TurnObserver = UNOBSERVED,
     ) -> None:
+        self._reentries = Reentries(
+            runner=runner, desk=desk, policy=policy, clock=clock, limits=limits, observer=observer
+        )
         self._store = store
         self._runner = runner
         self._desk = desk
@@ -158,7 +154,7 @@ class TurnService:
         events = self._desk.resume(
             caller, cursor.turn_id, after_sequence=cursor.after_sequence, include_deltas=include_deltas
         )
-        with _naming_turns(cursor.turn_id):
+        with naming_turns(cursor.turn_id):
             async with aclosing(events):
                 async for event in events:
                     if isinstance(event.event, TextDelta):
@@ -171,6 +167,13 @@ class TurnService:
     async def run(self, caller: Principal, source: TurnStart | TurnReentry, *, request_id: str = "") -> TurnView:
         """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
         cursor = await self._enter(caller, source, request_id)
+        view = await self._wait_for_exit(caller, cursor)
+        exit_ = "client_tools" if view.result is None else exit_of(view.result.finish_reason)
+        note_result(view.turn.usage, exit_, strategy=TURN)
+        return view
+
+    async def _wait_for_exit(self, caller: Principal, cursor: TurnCursor) -> TurnView:
+        """Return the turn at its next exit. Raises as `stream`."""
         run = self._runner.find_live(cursor.turn_id)
         if run is not None:
             # Nobody reads the steps one by one, and the run has all of them in memory.
@@ -207,14 +210,14 @@ class TurnService:
 
     async def cancel(self, caller: Principal, turn_id: str) -> Turn:
         """Cancel a turn that runs or waits, and return it. Raises as `get`."""
-        with _naming_turns(turn_id):
+        with naming_turns(turn_id):
             execution = await self._desk.cancel(caller, turn_id)
         _, progress = await self._read(caller, turn_id)
         return view_turn(execution, progress)
 
     async def delete(self, caller: Principal, turn_id: str) -> None:
         """Cancel the turn if it has not ended, and forget it. Raises as `get`."""
-        with _naming_turns(turn_id):
+        with naming_turns(turn_id):
             await self._desk.delete(caller, turn_id)
 
     async def read_tool_result(
@@ -279,7 +282,8 @@ class TurnService:
             execution = await self._start_once(caller, source, request_id)
             return TurnCursor(turn_id=execution.execution_id)
         if isinstance(source, TurnReentry):
-            return await self._reenter(caller, source)
+            after = await self._reentries.take(caller, source)
+            return TurnCursor(turn_id=source.turn_id, after_sequence=after)
         return source
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
@@ -364,67 +368,8 @@ class TurnService:
             provided=provided,
         )
 
-    async def _reenter(self, caller: Principal, reentry: TurnReentry) -> TurnCursor:
-        """Let the turn go on with the results, exactly once; return where its events go on.
-
-        Raises:
-            TurnNotFoundError: this caller has no such turn.
-            ReasondError: as `handoff.check_reentry`; nothing was consumed.
-        """
-        check_reentry_shape(reentry)
-        execution, progress, sequence = await self._read_for_reentry(caller, reentry)
-        if sequence is not None:
-            return TurnCursor(turn_id=reentry.turn_id, after_sequence=sequence - 1)
-        event = await asyncio.to_thread(
-            partial(
-                check_reentry,
-                reentry,
-                progress,
-                now=self._clock.now(),
-                max_result_bytes=self._policy.max_result_bytes,
-            )
-        )
-        permit = await self._limits.admit(caller, TURN)
-        try:
-            logged = LoggedEvent(sequence=execution.last_sequence + 1, create_time=self._clock.now(), event=event)
-            is_first = await self._runner.wake(caller.tenant, reentry.turn_id, event=logged)
-        finally:
-            if permit is not None:
-                permit.leave()
-        if not is_first:
-            # Another re-entry was first: the same one is followed, any other is refused.
-            _, _, sequence = await self._read_for_reentry(caller, reentry)
-            if sequence is None:
-                raise _refuse_reentry(reentry, progress)
-            return TurnCursor(turn_id=reentry.turn_id, after_sequence=sequence - 1)
-        return TurnCursor(turn_id=reentry.turn_id, after_sequence=execution.last_sequence)
-
-    async def _read_for_reentry(
-        self, caller: Principal, reentry: TurnReentry
-    ) -> tuple[Execution, TurnProgress, int | None]:
-        """Return the turn, and the sequence of the event of this very re-entry; None if it was not made before.
-
-        Raises:
-            EtagMismatchError: another re-entry has spent the etag.
-            HandoffExpiredError, TurnNotAwaitingError: the turn has ended, or does not wait.
-        """
-        with _naming_turns(reentry.turn_id):
-            log = await self._desk.read(caller, reentry.turn_id)
-        progress = fold(logged.event for logged in log.events)
-        for logged in log.events:
-            if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:
-                if logged.event.digest == digest_of_reentry(reentry):
-                    return log.execution, progress, logged.sequence
-                raise EtagMismatchError(
-                    f"The etag {show(reentry.etag)} was spent by a re-entry with other results",
-                    remedy="Read the turn: it went on with the results that came first.",
-                )
-        if progress.result is not None or progress.handoff is None:
-            raise _refuse_reentry(reentry, progress)
-        return log.execution, progress, None
-
     async def _read(self, caller: Principal, turn_id: str) -> tuple[Execution, TurnProgress]:
-        with _naming_turns(turn_id):
+        with naming_turns(turn_id):
             log = await self._desk.read(caller, turn_id)
         return log.execution, fold(logged.event for logged in log.events)
 
@@ -453,17 +398,6 @@ class TurnService:
         )
 
 
-@contextmanager
-def _naming_turns(turn_id: str) -> Iterator[None]:
-    """Say that there is no such turn where the desk says that there is no such execution."""
-    try:
-        yield
-    except ExecutionNotFoundError:
-        raise TurnNotFoundError(
-            f"Turn not found: {show(turn_id)}", remedy="Use a turn_id that this server returned to the same tenant."
-        ) from None
-
-
 def _view_at_exit(run: Run) -> TurnView | None:
     """Return the turn of a run that has left this process, or raise its error; None if the log goes on elsewhere."""
     work = run.work
@@ -480,14 +414,6 @@ def _view_at_exit(run: Run) -> TurnView | None:
 def _may_use_tools(caller: Principal) -> bool:
     """Return whether the turns of the caller may use tools of the server."""
     return bool(caller.permissions & {TOOLS, ADMIN})
-
-
-def _refuse_reentry(reentry: TurnReentry, progress: TurnProgress) -> HandoffExpiredError | TurnNotAwaitingError:
-    result = progress.result
-    if result is not None and result.finish_reason is FinishReason.EXPIRED:
-        return HandoffExpiredError(f"The turn {show(reentry.turn_id)} ended, because its hand-off expired")
-    what = "runs and does not wait for results" if result is None else f"has ended: {result.finish_reason}"
-    return TurnNotAwaitingError(f"The turn {show(reentry.turn_id)} {what}")
 
 
 def _digest_of(start: TurnStart) -> str:

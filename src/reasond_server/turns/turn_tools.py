@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import Violation
 from reasond_server.llm.model import ToolSpec
+from reasond_server.reasoning.run_tools import TracedToolbox
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from reasond_server.runs.run_trace import RunTrace
     from reasond_server.tools.tool import ToolContext
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import Mode, TurnPolicy
@@ -61,8 +63,9 @@ class ModeStateChange:
 class TurnTools:
     """The tools of one turn of the execution `execution_id`.
 
-    Without `may_use_server_tools` the turn has only tools of its client. `call` executes calls of the server's tools;
-    tools of the client are described, and their arguments are checked, but the client executes them.
+    Without `may_use_server_tools` the turn has only tools of its client. `call` executes calls of the server's tools
+    and traces them in `trace`. Tools of the client are described, and their arguments are checked, but the client
+    executes them.
     """
 
     def __init__(
@@ -73,10 +76,14 @@ class TurnTools:
         client_tools: Sequence[ClientTool],
         execution_id: str,
         may_use_server_tools: bool,
+        trace: RunTrace,
     ) -> None:
         modes = sorted({policy.default_mode, *policy.modes})
         also = [ModeStateChange(modes)] if len(modes) > 1 else []
-        self._toolbox = source.open_toolbox(max_calls=None, execution_id=execution_id, also=also, keeps_whole=True)
+        toolbox = source.open_toolbox(max_calls=None, execution_id=execution_id, also=also, keeps_whole=True)
+        if trace.tracing is not None:
+            toolbox = TracedToolbox(toolbox=toolbox, trace=trace, tracing=trace.tracing)
+        self._toolbox = toolbox
         self._approval = frozenset(policy.needs_approval)
         self._client = {tool.name: _spec_of(tool) for tool in client_tools}
         served = {spec.name: spec for spec in self._toolbox.specs if may_use_server_tools or spec.name in OWN_TOOLS}

@@ -13,8 +13,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.logs.store import SessionEnd
+from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
+from reasond_server.turns.exits import exit_of, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest
+    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ContextProvider
@@ -58,6 +62,7 @@ class TurnKind:
 
     `providers` are the installed context providers, besides the built-in ones; `backends` are the models that modes may
     name.
+    `observer` receives what happens to them.
     """
 
     kind: str = TURN
@@ -72,7 +77,9 @@ class TurnKind:
         context: ContextSettings,
         providers: Sequence[ContextProvider] = (),
         backends: Mapping[str, ChatModel] | None = None,
+        observer: TurnObserver = UNOBSERVED,
     ) -> None:
+        self.observer = observer
         self._clock = clock
         self._store = store
         self._tools = tools
@@ -100,6 +107,8 @@ class TurnKind:
             work.take_in(logged.event)
         work.step_count = len(work.progress.replies)
         work.most_usage = _read_reservation(recovery, len(work.progress.replies))
+        if recovery.was_suspended:
+            report_wait(self.observer, recovery, now=self._clock.now())
         return work
 
     def is_pause(self, event: Event) -> bool:
@@ -108,6 +117,7 @@ class TurnKind:
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the end of a turn that cannot be resumed, after its first event if that is missing."""
+        self.observer.turn_exited("failed")
         execution = recovery.execution
         progress = fold(logged.event for logged in recovery.events)
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
@@ -145,6 +155,7 @@ class TurnKind:
             policy=bounded,
             context=self._context,
             backends=self._backends,
+            observer=self.observer,
         )
 
 
@@ -163,6 +174,7 @@ class TurnWork:
         "_clock",
         "_context",
         "_loop",
+        "_observer",
         "_policy",
         "_store",
         "_tools",
@@ -192,10 +204,12 @@ class TurnWork:
         policy: TurnPolicy,
         context: ContextSettings,
         backends: Mapping[str, ChatModel],
+        observer: TurnObserver,
     ) -> None:
+        self._observer = observer
         self.kind = self.name = TURN
         self.source = StrategySource.REQUEST
-        self.agent = ""
+        self.agent = TURN
         self.request = request
         self.may_suspend = True
         self.step_count = 0
@@ -254,6 +268,7 @@ class TurnWork:
             client_tools=start.client_tools,
             execution_id=run.identity.execution_id,
             may_use_server_tools=self._assignment.may_use_server_tools,
+            trace=run.trace,
         )
         for one in self.progress.ledger.values():
             if one.result is not None:
@@ -271,6 +286,7 @@ class TurnWork:
             history=() if self.progress.handoff is not None else await read_history(self._store, run.identity, start),
             nonce=nonces(run.nonce)(),
             clock=self._clock,
+            observer=self._observer,
         )
         await self._loop.run_to_exit()
 
@@ -290,8 +306,18 @@ class TurnWork:
             error=ending.to_failure(),
         )
         self.take_in(result)
+        run.trace.note({"reasond.turn.exit": exit_of(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
         run.log.session_end = self._describe_session()
         return result
+
+    def report_exit(self, run: Run) -> None:
+        """Report how the turn left: by its end, or by a hand-off that is committed."""
+        progress, observer = self.progress, self._observer
+        if run.phase is Phase.SUSPENDED and progress.handoff is not None:
+            observer.handed_off(len(progress.handoff.calls))
+            observer.turn_exited("client_tools")
+        elif run.phase is Phase.ENDED and progress.result is not None:
+            observer.turn_exited(exit_of(progress.result.finish_reason))
 
     def _charge_earlier_lives(self, run: Run) -> None:
         """Let the budget count what earlier lives spent, and the whole reservation of a call whose reply was lost."""

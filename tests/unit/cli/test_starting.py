@@ -40,6 +40,17 @@ REFUSED = {
         "is no tokenizer file",
     ),
     "a server that does not count": (f"[auth]\n{KEY}\n{PORTS}{MODEL}count = 'server'", "knows no place where it"),
+    "a mode whose backend cannot count": (
+        (
+            f"[auth]\n{KEY}\n{PORTS}{MODEL}\n[llm.backends.writer]\nmodel = 'w'\nbase_url = 'http://127.0.0.1:9/v1'\n"
+            "count = 'server'\napi_key_env = ''\n[turns.modes.write]\nbackend = 'writer'"
+        ),
+        "knows no place where it",
+    ),
+    "a context provider that is not installed": (
+        f"[auth]\n{KEY}\n{PORTS}\n[turns]\ncontext_providers = ['weather']",
+        r"\[turns\] context_providers names 'weather', which is not installed",
+    ),
     "a public key that is none": (
         f"[auth]\nkeys = [{{ id = 'one', algorithm = 'RS256', public_key_file = 'nonsense.pem' }}]\n{PORTS}",
         r"auth\.keys\[0\]\.public_key_file",
@@ -124,6 +135,7 @@ def test_mistakes_of_every_kind_are_named_at_once(written: Callable[[str], Path]
         ("[limits]\nstorage = 'reddis'\nredis_url = 'redis://h'", "limits.storage"),
         ("[reasoning]\nenabled_strategies = 5\ndefault_strategy = 'mine'", "reasoning.enabled_strategies"),
         ("server = 5", "server"),
+        ("[turns.modes.write]\nbackend = 'writer'", "turns.modes.write.backend"),
         (f"[auth]\n{KEY}\n[auth.agents.x]\nsecret = 'a'", "auth.agents.x.secret"),
     ],
 )

@@ -243,6 +243,7 @@ def test_turns_and_their_hand_offs_are_counted() -> None:
         counted.turn_exited(exit_)
     counted.handed_off(3)
     counted.handed_off(2)
+    counted.set_awaiting(12)
     counted.handoff_settled("settled", 90.0)
     counted.turn_reentered("accepted")
     counted.turn_reentered("ETAG_MISMATCH")
@@ -250,7 +251,7 @@ def test_turns_and_their_hand_offs_are_counted() -> None:
     counted.context_built("planning", "preview", 700)
     found = values(counted)
     assert found["reasond_turns_total client_tools"] == found["reasond_turns_total done"] == 1
-    assert found["reasond_turns_awaiting"] == 1
+    assert found["reasond_turns_awaiting"] == 12
     assert (found["reasond_handoffs_total handed_off"], found["reasond_handoffs_total settled"]) == (2, 1)
     assert found["reasond_handoff_calls_total"] == 5
     assert found["reasond_handoff_wait_seconds_sum settled"] == 90

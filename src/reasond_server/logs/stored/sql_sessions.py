@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.stored.rows import PartRow
     from reasond_server.logs.stored.sql_store import Database
 
+_COUNT_SUSPENDED: Final = "SELECT count(*) FROM executions WHERE state = 'suspended' AND kind = :kind"
 # Written as in the indexes; otherwise the databases do not use them.
 _IS_OPEN: Final = "session_id <> '' AND state IN ('running', 'suspended')"
 _OPEN: Final = (
@@ -173,6 +174,12 @@ class SqlSessions:
             "size": size,
         }
         return [_session_of(tenant, row) for row in await self._database.select(_PAGE, values)]
+
+    async def count_suspended(self, kind: str) -> int:
+        """See SessionStore."""
+        rows = await self._database.select(_COUNT_SUSPENDED, {"kind": kind})
+        count: int = rows[0][0]
+        return count
 
 
 def _session_of(tenant: str, row: Sequence[Any]) -> Session:
