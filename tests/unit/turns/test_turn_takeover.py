@@ -10,6 +10,7 @@ import pytest
 from reasond_server.errors import ModelUnavailableError, ToolNotRegisteredError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Lease
+from reasond_server.runs.run_trace import RunTrace
 from reasond_server.testing import Reply
 from reasond_server.tools.source import Tools
 from reasond_server.turns.fold import fold
@@ -89,6 +90,7 @@ async def test_a_tool_that_was_not_offered_does_not_run_either_if_the_process_di
         client_tools=[client_tool()],
         execution_id=turn_id,
         may_use_server_tools=True,
+        trace=RunTrace(),
     )
 
     step = choose_step(fold(log[: until + 1]), tools=tools, policy=policy)
