@@ -127,6 +127,7 @@ class TurnServer:
         clock = self.time.clock()
         self.model = ScriptedModel(replies, has_native_tools=has_native_tools, context_window=context_window, **model)
         self.store = store
+        self.is_killed = False
         policy = policy or TurnPolicy()
         source = Tools(tools=tools)
         self.kind = TurnKind(
@@ -185,6 +186,7 @@ class TurnServer:
 
     async def kill(self) -> None:
         """End like a process that is killed: write nothing more. Its leases are over at once: tests need not wait."""
+        self.is_killed = True
         runs = dict(self.runner.runs.by_id)
         for run in runs.values():
             run.log.close(StoreUnavailableError("dead"))
@@ -196,7 +198,9 @@ class TurnServer:
             await self.runner._driver.give_back(execution_id, run.log.fence)
 
     async def stop(self) -> None:
-        await self.runner.stop()
+        """Stop, unless it was killed: a dead process does not wait for its runs."""
+        if not self.is_killed:
+            await self.runner.stop()
 
 
 def settle(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond import AsyncClient, Budget
+from reasond import AsyncClient, Budget, client_tool
 from reasond_server.telemetry.catalogue import CATALOGUE
 from scripts.dashboard import WINDOW
 from tests.engines.prometheus_server import Target, require_program, running_prometheus
@@ -49,6 +49,12 @@ STRAITENED = {
     "REASOND__LIMITS__TOKENS_PER_DAY": "10000000",
     "REASOND__LIMITS__REQUESTS_PER_HOUR": "100000",
 }
+
+
+@client_tool
+def book_title() -> str:
+    """Return the title of the book."""
+    return "Opticks"
 
 
 class Backend:
@@ -112,6 +118,7 @@ async def use_freely(served: Served) -> None:
         async for _ in client.reason_iterations(question, material=BOOK, strategy="bounded_context", config=config):
             pass
         await client.list_strategies()
+        await client.turn("Read the book title.", tools=[book_title])
         await await_end(client.reason(SUM, strategy="nothing_like_it"))
         await await_end(client.reason(SUM, budget=Budget(max_total_tokens=1)))
     async with AsyncClient(served.grpc, token="not a token") as stranger:
