@@ -207,7 +207,7 @@ def main() -> None:
     table = write_tables(recall, holds)
     print(table)
     told = {
-        **circumstances(["reasond-server", "tiktoken"]),
+        "circumstances": circumstances(["reasond-server", "tiktoken"]),
         "tokenizer": "o200k_base",
         "recall": recall,
         "holds": holds,
