@@ -71,9 +71,6 @@ class TurnContextSettings(Section):
         description="When the answer is written by a call of its own from whole results: if the last prompt showed "
         "any of them reduced, always or never.",
     )
-    summaries: bool = Field(
-        default=False, description="Whether a model summarises large results; where it fails, the preview stands."
-    )
 
 
 class TurnsSettings(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from reasond_server.types.turns import ContextGoal
 from reasond_server.types.values import value
@@ -29,8 +29,6 @@ class ContextSettings:
             provider's cache of the prompt is lost.
         keep_recent: so many of the newest results are left out last.
         history_share: most of the budget that earlier turns may take.
-        synthesis: when the answer is written by a call of its own from whole results.
-        summaries: whether large results are summarised by a model.
     """
 
     preview_above_tokens: int = 256
@@ -39,8 +37,6 @@ class ContextSettings:
     clear_at_least_tokens: int = 4_096
     keep_recent: int = 3
     history_share: float = 0.25
-    synthesis: Literal["when_reduced", "always", "never"] = "when_reduced"
-    summaries: bool = False
 
 
 @value
