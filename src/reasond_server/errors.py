@@ -16,7 +16,10 @@
     │   ├── ToolResultsMissingError       TOOL_RESULTS_MISSING
     │   ├── ToolResultsUnexpectedError    TOOL_RESULTS_UNEXPECTED
     │   ├── HandoffExpiredError           HANDOFF_EXPIRED
-    │   └── TurnNotAwaitingError          TURN_NOT_AWAITING
+    │   ├── TurnNotAwaitingError          TURN_NOT_AWAITING
+    │   ├── NotReproducedError            NOT_REPRODUCED
+    │   ├── CheckUnusableError            CHECK_UNUSABLE
+    │   └── SandboxUnavailableError       SANDBOX_UNAVAILABLE
     ├── StrategyError                 the choice of a strategy
     │   ├── StrategyNotFoundError         STRATEGY_NOT_FOUND
     │   ├── StrategyNotSupportedError     STRATEGY_NOT_SUPPORTED
@@ -40,7 +43,8 @@
     │   ├── CursorExpiredError            CURSOR_EXPIRED
     │   ├── AgentNotFoundError            AGENT_NOT_FOUND
     │   ├── TurnNotFoundError             TURN_NOT_FOUND
-    │   └── SessionNotFoundError          SESSION_NOT_FOUND
+    │   ├── SessionNotFoundError          SESSION_NOT_FOUND
+    │   └── SnapshotNotFoundError         SNAPSHOT_NOT_FOUND
     ├── ModelError                    the language model
     │   ├── ContextExhaustedError         CONTEXT_EXHAUSTED
     │   ├── ModelUnavailableError         MODEL_UNAVAILABLE
@@ -60,7 +64,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server import reasons, turn_errors
+from reasond_server import reasons, repair_errors, turn_errors
 from reasond_server.reasons import SOON_S, Reason
 
 ReasondError = reasons.ReasondError
@@ -80,6 +84,10 @@ HandoffExpiredError = turn_errors.HandoffExpiredError
 TurnNotAwaitingError = turn_errors.TurnNotAwaitingError
 TurnNotFoundError = turn_errors.TurnNotFoundError
 SessionNotFoundError = turn_errors.SessionNotFoundError
+SnapshotNotFoundError = repair_errors.SnapshotNotFoundError
+NotReproducedError = repair_errors.NotReproducedError
+CheckUnusableError = repair_errors.CheckUnusableError
+SandboxUnavailableError = repair_errors.SandboxUnavailableError
 
 
 class InvalidRequestError(RequestError):
@@ -462,7 +470,7 @@ class SettingsError(ReasondError):
     reason = "INVALID_CONFIG"
 
 
-_MODULES: Final = frozenset({__name__, reasons.__name__, turn_errors.__name__})
+_MODULES: Final = frozenset({__name__, reasons.__name__, repair_errors.__name__, turn_errors.__name__})
 
 
 def error_of(reason: str, message: str) -> ReasondError:

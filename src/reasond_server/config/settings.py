@@ -21,6 +21,7 @@ from reasond_server.config.operation import (
     StoreSettings,
     TracingSettings,
 )
+from reasond_server.config.repairs import RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section, StrategyName, freeze
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.config.turns import TurnsSettings
@@ -313,6 +314,7 @@ class Settings(Section):
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
     turns: TurnsSettings = Field(default_factory=TurnsSettings)
+    repair: RepairSettings = Field(default_factory=RepairSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)

@@ -115,6 +115,14 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """There is no such turn for this caller."""
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 44
     """There is no such session for this caller."""
+    ERROR_REASON_SNAPSHOT_NOT_FOUND: _ErrorReason.ValueType  # 45
+    """There is no such snapshot for this caller, or contents of it are missing."""
+    ERROR_REASON_NOT_REPRODUCED: _ErrorReason.ValueType  # 46
+    """No check fails on the original code; nothing was spent."""
+    ERROR_REASON_CHECK_UNUSABLE: _ErrorReason.ValueType  # 47
+    """A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
+    ERROR_REASON_SANDBOX_UNAVAILABLE: _ErrorReason.ValueType  # 48
+    """No sandbox works on this server; nothing was spent."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -209,4 +217,12 @@ ERROR_REASON_TURN_NOT_FOUND: ErrorReason.ValueType  # 43
 """There is no such turn for this caller."""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 44
 """There is no such session for this caller."""
+ERROR_REASON_SNAPSHOT_NOT_FOUND: ErrorReason.ValueType  # 45
+"""There is no such snapshot for this caller, or contents of it are missing."""
+ERROR_REASON_NOT_REPRODUCED: ErrorReason.ValueType  # 46
+"""No check fails on the original code; nothing was spent."""
+ERROR_REASON_CHECK_UNUSABLE: ErrorReason.ValueType  # 47
+"""A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
+ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 48
+"""No sandbox works on this server; nothing was spent."""
 global___ErrorReason = ErrorReason

@@ -1,0 +1,1 @@
+"""Repairs: candidates that are really run, and a patch that applies; the third kind of work."""

@@ -1,0 +1,74 @@
+"""What checks and critics found, whole: the events show parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from reasond_server.types.repairs import (
+    CandidateVerdict,
+    CheckReport,
+    CheckRole,
+    CheckStatus,
+    Finding,
+    TestOutcome,
+)
+from reasond_server.types.values import value
+
+
+@value
+class CheckOutcome:
+    """How one run of a check ended.
+
+    `tests` are outcomes by the id of the test; a check that reports no single tests has none. `fingerprints` identify
+    by id how a test failed, whatever times and addresses its message holds. `evidence` is what it printed about
+    failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run.
+    """
+
+    name: str
+    role: CheckRole
+    status: CheckStatus
+    tests: Mapping[str, TestOutcome] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    evidence: str = ""
+    reason: str = ""
+    exit_code: int = 0
+    elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@value
+class Baseline:
+    """The checks on the original code: `outcomes` by name of the check, and what follows for candidates.
+
+    `flaky` are tests, as `check::test id`, that differed in two runs and do not count. `timeouts_s` are the limits of
+    the checks by name. `findings` are those of static analysis in the original.
+    """
+
+    outcomes: Mapping[str, CheckOutcome]
+    flaky: frozenset[str] = frozenset()
+    findings: Sequence[Finding] = ()
+    timeouts_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@value
+class Critique:
+    """What the critics say of one candidate.
+
+    Attributes:
+        verdict: the judgement as a whole.
+        score: 0-100; at most 84 while the gate is not passed.
+        is_solution: whether it passes the whole gate.
+        signature: equal for candidates that behave alike; empty if nothing was run.
+        evidence: failing tests, traces and findings in words for the model, at most 8 KiB; empty if there are none.
+        reports: the checks, for callers.
+        findings: the findings that the original does not have.
+    """
+
+    verdict: CandidateVerdict
+    score: float
+    is_solution: bool
+    signature: str = ""
+    evidence: str = ""
+    reports: Sequence[CheckReport] = ()
+    findings: Sequence[Finding] = ()

@@ -1,0 +1,1 @@
+"""The sandbox: runs commands over untrusted code; knows neither models nor repairs."""

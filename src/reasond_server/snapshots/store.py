@@ -1,0 +1,62 @@
+"""The port of the stores of snapshots."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.types.snapshots import FileEntry, Snapshot
+
+
+@value
+class SnapshotQuota:
+    """What the snapshots of one tenant may take together; contents that several of them share count once."""
+
+    max_bytes: int = 256 * 1024 * 1024
+    max_snapshots: int = 1000
+
+
+class SnapshotStore(Protocol):
+    """Keeps manifests and contents by tenant. Equal contents of a tenant are stored once.
+
+    Every method raises StoreUnavailableError if the store cannot be reached.
+    """
+
+    async def create(
+        self, tenant: str, entries: Sequence[FileEntry], *, now: datetime, expire_time: datetime
+    ) -> Snapshot:
+        """Keep a manifest, which was checked before, and return it with what is missing; prolong it if it is known.
+
+        Raises:
+            StoreFullError: the tenant's quota would be exceeded, missing contents included.
+        """
+        ...
+
+    async def put(self, tenant: str, contents: Mapping[str, bytes]) -> None:
+        """Store contents by digest; those that are stored already change nothing.
+
+        Raises:
+            InvalidRequestError: no snapshot of the tenant has a file with this digest.
+        """
+        ...
+
+    async def find(self, tenant: str, snapshot_id: str, *, now: datetime) -> Snapshot:
+        """Return a snapshot with what is missing.
+
+        Raises:
+            SnapshotNotFoundError: the tenant has none with this id, or it has expired.
+        """
+        ...
+
+    async def read(self, tenant: str, digests: Sequence[str]) -> Mapping[str, bytes]:
+        """Return contents by digest; those that are not there are left out."""
+        ...
+
+    async def sweep(self, *, now: datetime) -> int:
+        """Forget expired snapshots and contents that no snapshot has; return how many snapshots were forgotten."""
+        ...
