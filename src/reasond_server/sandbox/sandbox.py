@@ -6,13 +6,15 @@ the machine, and none of them is left when `run` returns or is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.types.repairs import ResultFormat, SandboxLevel
 from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 @value
