@@ -74,7 +74,7 @@ async def test_candidates_scores_and_patches_have_the_spans_of_the_seed() -> Non
     generate, score, validate = REPAIR_SPANS
     chats = ["chat m-1", "chat m-1"]
     assert spans.tree() == ["invoke_workflow repair", ["step", [generate, chats, score, validate]]]
-    told = attributes_of(spans.one(generate))
+    told = dict(attributes_of(spans.one(generate)))
     assert told.pop("generationLatencyMs") >= 0
     assert told == {
         "openinference.span.kind": "CHAIN",
@@ -84,10 +84,10 @@ async def test_candidates_scores_and_patches_have_the_spans_of_the_seed() -> Non
         "tokensOut": 4,
         "retryCount": 2,
     }
-    told = attributes_of(spans.one(score))
+    told = dict(attributes_of(spans.one(score)))
     assert (told["numCandidatesScored"], told["averageCriticScore"]) == (2, 87.0)
     assert told["criticLatencyMs"] >= 0
-    told = attributes_of(spans.one(validate))
+    told = dict(attributes_of(spans.one(validate)))
     assert (told["patchID"], told["validationStatus"]) == ("c2", "success")
     assert told["validationLatencyMs"] >= 0
     assert {name for span in spans.all for name in attributes_of(span)} <= set(ATTRIBUTES)
