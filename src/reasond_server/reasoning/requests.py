@@ -105,6 +105,15 @@ def find_in_words(field: str, text: str) -> Iterator[Violation]:
     yield from find_unfit_characters(field, text)
 
 
+def find_in_text(field: str, text: str, *, least: int = 0, most: int) -> Iterator[Violation]:
+    """Yield what is wrong with a text that has between `least` and `most` characters."""
+    if not least <= len(text) <= most:
+        bounds = f"between {least} and {most}" if least else f"at most {most}"
+        yield Violation(field=field, description=f"must be {bounds} characters, got {len(text)}")
+    else:
+        yield from find_unfit_characters(field, text)
+
+
 def find_in_material(material: str) -> Iterator[Violation]:
     """Yield what is wrong with a long text."""
     size = len(material) if material.isascii() else len(material.encode("utf-8", "surrogatepass"))

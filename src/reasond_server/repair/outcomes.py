@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from reasond_server.types.repairs import CheckReport, TestOutcome
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.types.repairs import (
-        CandidateVerdict,
-        CheckReport,
-        CheckRole,
-        CheckStatus,
-        Finding,
-        TestOutcome,
-    )
+    from reasond_server.types.repairs import CandidateVerdict, CheckRole, CheckStatus, Finding
+
+_MOST_FAILED: Final = 100
 
 
 @value
@@ -39,6 +35,22 @@ class CheckOutcome:
     exit_code: int = 0
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
+
+    def to_report(self) -> CheckReport:
+        """Return the part of it that callers see."""
+        failed = [name for name, outcome in self.tests.items() if outcome in {TestOutcome.FAILED, TestOutcome.MISSING}]
+        return CheckReport(
+            name=self.name,
+            role=self.role,
+            status=self.status,
+            total=len(self.tests),
+            passed=sum(outcome is TestOutcome.PASSED for outcome in self.tests.values()),
+            failed=sorted(failed)[:_MOST_FAILED],
+            evidence=self.evidence or self.reason,
+            exit_code=self.exit_code,
+            elapsed_s=self.elapsed_s,
+            cpu_s=self.cpu_s,
+        )
 
 
 @value
