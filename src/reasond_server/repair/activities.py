@@ -73,6 +73,26 @@ class RepairActivities(Protocol):
     Every method may raise a ReasondError. A failed model call raises a ModelError.
     """
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the caller should know of what the critics did so far."""
+        ...
+
+    @property
+    def checks_run(self) -> int:
+        """Runs of checks so far, those of earlier lives included."""
+        ...
+
+    @property
+    def check_cpu_s(self) -> float:
+        """The processor time of the checks in seconds."""
+        ...
+
+    @property
+    def worst_cost(self) -> Mapping[str, float]:
+        """The most that judging one candidate takes, by the names of resources in `search.Cost`."""
+        ...
+
     async def measure_baseline(self) -> Baseline:
         """Run all checks on the original code, twice."""
         ...

@@ -58,7 +58,8 @@ def resolve_parameters(asked: Mapping[str, object], policy: RepairPolicy) -> Rep
     values: dict[str, Any] = dict(asked)
     if "search" in values:
         values["search"] = RepairSearch(values["search"])
-    return replace(policy.defaults, **{name: _as_declared(name, value) for name, value in values.items()})
+    values = {name: _as_declared(name, value) for name, value in values.items()}
+    return replace(policy.defaults, **values)
 
 
 def describe_parameters(parameters: RepairParameters) -> Json:
@@ -71,7 +72,7 @@ def read_parameters(row: Json) -> RepairParameters:
     return RepairParameters(**{**row, "search": RepairSearch(row["search"])})
 
 
-def _as_declared(name: str, value: object) -> object:
+def _as_declared(name: str, value: Any) -> Any:  # noqa: ANN401 - a parameter of any type
     return float(value) if name in _NUMBERS and isinstance(value, int | float) else value
 
 

@@ -25,7 +25,6 @@ from reasond_server.types.repairs import (
     ReflectionIteration,
     ReflectionStep,
     Severity,
-    Verification,
     VoteResult,
     VoteStep,
 )
@@ -53,6 +52,10 @@ _PENALTIES: Final = {Severity.HIGH: 25.0, Severity.MEDIUM: 10.0, Severity.LOW: 3
 
 class PlanActivities(Protocol):
     """What planning does outside; see `RepairActivities`."""
+
+    async def prepare_plan(self) -> None:
+        """Choose what the prompts show."""
+        ...
 
     async def write_plan(self, generation: Generation) -> RepairCandidate:
         """Ask the model for a plan; `diff` holds it."""
@@ -83,8 +86,6 @@ class PlanRun:
         self._warnings: list[str] = [_NOT_CHECKED]
         self.judged: list[JudgedCandidate] = []
         self.rounds: list[ReflectionIteration] = []
-        self.checks = 0
-        self.check_cpu_s = 0.0
 
     async def work(self) -> RepairOutcome | None:
         """Write, criticize and rank plans; return None if the work has to stop before its end.
@@ -93,6 +94,7 @@ class PlanRun:
             ModelError: every call for a plan failed.
             TokenBudgetExhaustedError: the budget covers no plan.
         """
+        await self._activities.prepare_plan()
         await self._write_plans()
         if await self._pause():
             return None

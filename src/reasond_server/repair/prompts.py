@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
 from reasond_server.repair.edits import EDIT_FORMAT
+from reasond_server.repair.look_ups import LOOK_UPS
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -49,15 +51,21 @@ class RepairPrompts:
     files: ShownFiles
     evidence: str = ""
 
-    def write_generation(self, number: int, *, previous: PreviousCandidate | None = None) -> Sequence[Message]:
-        """Return the prompt of candidate `number`, which counts from 1; with `previous` one that improves it."""
+    def write_generation(
+        self, number: int, *, previous: PreviousCandidate | None = None, may_look_up: bool = False
+    ) -> Sequence[Message]:
+        """Return the prompt of candidate `number`, which counts from 1; with `previous` one that improves it.
+
+        With `may_look_up` it offers the look-ups.
+        """
         parts = [*self._write_task(), build_cot_prompt(self.report, 1)]
         if self.evidence:
             parts.append(f"{_EVIDENCE}\n{self._fence('observation', self.evidence)}")
         if previous is not None:
             parts.append(self._write_previous(previous))
         parts.append(f"Attempt {number}")
-        system = f"{_FIXER}\n\n{EDIT_FORMAT}\n{write_fence_rule(self.nonce).strip()}"
+        tools = f"\n{ACTION_RULE}{write_tools(bound_specs(LOOK_UPS))}" if may_look_up else ""
+        system = f"{_FIXER}\n\n{EDIT_FORMAT}\n{write_fence_rule(self.nonce).strip()}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 
     def write_plan(self, number: int) -> Sequence[Message]:
@@ -101,8 +109,7 @@ def build_cot_prompt(report: CriticReport, count: int) -> str:
     for issue in report.issues:
         place = f" at {issue.path}:{issue.line}" if issue.line else f" in {issue.path}" if issue.path else ""
         lines.append(f"- {issue.severity.upper()} {issue.rule_id}{place}: {issue.message}")
-    for suite in report.test_outcomes:
-        lines.append(f"- {suite.suite_name}: {'passed' if suite.is_passed else 'FAILED'}")
+    lines += [f"- {suite.suite_name}: {'passed' if suite.is_passed else 'FAILED'}" for suite in report.test_outcomes]
     noun = "patch" if count == 1 else "patches"
     lines.append(
         f"Generate {count} candidate {noun} using chain-of-thought reasoning. For each candidate, explain your logic "

@@ -170,9 +170,9 @@ class RepairService:
         return EnvironmentList(
             environments=[
                 EnvironmentInfo(name=one.name, format=one.format, description=one.description)
-                for _, one in sorted(self._kind.environments.items())
+                for _, one in sorted(self._kind.workshop.environments.items())
             ],
-            level=self._kind.sandbox.level,
+            level=self._kind.workshop.sandbox.level,
             commands=sorted(self._policy.commands),
         )
 
@@ -182,7 +182,7 @@ class RepairService:
         check_repair(
             task,
             policy=self._policy,
-            environments=self._kind.environments,
+            environments=self._kind.workshop.environments,
             may_use_commands=bool(caller.permissions & {REPAIR_COMMANDS, ADMIN}),
             request_id=options.request_id,
         )
@@ -235,7 +235,8 @@ class RepairService:
         if task.files:
             return (await self._snapshots.keep_files(caller.tenant, task.files)).snapshot_id
         if task.snapshot_id:
-            await self._snapshots.require_complete(caller.tenant, task.snapshot_id)
+            # Loads it all: what a repair cannot read must not begin.
+            await self._snapshots.load(caller.tenant, task.snapshot_id)
         return task.snapshot_id
 
     def _require_enabled(self) -> None:
@@ -248,7 +249,7 @@ class RepairService:
         Raises:
             SandboxUnavailableError: no sandbox works here.
         """
-        if task.goal is RepairGoal.FIX and self._kind.sandbox.level is SandboxLevel.OFF:
+        if task.goal is RepairGoal.FIX and self._kind.workshop.sandbox.level is SandboxLevel.OFF:
             raise SandboxUnavailableError("No sandbox works on this server, so no code is run")
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, fields, is_dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.llm.model import ChatModel
+from reasond_server.repair.critics import Critics
+from reasond_server.repair.local_activities import LocalActivities
 from reasond_server.repair.parameters import describe_parameters, read_parameters
 from reasond_server.repair.planning import PlanRun
+from reasond_server.repair.protection import build_protection
+from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.run import RepairOutcome, RepairRun
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.run_journal import JournaledModel
@@ -34,20 +39,24 @@ from reasond_server.types.repairs import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import asyncio
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
 
     from reasond_server.clock import Clock
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
-    from reasond_server.repair.critics import CriticsMaker
-    from reasond_server.repair.local_activities import LocalActivities
+    from reasond_server.repair.critic import Critic
     from reasond_server.repair.policy import RepairParameters, RepairPolicy
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import WorkRequest
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
+    from reasond_server.sandbox.workspaces import Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types.snapshots import SourceFile
 
 REPAIR: Final = "repair"
 """The name of this kind of work."""
@@ -66,6 +75,22 @@ class RepairAssignment:
     parameters: RepairParameters
 
 
+@value
+class Workshop:
+    """What all repairs of a server share to run checks.
+
+    `permits` bounds the checks at once, `linter` is the path of ruff if it is installed, `critics` are those that
+    packages added.
+    """
+
+    sandbox: Sandbox
+    workspaces: Workspaces
+    environments: Mapping[str, ExecutionEnvironment]
+    permits: asyncio.Semaphore
+    linter: Path | None = None
+    critics: Sequence[Critic] = ()
+
+
 class RepairKind:
     """Makes the work of repairs: new work, or restored work that another process left behind.
 
@@ -73,9 +98,7 @@ class RepairKind:
         clock: times of events.
         policy: the operator's decisions.
         snapshots: keeps the code.
-        sandbox: runs checks.
-        environments: those of the server by name.
-        make_critics: makes the critics of one repair.
+        workshop: where checks run.
         model: the model of repairs, if it is not that of the server.
         observer: receives what happens to repairs.
     """
@@ -88,18 +111,14 @@ class RepairKind:
         clock: Clock,
         policy: RepairPolicy,
         snapshots: SnapshotKeeper,
-        sandbox: Sandbox,
-        environments: Mapping[str, ExecutionEnvironment],
-        make_critics: CriticsMaker,
+        workshop: Workshop,
         model: ChatModel | None = None,
         observer: RepairObserver = UNOBSERVED,
     ) -> None:
         self.clock = clock
         self.policy = policy
         self.snapshots = snapshots
-        self.sandbox = sandbox
-        self.environments = environments
-        self.make_critics = make_critics
+        self.workshop = workshop
         self.model = model
         self.observer = observer
 
@@ -164,6 +183,7 @@ class RepairWork:
     """
 
     __slots__ = (
+        "_activities",
         "_assignment",
         "_kind",
         "_known",
@@ -195,6 +215,7 @@ class RepairWork:
         self._kind = kind
         self._assignment = assignment
         self._known = known[1:]
+        self._activities: LocalActivities | None = None
         self._progress: RepairRun | PlanRun | None = None
         self._outcome: RepairOutcome | None = None
 
@@ -235,8 +256,10 @@ class RepairWork:
         model: ChatModel = run.accounts.model
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
-        progress = self._progress = await self._make_run(run, model)
-        outcome = await progress.work()
+        async with self._open_activities(run, model) as activities:
+            self._activities = activities
+            self._progress = progress = self._make_run(run, activities)
+            outcome = await progress.work()
         if outcome is None:
             return
         self._outcome = outcome
@@ -251,7 +274,9 @@ class RepairWork:
         if outcome is None and progress is not None:
             outcome = progress.summarize(ending.finish_reason)
         outcome = outcome or RepairOutcome(finish_reason=ending.finish_reason)
+        activities = self._activities
         own = [each for each in outcome.warnings if each not in ending.warnings]
+        own += [] if activities is None else activities.warnings
         return Repair(
             execution_id=run.identity.execution_id,
             goal=task.goal,
@@ -265,8 +290,8 @@ class RepairWork:
             elapsed_s=accounts.elapsed_s,
             final_candidate_id=outcome.final_candidate_id,
             total_iterations=0 if progress is None else len(progress.rounds),
-            checks=0 if progress is None else progress.checks,
-            check_cpu_s=0.0 if progress is None else progress.check_cpu_s,
+            checks=0 if activities is None else activities.checks_run,
+            check_cpu_s=0.0 if activities is None else activities.check_cpu_s,
             vote=outcome.vote,
             ranking=tuple(outcome.ranking),
             reflection_summary=() if progress is None else tuple(progress.rounds),
@@ -279,35 +304,74 @@ class RepairWork:
 
     @property
     def _level(self) -> SandboxLevel:
-        return SandboxLevel.OFF if self._assignment.task.goal is RepairGoal.PLAN else self._kind.sandbox.level
+        return SandboxLevel.OFF if self._assignment.task.goal is RepairGoal.PLAN else self._kind.workshop.sandbox.level
 
     def _model_name(self, run: Run) -> str:
         return run.identity.model if self._kind.model is None else self._kind.model.name
 
-    async def _make_run(self, run: Run, model: ChatModel) -> RepairRun | PlanRun:
-        """Return the run of the goal, with the code and the critics that it needs."""
-        activities = await self._open_activities(run, model)
+    def _make_run(self, run: Run, activities: LocalActivities) -> RepairRun | PlanRun:
+        """Return the run of the goal."""
         task, parameters = self._assignment.task, self._assignment.parameters
         if task.goal is RepairGoal.PLAN:
             return PlanRun(
                 parameters=parameters,
                 budget=task.budget,
                 activities=activities,
-                emit=lambda event: self._append(run, event),
-                pause=lambda: self._pause(run),
+                emit=partial(self._append, run),
+                pause=partial(self._pause, run),
             )
         return RepairRun(
             parameters=parameters,
             budget=task.budget,
             activities=activities,
-            emit=lambda event: self._append(run, event),
-            pause=lambda: self._pause(run),
-            check_cost=activities.bound_checks,
+            emit=partial(self._append, run),
+            pause=partial(self._pause, run),
             observer=self._kind.observer,
         )
 
-    async def _open_activities(self, run: Run, model: ChatModel) -> LocalActivities:
-        raise NotImplementedError
+    @asynccontextmanager
+    async def _open_activities(self, run: Run, model: ChatModel) -> AsyncIterator[LocalActivities]:
+        """Return a context with the activities over the code of the repair, which is on the disk meanwhile."""
+        kind, task, parameters = self._kind, self._assignment.task, self._assignment.parameters
+        files: Mapping[str, SourceFile] = {}
+        if task.snapshot_id:
+            files = await kind.snapshots.load(run.identity.tenant, task.snapshot_id)
+        activities = partial(
+            LocalActivities,
+            run=run,
+            model=model,
+            task=task,
+            parameters=parameters,
+            files=files,
+            is_protected=build_protection(task.editable),
+            nonce=nonces(run.nonce)(),
+            clock=kind.clock,
+        )
+        if task.goal is RepairGoal.PLAN:
+            yield activities(critics=None)
+            return
+        workshop = kind.workshop
+        tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        try:
+            critics = Critics(
+                sandbox=workshop.sandbox,
+                environment=workshop.environments[task.environment],
+                tree=tree,
+                files=files,
+                checks=[
+                    replace(check, argv=tuple(commands_of(check, kind.policy.commands)), command="")
+                    for check in task.checks
+                ],
+                permits=workshop.permits,
+                critic_timeout_ms=parameters.critic_timeout_ms,
+                allow_unreproduced=parameters.allow_unreproduced,
+                linter=workshop.linter,
+                critics=workshop.critics,
+                perform=partial(_perform, run),
+            )
+            yield activities(critics=critics)
+        finally:
+            await tree.remove()
 
     async def _pause(self, run: Run) -> bool:
         """Wait while the log has no room; return whether the work has to stop here."""
@@ -335,6 +399,19 @@ class RepairWork:
         if run.journal is None or not run.journal.has_diverged:
             return ()
         return (_CHANGED.format(events=len(self._known)),)
+
+
+async def _perform(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
+    """Perform a check or a review once per execution: return what it returned in an earlier life, or run it now.
+
+    It is repeated where the server went down in between: it changes nothing outside its workspace.
+    """
+    async with run.effects.begin(kind, digest, is_idempotent=True) as effect:
+        if effect.recorded is not None:
+            return effect.recorded
+        body = await make()
+        await effect.complete(body)
+        return body
 
 
 def digest_of_event(event: Event) -> bytes:

@@ -10,14 +10,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import ModelError, TokenBudgetExhaustedError
-from reasond_server.repair.outcomes import Critique
+from reasond_server.repair.gate import REVIEW_WARNING, needs_review, report_baseline, report_candidate
 from reasond_server.repair.searching import (
     CANDIDATES,
     CHECK_CPU_S,
     CHECKS,
     CandidateEvaluator,
     CandidateProposer,
-    CheckCost,
     OrderedEvents,
     RefineBeam,
     RoundWatcher,
@@ -35,7 +34,6 @@ from reasond_server.types.repairs import (
     CandidateScore,
     CandidateStatus,
     CandidateStep,
-    CheckRole,
     CheckStatus,
     CritiqueStep,
     RankedPatch,
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.repair.activities import RepairActivities, RepairCandidate
-    from reasond_server.repair.outcomes import Baseline, CheckOutcome
+    from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.policy import RepairParameters
     from reasond_server.repair.searching import RepairNode
     from reasond_server.search.policies import SelectionPolicy
@@ -100,15 +98,11 @@ class RepairRun:
         activities: the outside.
         emit: appends an event to the log.
         pause: awaited between rounds; returns whether the work has to stop here.
-        check_cost: the most that judging one candidate takes.
-        flaws_ahead: warnings that are known before the search.
         observer: receives rounds, scores and early ends.
 
     Attributes:
         judged: the candidates that were judged so far.
         rounds: the rounds of the search so far.
-        checks: runs of checks so far.
-        check_cpu_s: their processor time in seconds.
     """
 
     def __init__(
@@ -119,7 +113,6 @@ class RepairRun:
         activities: RepairActivities,
         emit: Callable[[Event], None],
         pause: Callable[[], Awaitable[bool]],
-        check_cost: Callable[[Baseline], CheckCost],
         observer: RepairObserver = UNOBSERVED,
     ) -> None:
         self._parameters = parameters
@@ -127,7 +120,6 @@ class RepairRun:
         self._activities = activities
         self._emit = emit
         self._pause = pause
-        self._check_cost = check_cost
         self._observer = observer
         self._events = OrderedEvents(emit)
         self._keys: set[str] = set()
@@ -135,8 +127,7 @@ class RepairRun:
         self._allowance = Allowance(max_calls=None)
         self.judged: list[JudgedCandidate] = []
         self.rounds: list[ReflectionIteration] = []
-        self.checks = 0
-        self.check_cpu_s = 0.0
+        self._critiques: list[Sequence[Critique]] = []
 
     async def work(self) -> RepairOutcome | None:
         """Work the repair out; return None if it has to stop before its end.
@@ -150,7 +141,7 @@ class RepairRun:
         baseline = await self._activities.measure_baseline()
         self._report_baseline(baseline)
         selection = self._build_selection()
-        search = self._build_search(selection, self._check_cost(baseline))
+        search = self._build_search(selection)
         if not await self._search(search):
             return None
         self._note_ending(search, selection)
@@ -172,15 +163,15 @@ class RepairRun:
         parameters = self._parameters
         return build_selection(parameters, build_search_plan(parameters))
 
-    def _build_search(self, selection: SelectionPolicy[RepairNode], cost: CheckCost) -> TreeSearch[RepairNode]:
+    def _build_search(self, selection: SelectionPolicy[RepairNode]) -> TreeSearch[RepairNode]:
         parameters, budget = self._parameters, self._budget
         self._allowance = Allowance(
             max_calls=budget.max_model_calls,
             max_tokens=budget.max_total_tokens,
             max_resources={
                 CANDIDATES: parameters.max_candidates,
-                CHECKS: max(0, parameters.max_checks - self.checks),
-                CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self.check_cpu_s),
+                CHECKS: max(0, parameters.max_checks - self._activities.checks_run),
+                CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self._activities.check_cpu_s),
             },
         )
         failures = (ModelError,)
@@ -194,7 +185,7 @@ class RepairRun:
                 failures=(*failures, TokenBudgetExhaustedError),
             ),
             evaluator=CandidateEvaluator(
-                activities=self._activities, report=self._report_critique, events=self._events, cost=cost
+                activities=self._activities, report=self._report_critique, events=self._events
             ),
             plan=build_search_plan(parameters),
             selection=RoundWatcher(selection, self._end_round),
@@ -286,7 +277,6 @@ class RepairRun:
         outcomes: Sequence[CheckOutcome] = ()
         if winner.critique.is_solution:
             outcomes = await self._activities.judge_held_out(winner.candidate)
-            self._count_checks([outcome.cpu_s for outcome in outcomes])
         failed = [outcome.name for outcome in outcomes if outcome.status is not CheckStatus.PASSED]
         verification = Verification.HELD_OUT if outcomes else Verification.VISIBLE_ONLY
         problem = ""
@@ -302,23 +292,18 @@ class RepairRun:
                 is_valid=True,
                 verification=verification,
                 problem=problem,
-                reports=[outcome.to_report() for outcome in outcomes],
+                reports=[report_candidate(outcome) for outcome in outcomes],
             )
         )
         return not problem, verification
 
     def _report_baseline(self, baseline: Baseline) -> None:
-        outcomes = list(baseline.outcomes.values())
-        # Each check ran twice.
-        self._count_checks([outcome.cpu_s for outcome in outcomes for _ in range(2)])
+        reports = report_baseline(baseline)
         self._emit(
             BaselineStep(
-                is_reproduced=any(
-                    outcome.role is CheckRole.REPRODUCE and outcome.status is not CheckStatus.PASSED
-                    for outcome in outcomes
-                ),
-                elapsed_s=sum(outcome.elapsed_s for outcome in outcomes),
-                reports=[outcome.to_report() for outcome in outcomes],
+                is_reproduced=baseline.is_reproduced,
+                elapsed_s=sum(report.elapsed_s for report in reports),
+                reports=reports,
                 flaky=sorted(baseline.flaky),
             )
         )
@@ -339,7 +324,6 @@ class RepairRun:
         )
 
     def _report_critique(self, candidate: RepairCandidate, critique: Critique) -> CritiqueStep:
-        self._count_checks([report.cpu_s for report in critique.reports])
         self._observer.candidate_scored(critique.score)
         return CritiqueStep(
             candidate_id=candidate.candidate_id,
@@ -370,6 +354,7 @@ class RepairRun:
             notes="; ".join(_describe(one, critique) for one, critique in scored),
         )
         self.rounds.append(reflection)
+        self._critiques.append([critique for _, critique in scored])
         self._observer.iteration_ended()
         self._emit(ReflectionStep(reflection=reflection))
 
@@ -388,6 +373,8 @@ class RepairRun:
             self._warnings.append(_BUDGET_REACHED.format(most=parameters.max_candidates))
         elif search.ending is SearchEnding.EXHAUSTED and not search.solutions:
             self._warnings.append(_DEPTH_REACHED)
+        if needs_review(self._critiques):
+            self._warnings.append(REVIEW_WARNING)
         if search.tally.failed_calls:
             self._warnings.append(f"{search.tally.failed_calls} model calls failed; the search went on without them.")
 
@@ -404,10 +391,6 @@ class RepairRun:
         if search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
             return FinishReason.BUDGET_EXHAUSTED
         return FinishReason.MAX_ITERATIONS
-
-    def _count_checks(self, cpu_s: Sequence[float]) -> None:
-        self.checks += len(cpu_s)
-        self.check_cpu_s += sum(cpu_s)
 
 
 def _describe(candidate: RepairCandidate, critique: Critique) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.activities import Generation
+from reasond_server.repair.look_ups import MOST_LOOK_UPS
 from reasond_server.repair.outcomes import Critique
 from reasond_server.repair.prompts import PreviousCandidate
 from reasond_server.search.allowance import Cost
@@ -45,14 +46,6 @@ class RepairNode:
     """The payload of a node; None stands for the original code at the root."""
 
     candidate: RepairCandidate | None = None
-
-
-@value
-class CheckCost:
-    """The most that judging one candidate takes: runs of checks, and their processor time in seconds."""
-
-    checks: int = 0
-    cpu_s: float = 0.0
 
 
 class OrderedEvents:
@@ -102,6 +95,7 @@ class CandidateProposer:
     ) -> None:
         self._activities = activities
         self._parameters = parameters
+        self._calls_each = 1 + MOST_LOOK_UPS if parameters.allow_tool_use else 1
         self._report = report
         self._events = events
         self._are_tokens_bounded = are_tokens_bounded
@@ -116,7 +110,7 @@ class CandidateProposer:
         tokens = 0
         if self._are_tokens_bounded:
             tokens = count * self._activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
-        return Cost(model_calls=count, tokens=tokens, resources={CANDIDATES: count})
+        return Cost(model_calls=count * self._calls_each, tokens=tokens, resources={CANDIDATES: count})
 
     async def propose(self, node: Node[RepairNode], *, count: int) -> Proposals[RepairNode]:
         """Return the candidates of `count` calls, which run in parallel; see the port.
@@ -141,7 +135,7 @@ class CandidateProposer:
         return Proposals(
             candidates=[Candidate(payload=RepairNode(candidate=each), key=each.key) for each in made],
             spent=Cost(
-                model_calls=count,
+                model_calls=count - len(made) + sum(each.usage.model_calls for each in made),
                 tokens=sum(each.usage.total_tokens for each in made) if self._are_tokens_bounded else 0,
                 resources={CANDIDATES: count},
             ),
@@ -181,17 +175,15 @@ class CandidateEvaluator:
         activities: RepairActivities,
         report: Callable[[RepairCandidate, Critique], Event],
         events: OrderedEvents,
-        cost: CheckCost,
     ) -> None:
         self._activities = activities
         self._report = report
         self._events = events
-        self._cost = cost
 
     def bound_cost(self, parent: Node[RepairNode], *, count: int) -> Cost:  # noqa: ARG002 - the port's form
         """Return the largest cost of judging `count` candidates."""
         runs = _RUNS_OF_CHECK * count
-        return Cost(resources={CHECKS: runs * self._cost.checks, CHECK_CPU_S: runs * self._cost.cpu_s})
+        return Cost(resources={name: runs * most for name, most in self._activities.worst_cost.items()})
 
     def divide(self, candidates: Sequence[Candidate[RepairNode]]) -> Sequence[Sequence[Candidate[RepairNode]]]:
         """Return each candidate as a batch of its own."""
@@ -275,7 +267,9 @@ class RepeatedSelection:
         return [Choice(node=best, count=self._plan.branching)]
 
     def settle(
-        self, chosen: Sequence[Choice[RepairNode]], expansions: Sequence[Expansion[RepairNode]]
+        self,
+        chosen: Sequence[Choice[RepairNode]],  # noqa: ARG002 - the port's form
+        expansions: Sequence[Expansion[RepairNode]],
     ) -> Collection[str]:
         """Record the new nodes; none is pruned."""
         for expansion in expansions:

@@ -29,8 +29,8 @@ class JudgedCandidate:
 def rank_candidates(judged: Sequence[JudgedCandidate]) -> Sequence[JudgedCandidate]:
     """Return the candidates, the best first.
 
-    Those that pass the gate come before all others. Then decides the weight of the cluster, then the candidate's own
-    score, then the smaller diff, then the age.
+    Those that pass the gate come before all others. Then decides the weight of the cluster, then the share of tests
+    that pass, then the score, then the smaller diff, then the age.
     """
     weights = {vote.candidate_id: vote.weight for vote in vote_on(judged).votes}
     return sorted(
@@ -38,6 +38,7 @@ def rank_candidates(judged: Sequence[JudgedCandidate]) -> Sequence[JudgedCandida
         key=lambda one: (
             not one.critique.is_solution,
             -weights[one.candidate.candidate_id],
+            -one.critique.pass_percent,
             -one.critique.score,
             len(one.candidate.diff),
             one.candidate.number,
