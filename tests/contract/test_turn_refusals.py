@@ -322,7 +322,7 @@ async def test_turns_that_expired_or_whose_outcome_nobody_knows_say_so(
         async with running_server(model=model, environ=store) as server:
             for turn_id in left.values():
                 for wire in WIRES:
-                    got = await ended(server, wire, turn_id)
+                    got = await wait_for_result(server, wire, turn_id)
                     error, state = got.body["result"]["error"], got.turn["ledger"][0]["state"].lower()
                     told = (error["reason"].removeprefix("ERROR_REASON_"), state.removeprefix("ledger_state_"))
                     said.setdefault(error["message"], set()).add(told)
@@ -332,7 +332,7 @@ async def test_turns_that_expired_or_whose_outcome_nobody_knows_say_so(
     assert again.body["result"]["answer"] == "Again."
 
 
-async def ended(server: Listening, wire: str, turn_id: str) -> Answer:
+async def wait_for_result(server: Listening, wire: str, turn_id: str) -> Answer:
     """Return the turn once it has ended."""
     async with asyncio.timeout(120):
         while True:

@@ -127,14 +127,14 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Answer:
         assert [one.type for one in precondition.violations] == [info.reason]
     return Answer(
         reason=info.reason,
-        violations=[(_unheld(each.field), each.description) for each in bad.field_violations],
+        violations=[(_drop_holder(each.field), each.description) for each in bad.field_violations],
         code=error.code().name,
-        text=_unheld(error.details() or ""),
+        text=_drop_holder(error.details() or ""),
         retry_ms=retry.retry_delay.ToMilliseconds() if retry.HasField("retry_delay") else None,
     )
 
 
-def _unheld(text: str) -> str:
+def _drop_holder(text: str) -> str:
     """Return `text` without the part of the gRPC request that holds the fields."""
     return text.replace("start.", "").replace("reentry.", "").replace("range.", "")
 
