@@ -223,6 +223,7 @@ class Server:
             clock=self._clock,
             store=stores.executions,
             directory=stores.agents,
+            snapshots=stores.snapshots,
             limits=self._limiting.callers,
             observer=self._measuring.observer,
             tracing=self._tracing,

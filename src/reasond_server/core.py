@@ -19,6 +19,7 @@ from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.snapshots.store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.snapshots.store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
@@ -89,7 +91,13 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
         max_agents_per_tenant=settings.agents.max_agents_per_tenant,
         synchronous=store.synchronous,
         max_file_bytes=store.max_file_bytes,
+        snapshot_quota=_snapshot_quota(settings),
+        stores_content=store.record_content,
     )
+
+
+def _snapshot_quota(settings: Settings) -> SnapshotQuota:
+    return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
 
 def _limits(settings: Settings) -> RunnerLimits:
@@ -114,6 +122,7 @@ def assemble(
     clock: Clock | None = None,
     store: ExecutionStore | None = None,
     directory: AgentDirectory | None = None,
+    snapshots: SnapshotStore | None = None,
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
     observer: Observer = UNOBSERVED,
@@ -126,7 +135,7 @@ def assemble(
 
     Tool servers are not connected before `Core.tools` is started.
 
-    `store` and `directory` are the opened stores of the settings; without them everything is kept in memory.
+    `store`, `directory` and `snapshots` are the opened stores of the settings; without them everything is in memory.
 
     Raises:
         SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
@@ -142,8 +151,10 @@ def assemble(
         max_bytes=settings.store.max_bytes,
         max_agents=settings.agents.max_agents,
         max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
     )
     store = store or in_memory.executions
+    kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
     runner = Runner(
@@ -156,6 +167,7 @@ def assemble(
         carry_over=limits.carry_over,
         observer=observer,
         tracing=tracing,
+        sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
     reasoning = ReasoningService(
