@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, REPAIR_COMMANDS
 from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import InternalError, InvalidRequestError, SandboxUnavailableError
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.reasoning.requests import digest_of
 from reasond_server.repair.parameters import resolve_parameters
 from reasond_server.repair.repair_requests import check_repair
 from reasond_server.repair.repair_work import REPAIR, RepairAssignment
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
     from reasond_server.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.repair.policy import RepairParameters, RepairPolicy
+    from reasond_server.repair.policy import RepairParameters
     from reasond_server.repair.repair_work import RepairKind
     from reasond_server.runs.runner import Runner
-    from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.types import Execution, Principal, StreamEvent
     from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import FileEntry, Snapshot
@@ -65,7 +64,7 @@ class _RepairOptions:
 class RepairService:
     """Works out repairs for verified callers.
 
-    `desk` reads and stops their executions, `snapshots` keeps their code.
+    `desk` reads and stops their executions.
     """
 
     def __init__(
@@ -74,15 +73,13 @@ class RepairService:
         runner: Runner,
         desk: ExecutionDesk,
         kind: RepairKind,
-        policy: RepairPolicy,
-        snapshots: SnapshotKeeper,
         limits: CallerLimits = NO_LIMITS,
     ) -> None:
         self._runner = runner
         self._desk = desk
         self._kind = kind
-        self._policy = policy
-        self._snapshots = snapshots
+        self._policy = kind.policy
+        self._snapshots = kind.snapshots
         self._limits = limits
 
     async def run(self, caller: Principal, task: RepairTask, *, request_id: str = "") -> Repair:
@@ -260,7 +257,7 @@ def _as_repair_delta(event: StreamEvent) -> StreamEvent:
 
 
 def _digest_of(task: RepairTask) -> str:
-    """Return a digest that only an equal request has."""
-    files = [[file.path, hashlib.sha256(file.content).hexdigest(), file.is_executable] for file in task.files]
-    text = json.dumps([asdict(replace(task, files=())), files], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return a digest that only an equal request has; the files count by their digests."""
+    parts = [digest_of(replace(task, files=()))]
+    parts += [f"{file.path}\0{sha256(file.content).hexdigest()}\0{file.is_executable}" for file in task.files]
+    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

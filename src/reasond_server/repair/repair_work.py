@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.errors import NotResumableError, SandboxUnavailableError
 from reasond_server.repair.critics import Critics
 from reasond_server.repair.local_activities import LocalActivities
 from reasond_server.repair.parameters import describe_parameters, read_parameters
@@ -79,12 +80,12 @@ class RepairAssignment:
 class Workshop:
     """What all repairs of a server share to run checks.
 
-    `permits` bounds the checks at once, `linter` is the path of ruff if it is installed, `critics` are those that
-    packages added.
+    `workspaces` are None where no sandbox works. `permits` bounds the checks at once, `linter` is the path of ruff if it
+    is installed, `critics` are those that packages added.
     """
 
     sandbox: Sandbox
-    workspaces: Workspaces
+    workspaces: Workspaces | None
     environments: Mapping[str, ExecutionEnvironment]
     permits: asyncio.Semaphore
     linter: Path | None = None
@@ -351,6 +352,10 @@ class RepairWork:
             yield activities(critics=None)
             return
         workshop = kind.workshop
+        if workshop.workspaces is None:
+            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
+        if task.environment not in workshop.environments:
+            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
         tree = await workshop.workspaces.write_tree(tuple(files.values()))
         try:
             critics = Critics(
