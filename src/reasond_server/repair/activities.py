@@ -48,7 +48,7 @@ class RepairCandidate:
 
 
 @value
-class Generation:
+class CandidateOrder:
     """The order of one candidate: its place in the search, and how it is sampled."""
 
     candidate_id: str
@@ -97,11 +97,11 @@ class RepairActivities(Protocol):
         """Run all checks on the original code, twice."""
         ...
 
-    def bound_tokens(self, generation: Generation) -> int:
+    def bound_tokens(self, order: CandidateOrder) -> int:
         """Return the most tokens that `generate` takes for it."""
         ...
 
-    async def generate(self, generation: Generation) -> RepairCandidate:
+    async def generate(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a candidate and read its reply."""
         ...
 

@@ -22,6 +22,7 @@ from reasond_server.repair.file_choice import ShownFiles, choose_files
 from reasond_server.repair.look_ups import MOST_LOOK_UPS, look_up
 from reasond_server.repair.patches import make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
+from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
 from reasond_server.strategies.tree_of_thought.thoughts import read_points
 from reasond_server.types import NOTHING
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.context.calls import ModelReply
     from reasond_server.llm.model import ChatModel
-    from reasond_server.repair.activities import Generation
+    from reasond_server.repair.activities import CandidateOrder
     from reasond_server.repair.critics import Critics
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.policy import RepairParameters
@@ -168,15 +169,15 @@ class LocalActivities:
         )
         return await asyncio.to_thread(choose)
 
-    def bound_tokens(self, generation: Generation) -> int:
+    def bound_tokens(self, order: CandidateOrder) -> int:
         """Return the most tokens of the calls for a candidate, prompts and replies."""
-        tokens = bound_prompt(self._write_prompt(generation), self._model.counter) + self._parameters.max_tokens
+        tokens = bound_prompt(self._write_prompt(order), self._model.counter) + self._parameters.max_tokens
         if not self._parameters.allow_tool_use:
             return tokens
         added = self._parameters.max_tokens + MOST_LOOK_UP_TOKENS
         return sum(tokens + place * added for place in range(1 + MOST_LOOK_UPS))
 
-    async def generate(self, generation: Generation) -> RepairCandidate:
+    async def generate(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a candidate, and read its reply as changed files.
 
         Raises:
@@ -184,13 +185,15 @@ class LocalActivities:
             ReasondError: as the model's `stream`.
         """
         began_s = self._clock.monotonic()
-        reply, usage = await self._converse(generation)
+        with trace_generation(self._run.trace, candidates=1, model=self._model.name) as made:
+            reply, usage = await self._converse(order)
+            made.usage = usage
         text = reply.parsed.text
         candidate = RepairCandidate(
-            candidate_id=generation.candidate_id,
-            number=generation.number,
-            parent_id=generation.parent_id,
-            depth=generation.depth,
+            candidate_id=order.candidate_id,
+            number=order.number,
+            parent_id=order.parent_id,
+            depth=order.depth,
             status=CandidateStatus.INVALID,
             key=f"text:{content_key_of(text)}",
             changes={},
@@ -211,20 +214,20 @@ class LocalActivities:
             elapsed_s=self._clock.monotonic() - began_s,
         )
 
-    async def write_plan(self, generation: Generation) -> RepairCandidate:
+    async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a plan. Raises as `generate`."""
         began_s = self._clock.monotonic()
         reply = await self._ask(
-            self._prompts.write_plan(generation.number),
-            label=generation.candidate_id,
-            index=generation.number - 1,
-            temperature=generation.temperature,
+            self._prompts.write_plan(order.number),
+            label=order.candidate_id,
+            index=order.number - 1,
+            temperature=order.temperature,
         )
         return RepairCandidate(
-            candidate_id=generation.candidate_id,
-            number=generation.number,
+            candidate_id=order.candidate_id,
+            number=order.number,
             parent_id="",
-            depth=generation.depth,
+            depth=order.depth,
             changes={},
             diff=restore(reply.parsed.text).strip(),
             usage=reply.spent,
@@ -241,20 +244,20 @@ class LocalActivities:
         )
         return read_points(reply.parsed.text, count=len(plans))
 
-    def _write_prompt(self, generation: Generation) -> Sequence[Message]:
+    def _write_prompt(self, order: CandidateOrder) -> Sequence[Message]:
         return self._prompts.write_generation(
-            generation.number, previous=generation.previous, may_look_up=self._parameters.allow_tool_use
+            order.number, previous=order.previous, may_look_up=self._parameters.allow_tool_use
         )
 
-    async def _converse(self, generation: Generation) -> tuple[ModelReply, Usage]:
+    async def _converse(self, order: CandidateOrder) -> tuple[ModelReply, Usage]:
         """Return the reply that holds the edits, after the model has looked up what it wants, and what it all cost."""
-        messages, spent = self._write_prompt(generation), NOTHING
+        messages, spent = self._write_prompt(order), NOTHING
         for place in range(1 + MOST_LOOK_UPS):
             reply = await self._ask(
                 messages,
-                label=f"{generation.candidate_id}.{place}" if place else generation.candidate_id,
-                index=generation.number - 1,
-                temperature=generation.temperature,
+                label=f"{order.candidate_id}.{place}" if place else order.candidate_id,
+                index=order.number - 1,
+                temperature=order.temperature,
                 may_look_up=self._parameters.allow_tool_use and place < MOST_LOOK_UPS,
             )
             spent += reply.spent
@@ -304,11 +307,16 @@ class LocalActivities:
 
     async def judge(self, candidate: RepairCandidate) -> Critique:
         """Let the critics judge a candidate."""
-        return await self._require_critics().judge(candidate.changes)
+        with trace_scoring(self._run.trace) as made:
+            critique = await self._require_critics().judge(candidate.changes)
+            made.scores.append(critique.score)
+        return critique
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:
         """See whether the diff of a candidate applies and gives exactly its files."""
-        problem = await validate_patch(self._files, candidate.changes, candidate.diff)
+        with trace_validation(self._run.trace, candidate_id=candidate.candidate_id) as made:
+            problem = await validate_patch(self._files, candidate.changes, candidate.diff)
+            made.is_valid = not problem
         return PatchCheck(patch=candidate.diff, problem=problem)
 
     async def judge_held_out(self, candidate: RepairCandidate) -> Sequence[CheckOutcome]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ModelError, TokenBudgetExhaustedError
-from reasond_server.repair.activities import Generation
+from reasond_server.repair.activities import CandidateOrder
 from reasond_server.repair.outcomes import Critique
 from reasond_server.repair.run import RepairOutcome
 from reasond_server.repair.searching import OrderedEvents
@@ -57,7 +57,7 @@ class PlanActivities(Protocol):
         """Choose what the prompts show."""
         ...
 
-    async def write_plan(self, generation: Generation) -> RepairCandidate:
+    async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a plan; `diff` holds it."""
         ...
 
@@ -154,7 +154,7 @@ class PlanRun:
 
     async def _write_plan(self, number: int, fill: Fill) -> RepairCandidate:
         first, spread = self._parameters.temperature, self._parameters.spread_temperature
-        order = Generation(
+        order = CandidateOrder(
             candidate_id=f"cand-{number}",
             number=number,
             parent_id="",

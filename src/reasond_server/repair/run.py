@@ -396,7 +396,7 @@ class RepairRun:
 def _describe(candidate: RepairCandidate, critique: Critique) -> str:
     """Return one line about a candidate, for people."""
     if candidate.problem:
-        return f"{candidate.candidate_id} cannot be used: {candidate.problem}"
+        return f"{candidate.candidate_id} cannot be used: {candidate.problem.partition('. ')[0]}"
     failed = [
         f"{report.name} {report.status}" for report in critique.reports if report.status is not CheckStatus.PASSED
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.activities import Generation
+from reasond_server.repair.activities import CandidateOrder
 from reasond_server.repair.look_ups import MOST_LOOK_UPS
 from reasond_server.repair.outcomes import Critique
 from reasond_server.repair.prompts import PreviousCandidate
@@ -141,7 +141,7 @@ class CandidateProposer:
             ),
         )
 
-    async def _generate(self, order: Generation, fill: Fill) -> RepairCandidate:
+    async def _generate(self, order: CandidateOrder, fill: Fill) -> RepairCandidate:
         try:
             candidate = await self._activities.generate(order)
             fill(partial(self._report, candidate))
@@ -149,9 +149,9 @@ class CandidateProposer:
             fill(None)
         return candidate
 
-    def _order(self, node: Node[RepairNode], number: int, *, is_first: bool) -> Generation:
+    def _order(self, node: Node[RepairNode], number: int, *, is_first: bool) -> CandidateOrder:
         parent = node.payload.candidate
-        return Generation(
+        return CandidateOrder(
             candidate_id=f"cand-{number}",
             number=number,
             parent_id="" if parent is None else parent.candidate_id,

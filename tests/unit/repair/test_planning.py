@@ -16,7 +16,7 @@ from reasond_server.types.repairs import Verification
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.repair.activities import Generation
+    from reasond_server.repair.activities import CandidateOrder
     from reasond_server.repair.run import RepairOutcome
     from reasond_server.types import Event
 
@@ -36,13 +36,13 @@ class ScriptedPlanner:
     async def prepare_plan(self) -> None:
         return
 
-    async def write_plan(self, generation: Generation) -> RepairCandidate:
-        plan = self.plans[generation.number - 1]
+    async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
+        plan = self.plans[order.number - 1]
         if isinstance(plan, Exception):
             raise plan
         return RepairCandidate(
-            candidate_id=generation.candidate_id,
-            number=generation.number,
+            candidate_id=order.candidate_id,
+            number=order.number,
             parent_id="",
             depth=1,
             changes={},

@@ -32,7 +32,7 @@ from reasond_server.types.repairs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.repair.activities import Generation
+    from reasond_server.repair.activities import CandidateOrder
     from reasond_server.repair.run import RepairOutcome
     from reasond_server.types import Event
 
@@ -65,7 +65,7 @@ class ScriptedActivities:
         self.held_out = held_out
         self.failing = failing
         self.delay_of = delay_of
-        self.orders: list[Generation] = []
+        self.orders: list[CandidateOrder] = []
         self.judged: list[str] = []
         self.held_out_of: list[str] = []
         self.warnings: Sequence[str] = ()
@@ -76,22 +76,22 @@ class ScriptedActivities:
     async def measure_baseline(self) -> Baseline:
         return Baseline(outcomes={"tests": REPRODUCE})
 
-    def bound_tokens(self, generation: Generation) -> int:
-        return 100 if generation.number else 0
+    def bound_tokens(self, order: CandidateOrder) -> int:
+        return 100 if order.number else 0
 
-    async def generate(self, generation: Generation) -> RepairCandidate:
-        self.orders.append(generation)
-        await asyncio.sleep(self.delay_of(generation.number))
-        if generation.number in self.failing:
+    async def generate(self, order: CandidateOrder) -> RepairCandidate:
+        self.orders.append(order)
+        await asyncio.sleep(self.delay_of(order.number))
+        if order.number in self.failing:
             raise ModelFailedError("broke")
-        code = self.code_of(generation.number)
+        code = self.code_of(order.number)
         return RepairCandidate(
-            candidate_id=generation.candidate_id,
-            number=generation.number,
-            parent_id=generation.parent_id,
-            depth=generation.depth,
+            candidate_id=order.candidate_id,
+            number=order.number,
+            parent_id=order.parent_id,
+            depth=order.depth,
             status=CandidateStatus.PROPOSED if code else CandidateStatus.INVALID,
-            key=code or f"invalid {generation.number}",
+            key=code or f"invalid {order.number}",
             changes={"a.py": code.encode()} if code else {},
             diff=f"diff {code}" if code else "",
             problem="" if code else "it holds no edit",
