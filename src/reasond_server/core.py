@@ -159,7 +159,6 @@ def assemble(
         SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
     """
     clock = clock or system_clock()
-    tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
     in_memory = memory_stores(
@@ -196,21 +195,15 @@ def assemble(
         sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    reasoning = ReasoningService(
+    reasoning = _assemble_reasoning(
+        settings,
+        kind,
         registry=registry,
-        configuration=StrategyConfiguration(registry=registry, tables=tables),
         directory=directory,
         store=store,
         runner=runner,
-        kind=kind,
         model=model,
         clock=clock,
-        policy=Policy(
-            default_strategy=settings.reasoning.effective_default_strategy or "",
-            heartbeat_interval_s=settings.server.heartbeat_interval_s,
-            flush_interval_s=settings.server.delta_flush_ms / 1000,
-            selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
-        ),
         limits=limits,
     )
     turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
@@ -228,6 +221,37 @@ def assemble(
         runner=runner,
         registry=registry,
         tools=tools,
+    )
+
+
+def _assemble_reasoning(
+    settings: Settings,
+    kind: ReasoningKind,
+    *,
+    registry: StrategyRegistry,
+    directory: AgentDirectory,
+    store: ExecutionStore,
+    runner: Runner,
+    model: ChatModel,
+    clock: Clock,
+    limits: CallerLimits,
+) -> ReasoningService:
+    return ReasoningService(
+        registry=registry,
+        configuration=StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies),
+        directory=directory,
+        store=store,
+        runner=runner,
+        kind=kind,
+        model=model,
+        clock=clock,
+        policy=Policy(
+            default_strategy=settings.reasoning.effective_default_strategy or "",
+            heartbeat_interval_s=settings.server.heartbeat_interval_s,
+            flush_interval_s=settings.server.delta_flush_ms / 1000,
+            selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
+        ),
+        limits=limits,
     )
 
 

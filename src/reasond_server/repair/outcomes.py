@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from reasond_server.types.repairs import CheckReport, TestOutcome
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.types.repairs import CandidateVerdict, CheckRole, CheckStatus, Finding
-
-_MOST_FAILED: Final = 100
+    from reasond_server.types.repairs import (
+        CandidateVerdict,
+        CheckReport,
+        CheckRole,
+        CheckStatus,
+        Finding,
+        TestOutcome,
+    )
 
 
 @value
@@ -21,8 +25,9 @@ class CheckOutcome:
     """How one run of a check ended.
 
     `tests` are outcomes by the id of the test; a check that reports no single tests has none. `fingerprints` identify
-    by id how a test failed, whatever times and addresses its message holds. `evidence` is what it printed about
-    failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run.
+    by id how a test failed, whatever times and addresses its message holds; the empty id is a check without tests.
+    `evidence` is what it printed about failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run, or
+    what apart from its tests speaks against one that FAILED, such as a report that cannot be read.
     """
 
     name: str
@@ -36,35 +41,20 @@ class CheckOutcome:
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
 
-    def to_report(self) -> CheckReport:
-        """Return the part of it that callers see."""
-        failed = [name for name, outcome in self.tests.items() if outcome in {TestOutcome.FAILED, TestOutcome.MISSING}]
-        return CheckReport(
-            name=self.name,
-            role=self.role,
-            status=self.status,
-            total=len(self.tests),
-            passed=sum(outcome is TestOutcome.PASSED for outcome in self.tests.values()),
-            failed=sorted(failed)[:_MOST_FAILED],
-            evidence=self.evidence or self.reason,
-            exit_code=self.exit_code,
-            elapsed_s=self.elapsed_s,
-            cpu_s=self.cpu_s,
-        )
-
 
 @value
 class Baseline:
     """The checks on the original code: `outcomes` by name of the check, and what follows for candidates.
 
-    `flaky` are tests, as `check::test id`, that differed in two runs and do not count. `timeouts_s` are the limits of
-    the checks by name. `findings` are those of static analysis in the original.
+    `flaky` are tests, as `check::test id`, that differed in two runs and do not count; the name of a check alone is one
+    that differed as a whole. `timeouts_s` are the limits of the checks by name. `warnings` are for the caller.
     """
 
     outcomes: Mapping[str, CheckOutcome]
     flaky: frozenset[str] = frozenset()
-    findings: Sequence[Finding] = ()
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    is_reproduced: bool = True
+    warnings: Sequence[str] = ()
 
 
 @value
@@ -74,6 +64,7 @@ class Critique:
     Attributes:
         verdict: the judgement as a whole.
         score: 0-100; at most 84 while the gate is not passed.
+        pass_percent: the share of tests that passed, 0-100.
         is_solution: whether it passes the whole gate.
         signature: equal for candidates that behave alike; empty if nothing was run.
         evidence: failing tests, traces and findings in words for the model, at most 8 KiB; empty if there are none.
@@ -84,6 +75,7 @@ class Critique:
     verdict: CandidateVerdict
     score: float
     is_solution: bool
+    pass_percent: float = 0.0
     signature: str = ""
     evidence: str = ""
     reports: Sequence[CheckReport] = ()

@@ -80,8 +80,8 @@ class RepairAssignment:
 class Workshop:
     """What all repairs of a server share to run checks.
 
-    `workspaces` are None where no sandbox works. `permits` bounds the checks at once, `linter` is the path of ruff if it
-    is installed, `critics` are those that packages added.
+    `workspaces` are None where no sandbox works. `permits` bounds the checks at once, `linter` is the path of ruff if
+    it is installed, `critics` are those that packages added.
     """
 
     sandbox: Sandbox

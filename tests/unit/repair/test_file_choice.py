@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from reasond_server.repair.file_choice import MOST_SHOWN, choose_files
 from reasond_server.types.snapshots import SourceFile
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def choose(contents: dict[str, bytes | str], *hints: str, room: int = 100_000) -> list[str]:
+
+def choose(contents: Mapping[str, bytes | str], *hints: str, room: int = 100_000) -> list[str]:
     files = {
         path: SourceFile(path=path, content=text.encode() if isinstance(text, str) else text)
         for path, text in contents.items()
