@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.sandbox.choosing import SandboxOptions, find_interpreter, open_sandbox
+from reasond_server.sandbox.levels import SandboxOptions, find_interpreter, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxLimits
 from reasond_server.sandbox.scratch import NOBODY, find_marked
 from reasond_server.types.repairs import SandboxLevel
@@ -20,7 +20,7 @@ from reasond_server.types.snapshots import SourceFile
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from reasond_server.sandbox.choosing import OpenedSandbox
+    from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import JobOutcome
 
 LEVELS = (SandboxLevel.BWRAP, SandboxLevel.LANDLOCK)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.sandbox.choosing import SandboxOptions, open_sandbox
+from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits
 from reasond_server.types.repairs import ResultFormat, SandboxLevel
 from reasond_server.types.values import value
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.config.repairs import RepairEnvironmentSettings, RepairSettings
-    from reasond_server.sandbox.choosing import OpenedSandbox
+    from reasond_server.sandbox.levels import OpenedSandbox
 
 _MEBI = 1024 * 1024
 _LEVELS = {

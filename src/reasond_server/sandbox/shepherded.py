@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.confinement import Confiner
     from reasond_server.sandbox.sandbox import Job
     from reasond_server.sandbox.scratch import Scratch
-    from reasond_server.sandbox.shepherd.order import Confinement, Order, Report
+    from reasond_server.sandbox.shepherd.order import Confinement, JobReport, Order
     from reasond_server.types.repairs import SandboxLevel
 
 _PACKAGES = Path(__file__).resolve().parents[2]
@@ -127,7 +127,7 @@ class ShepherdedSandbox:
         if done.returncode or not line:
             end_marked({str(mark)})
             raise SandboxFailedError("the shepherd of a job ended early")
-        report: Report = json.loads(line)
+        report: JobReport = json.loads(line)
         if report["failure"]:
             raise SandboxFailedError(f"a job could not be started: {report['failure']}")
         return self._conclude(job, report, output, private)
@@ -153,7 +153,7 @@ class ShepherdedSandbox:
             },
         }
 
-    def _conclude(self, job: Job, report: Report, output: bytes, private: Path) -> JobOutcome:
+    def _conclude(self, job: Job, report: JobReport, output: bytes, private: Path) -> JobOutcome:
         workspace, temporary = (path.encode() for path in self._confiner.place(job, private))
 
         def rename(content: bytes) -> bytes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from reasond_server.sandbox.choosing import OpenedSandbox
+    from reasond_server.sandbox.levels import OpenedSandbox
 
 WAIT_S = 120.0
 

@@ -16,7 +16,7 @@ _UTIME, _CHILDRENS_STIME, _THREADS = 11, 14, 17
 _STOP_ROUNDS = 50
 
 
-class Usage(NamedTuple):
+class KinUsage(NamedTuple):
     """What processes use together: threads of all of them, seconds of processor time, and bytes of memory."""
 
     tasks: int
@@ -56,7 +56,7 @@ def _read(path: str) -> bytes:
     return b"".join(parts)
 
 
-def measure(pids: list[int], *, memory_limit: int) -> Usage:
+def measure(pids: list[int], *, memory_limit: int) -> KinUsage:
     """Return what `pids` use. Memory is the resident one, and the proportional share where that is over the limit."""
     tasks, ticks, pages = 0, 0, 0
     for pid in pids:
@@ -68,7 +68,7 @@ def measure(pids: list[int], *, memory_limit: int) -> Usage:
     memory = pages * _PAGE
     if memory > memory_limit:
         memory = sum(map(_measure_share, pids))
-    return Usage(tasks, ticks / _TICKS_PER_S, memory)
+    return KinUsage(tasks, ticks / _TICKS_PER_S, memory)
 
 
 def _measure_share(pid: int) -> int:

@@ -20,7 +20,7 @@ from reasond_server.sandbox.shepherd import disk, kernel, kin
 from reasond_server.sandbox.shepherd.launching import NOT_EXECUTABLE, NOT_FOUND, launch
 
 if TYPE_CHECKING:
-    from reasond_server.sandbox.shepherd.order import Bounds, Order, Report
+    from reasond_server.sandbox.shepherd.order import Bounds, JobReport, Order
 
 _LIFELINE, _ANSWER = 0, 1
 _CHUNK = 65536
@@ -114,7 +114,7 @@ def measure_ended_cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-class Job:
+class StartedJob:
     """A started job: its first process, and the pipes from it."""
 
     def __init__(self, order: Order) -> None:
@@ -174,11 +174,11 @@ def main(path: str) -> None:
             rest = rest[os.write(_ANSWER, rest) :]
 
 
-def run(order: Order) -> tuple[Report, bytes]:
+def run(order: Order) -> tuple[JobReport, bytes]:
     """Run a job to its end, or to that of its limits or of the lifeline; no process of it is left afterwards."""
     bounds = order["bounds"]
     started = time.monotonic()
-    job = Job(order)
+    job = StartedJob(order)
     kept = Output(bounds["output_bytes"])
     failure = job.read_failure()
     exceeded = "" if failure else attend(job, kept, Watch(bounds, started))
@@ -205,7 +205,7 @@ def run(order: Order) -> tuple[Report, bytes]:
     }, output
 
 
-def attend(job: Job, kept: Output, watch: Watch) -> str:
+def attend(job: StartedJob, kept: Output, watch: Watch) -> str:
     """Wait for the end of the job's first process, and return the limit that was exceeded first, or nothing."""
     poll = select.poll()
     poll.register(_LIFELINE, select.POLLIN)
@@ -225,7 +225,7 @@ def attend(job: Job, kept: Output, watch: Watch) -> str:
             return exceeded
 
 
-def judge_launcher(job: Job, output: bytes) -> tuple[int, str]:
+def judge_launcher(job: StartedJob, output: bytes) -> tuple[int, str]:
     """Return the exit code of the command and why there was none: bubblewrap tells a code if the command began."""
     if b'"exit-code"' in job.read_status():
         return job.code, ""

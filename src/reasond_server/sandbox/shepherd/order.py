@@ -47,7 +47,7 @@ class Order(TypedDict):
     bounds: Bounds
 
 
-class Report(TypedDict):
+class JobReport(TypedDict):
     """How a job ended; `output_size` bytes of output follow. `failure` tells why there was no job."""
 
     exit_code: int
