@@ -27,7 +27,7 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.choosing import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-from reasond_server.snapshots.store import SnapshotQuota
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
-    from reasond_server.snapshots.store import SnapshotStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
@@ -161,27 +161,12 @@ def assemble(
     clock = clock or system_clock()
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = memory_stores(
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-        snapshot_quota=_snapshot_quota(settings),
-    )
+    in_memory = _open_memory(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
-    repair_kind = _repair_kind(
-        settings,
-        clock=clock,
-        snapshots=kept_snapshots,
-        workshop=workshop or _CLOSED,
-        backends=backends or {},
-        observer=observer,
-    )
+    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer)
     runner = Runner(
         store=store,
         model=model,
@@ -207,20 +192,28 @@ def assemble(
         limits=limits,
     )
     turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
-    repairs = RepairService(
-        runner=runner,
-        desk=_desk_of(settings, REPAIR, store=store, runner=runner, clock=clock),
-        kind=repair_kind,
-        limits=limits,
-    )
+    desk = _desk_of(settings, REPAIR, store=store, runner=runner, clock=clock)
     return Core(
         reasoning=reasoning,
         turns=turns,
-        repairs=repairs,
+        repairs=RepairService(runner=runner, desk=desk, kind=repair_kind, limits=limits),
         directory=directory,
         runner=runner,
         registry=registry,
         tools=tools,
+    )
+
+
+def _open_memory(settings: Settings, clock: Clock) -> Stores:
+    """Return stores in memory."""
+    return memory_stores(
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
     )
 
 
@@ -278,7 +271,6 @@ def _turn_kind(
 
 def _repair_kind(
     settings: Settings,
-    *,
     clock: Clock,
     snapshots: SnapshotStore,
     workshop: Workshop,

@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, StoreFullError
 from reasond_server.snapshots.manifests import digest_of
-from reasond_server.snapshots.store import SnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotStore
 from tests.unit.logs.stored.conftest import Time
 from tests.unit.snapshots.conftest import KEPT_S, QUOTA, Uploader, entries_of
 
