@@ -19,7 +19,7 @@ from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.snapshots.store import SnapshotQuota
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
-    from reasond_server.snapshots.store import SnapshotStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
@@ -96,6 +96,18 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
     )
 
 
+def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
+    return memory_stores(
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
+    )
+
+
 def _snapshot_quota(settings: Settings) -> SnapshotQuota:
     return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
@@ -144,15 +156,7 @@ def assemble(
     tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = memory_stores(
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-        snapshot_quota=_snapshot_quota(settings),
-    )
+    in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
