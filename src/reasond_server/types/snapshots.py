@@ -41,6 +41,11 @@ class Snapshot:  # same name: files of a client, where telemetry has what it cou
     missing: Sequence[str] = ()
 
     @property
+    def file_count(self) -> int:
+        """The number of files."""
+        return len(self.entries)
+
+    @property
     def total_bytes(self) -> int:
         """The size of all files together."""
         return sum(entry.size_bytes for entry in self.entries)
