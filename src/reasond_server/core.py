@@ -24,7 +24,7 @@ from reasond_server.repair.repair_work import REPAIR, RepairKind, Workshop
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.sandbox.choosing import UnavailableSandbox
+from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
@@ -112,6 +112,18 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
     )
 
 
+def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
+    return memory_stores(
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
+    )
+
+
 def _snapshot_quota(settings: Settings) -> SnapshotQuota:
     return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
@@ -161,12 +173,12 @@ def assemble(
     clock = clock or system_clock()
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = _open_memory(settings, clock)
+    in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
-    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer)
+    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer=observer)
     runner = Runner(
         store=store,
         model=model,
@@ -201,19 +213,6 @@ def assemble(
         runner=runner,
         registry=registry,
         tools=tools,
-    )
-
-
-def _open_memory(settings: Settings, clock: Clock) -> Stores:
-    """Return stores in memory."""
-    return memory_stores(
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-        snapshot_quota=_snapshot_quota(settings),
     )
 
 
@@ -275,6 +274,7 @@ def _repair_kind(
     snapshots: SnapshotStore,
     workshop: Workshop,
     backends: Mapping[str, ChatModel],
+    *,
     observer: Observer,
 ) -> RepairKind:
     repair = settings.repair

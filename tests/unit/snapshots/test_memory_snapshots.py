@@ -1,4 +1,4 @@
-"""The bound of the memory store over all tenants; test_store.py tests the contract of all stores."""
+"""The bound of the memory store over all tenants; test_snapshot_store.py tests the contract of all stores."""
 
 from datetime import timedelta
 
