@@ -27,7 +27,7 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.choosing import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-from reasond_server.snapshots.store import SnapshotQuota
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
-    from reasond_server.snapshots.store import SnapshotStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
@@ -112,6 +112,18 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
     )
 
 
+def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
+    return memory_stores(
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
+    )
+
+
 def _snapshot_quota(settings: Settings) -> SnapshotQuota:
     return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
@@ -161,15 +173,7 @@ def assemble(
     clock = clock or system_clock()
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = memory_stores(
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-        snapshot_quota=_snapshot_quota(settings),
-    )
+    in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.errors import SettingsError
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.snapshots.memory import MemorySnapshotStore
-from reasond_server.snapshots.store import SnapshotQuota
+from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.logs.store import ExecutionStore
-    from reasond_server.snapshots.store import SnapshotStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
 
 MEMORY_URL: Final = "memory:"
 FILE_NAME: Final = "reasond.db"

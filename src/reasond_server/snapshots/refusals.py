@@ -9,7 +9,7 @@ from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, St
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reasond_server.snapshots.store import SnapshotQuota
+    from reasond_server.snapshots.snapshot_store import SnapshotQuota
 
 _REMEDY = "Wait until older ones expire, or have the operator raise [repair] snapshot_quota_bytes."
 

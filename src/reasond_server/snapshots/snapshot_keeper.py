@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.snapshots.manifests import SnapshotLimits
-    from reasond_server.snapshots.store import SnapshotStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.types.snapshots import FileEntry, Snapshot
 
 

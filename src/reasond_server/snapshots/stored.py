@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from sqlite3 import Connection
 
-    from reasond_server.snapshots.store import SnapshotQuota
+    from reasond_server.snapshots.snapshot_store import SnapshotQuota
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.storage.sqlite_file import SqliteFile
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.snapshots.manifests import build_entries, digest_of
-from reasond_server.snapshots.store import SnapshotQuota, SnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.stores import open_stores
 from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
 from tests.unit.logs.stored.conftest import Time

@@ -115,7 +115,7 @@ def refusal_of(*entries: FileEntry, limits: SnapshotLimits = LIMITS) -> InvalidR
     return caught.value
 
 
-def listed(error: InvalidRequestError) -> list[tuple[str, str]]:
+def list_violations(error: InvalidRequestError) -> list[tuple[str, str]]:
     return [(each.field, each.description) for each in error.violations]
 
 
@@ -127,8 +127,8 @@ def test_there_are_enough_hostile_manifests() -> None:
 def test_a_hostile_path_is_refused_by_its_field_for_each_of_its_problems(path: str) -> None:
     problems = HOSTILE_PATHS[path].split("|")
     error = refusal_of(entry("good"), entry(path))
-    assert [field for field, _ in listed(error)] == ["manifest[1].path"] * len(problems)
-    for (_, description), expected in zip(listed(error), problems, strict=True):
+    assert [field for field, _ in list_violations(error)] == ["manifest[1].path"] * len(problems)
+    for (_, description), expected in zip(list_violations(error), problems, strict=True):
         assert re.search(expected, description)
     assert len(error.full_message) < 1000
     with pytest.raises(InvalidRequestError) as caught:
@@ -138,7 +138,7 @@ def test_a_hostile_path_is_refused_by_its_field_for_each_of_its_problems(path: s
 
 @pytest.mark.parametrize("paths", EXCLUDING_PATHS, ids=ascii)
 def test_paths_that_exclude_each_other_are_refused(paths: tuple[str, ...]) -> None:
-    ((field, description),) = listed(refusal_of(*map(entry, paths)))
+    ((field, description),) = list_violations(refusal_of(*map(entry, paths)))
     assert re.search(EXCLUDING_PATHS[paths], description)
     assert field in {"manifest[0].path", "manifest[1].path"}
     with pytest.raises(InvalidRequestError):
@@ -154,33 +154,33 @@ def test_paths_as_people_have_them_are_taken() -> None:
     "digest", ["", "0" * 63, "0" * 65, "g" * 64, DIGEST.upper(), f"{DIGEST}\n", "sha256:" + DIGEST]
 )
 def test_a_digest_that_is_none_is_refused(digest: str) -> None:
-    ((field, description),) = listed(refusal_of(entry(digest=digest)))
+    ((field, description),) = list_violations(refusal_of(entry(digest=digest)))
     assert field == "manifest[0].digest"
     assert "64 hexadecimal digits in lower case" in description
 
 
 @pytest.mark.parametrize("size", [-1, MAX_UPLOAD_BYTES + 1, 2**63])
 def test_a_size_out_of_its_bounds_is_refused(size: int) -> None:
-    violations = listed(refusal_of(entry(size_bytes=size)))
+    violations = list_violations(refusal_of(entry(size_bytes=size)))
     assert violations[0][0] == "manifest[0].size_bytes"
     assert f"must be 0 to {MAX_UPLOAD_BYTES}, got {size}" in violations[0][1]
 
 
 def test_one_digest_has_one_size() -> None:
-    ((field, description),) = listed(refusal_of(entry("a", size_bytes=1), entry("b", size_bytes=2)))
+    ((field, description),) = list_violations(refusal_of(entry("a", size_bytes=1), entry("b", size_bytes=2)))
     assert (field, "manifest[0]" in description) == ("manifest[1].size_bytes", True)
 
 
 def test_limits_of_the_whole_name_value_limit_and_remedy() -> None:
-    ((field, description),) = listed(refusal_of())
+    ((field, description),) = list_violations(refusal_of())
     assert (field, description) == ("manifest", "must have at least one file")
-    ((field, description),) = listed(refusal_of(*(entry(str(index)) for index in range(21))))
+    ((field, description),) = list_violations(refusal_of(*(entry(str(index)) for index in range(21))))
     assert field == "manifest"
     assert "at most 20 files, got 21" in description
     assert "max_snapshot_files" in description
     sizes = [MAX_UPLOAD_BYTES, MAX_UPLOAD_BYTES, MAX_UPLOAD_BYTES, 562_817]
     entries = [entry(str(index), digest_of(str(index).encode()), size) for index, size in enumerate(sizes)]
-    ((field, description),) = listed(refusal_of(*entries))
+    ((field, description),) = list_violations(refusal_of(*entries))
     assert field == "manifest"
     assert "at most 10000000 bytes in all, got 10000001" in description
     assert "max_snapshot_bytes" in description

@@ -7,7 +7,7 @@ import pytest
 from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError
 from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, SnapshotLimits, digest_of
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-from reasond_server.snapshots.store import SnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotStore
 from reasond_server.types.snapshots import SourceFile
 from tests.unit.logs.stored.conftest import Time
 from tests.unit.snapshots.conftest import entries_of

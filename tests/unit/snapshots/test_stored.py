@@ -62,15 +62,40 @@ async def test_processes_that_upload_and_sweep_at_once_lose_nothing(
             for tree in trees[:2]:
                 await clients[0].upload(tree, kept_s=1)
             await time.advance(1)
-            made = await asyncio.gather(
-                *(client.upload(tree, kept_s=2) for client in clients for tree in trees[1:]),
-                *(client.sweep() for client in clients),
-            )
-            for each in made:
-                if not isinstance(each, int):
-                    assert (await clients[0].find(each.snapshot_id)).missing == ()
+            sweeps = [asyncio.create_task(client.sweep()) for client in clients]
+            uploads = [client.upload(tree, kept_s=2) for client in clients for tree in trees[1:]]
+            for each in await asyncio.gather(*uploads):
+                assert (await clients[0].find(each.snapshot_id)).missing == ()
+            await asyncio.gather(*sweeps)
             await time.advance(10)
             await asyncio.gather(*(client.sweep() for client in clients))
+
+
+async def test_a_sweep_waits_for_an_upload_that_names_the_same_content(
+    tmp_path: Path, time: Time, postgres_url: str
+) -> None:
+    names = {"new": "1" * 64, "content": digest_of(b"a")}
+    async with (
+        open_snapshots(postgres_url, tmp_path, time) as store,
+        await psycopg.AsyncConnection.connect(postgres_url) as other,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as looking,
+    ):
+        await Uploader(store, time).upload({"a": b"a"}, kept_s=1)
+        await time.advance(1)
+        # What another process does that creates a snapshot with this content, up to the moment before its commit.
+        await other.execute("UPDATE snapshot_tenants SET tenant = tenant")
+        await other.execute("INSERT INTO snapshots VALUES ('acme', %(new)s, 0, 1e12, 1, '{}')", names)
+        await other.execute("INSERT INTO snapshot_files VALUES ('acme', %(new)s, %(content)s, 1)", names)
+        sweep = asyncio.create_task(store.sweep(now=time.now(), limit=10))
+        waiting = """
+            SELECT 1 FROM pg_sleep(0.01), pg_stat_activity
+            WHERE wait_event_type = 'Lock' AND datname = current_database()
+        """
+        while not sweep.done() and not await (await looking.execute(waiting)).fetchall():
+            pass
+        await other.commit()
+        assert await sweep == 1
+        assert await Uploader(store, time).read(b"a") == [b"a"]
 
 
 async def test_a_snapshot_of_a_later_release_is_not_misread(tmp_path: Path, time: Time) -> None:

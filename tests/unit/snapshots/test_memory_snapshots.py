@@ -1,12 +1,12 @@
-"""The bound of the memory store over all tenants; test_store.py tests the contract of all stores."""
+"""The bound of the memory store over all tenants; test_snapshot_store.py tests the contract of all stores."""
 
 from datetime import timedelta
 
 import pytest
 
 from reasond_server.errors import StoreFullError
-from reasond_server.snapshots.memory import MemorySnapshotStore
-from reasond_server.snapshots.store import SnapshotQuota
+from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from tests.unit.logs.stored.conftest import Time
 from tests.unit.snapshots.conftest import Uploader
 

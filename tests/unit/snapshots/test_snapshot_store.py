@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, StoreFullError
 from reasond_server.snapshots.manifests import digest_of
-from reasond_server.snapshots.store import SnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotStore
 from tests.unit.logs.stored.conftest import Time
 from tests.unit.snapshots.conftest import KEPT_S, QUOTA, Uploader, entries_of
 
@@ -165,16 +165,15 @@ async def test_uploads_and_sweeps_at_the_same_time_lose_nothing_that_is_needed(a
         old = {"a": A, "b": B, "r": bytes([round_])}
         await ann.upload(old, kept_s=1)
         await time.advance(1)
-        made = await asyncio.gather(
+        first, _, second, _, third = await asyncio.gather(
             ann.upload({"a": A, "round": bytes([round_]) * 2}, kept_s=2),
             ann.sweep(),
             ann.upload({"b": B, "round": bytes([round_]) * 3}, kept_s=2),
             ann.sweep(),
             ann.upload({"a": A, "b": B, "c": C}, kept_s=2),
         )
-        for each in made:
-            if not isinstance(each, int):
-                assert (await ann.find(each.snapshot_id)).missing == ()
+        for each in (first, second, third):
+            assert (await ann.find(each.snapshot_id)).missing == ()
         assert await ann.read(A, B, C, bytes([round_]) * 2, bytes([round_]) * 3, bytes([round_])) == sorted(
             [A, B, C, bytes([round_]) * 2, bytes([round_]) * 3]
         )

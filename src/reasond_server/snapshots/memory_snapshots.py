@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.snapshots.store import SnapshotQuota
+    from reasond_server.snapshots.snapshot_store import SnapshotQuota
     from reasond_server.types.snapshots import FileEntry
 
 _ContentKey: TypeAlias = tuple[str, int]  # digest and size
