@@ -26,7 +26,7 @@ C = ctypes.CDLL(None, use_errno=True)
 INTEL = platform.machine() == "x86_64"
 
 
-def escaped(what: object = "") -> None:
+def tell_escape(what: object = "") -> None:
     """Say that something worked that must not."""
     os.write(1, f"ESCAPED {what!r}\n".encode())
 
