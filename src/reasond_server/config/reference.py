@@ -146,8 +146,8 @@ def _range(field: FieldInfo) -> str:
     """Return the allowed values of `field` beyond its type: bounds of a number or the choices."""
     if get_origin(field.annotation) is Literal:
         return ", ".join(f'"{choice}"' for choice in get_args(field.annotation))
-    lowest = [constraint.ge for constraint in field.metadata if isinstance(constraint, annotated_types.Ge)]
-    lowest += [constraint.gt for constraint in field.metadata if isinstance(constraint, annotated_types.Gt)]
+    lowest: list[object] = [one.ge for one in field.metadata if isinstance(one, annotated_types.Ge)]
+    lowest += [one.gt for one in field.metadata if isinstance(one, annotated_types.Gt)]
     highest = [constraint.le for constraint in field.metadata if isinstance(constraint, annotated_types.Le)]
     return f"{lowest[0]}-{highest[0]}" if lowest and highest else ""
 

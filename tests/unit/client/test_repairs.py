@@ -58,9 +58,10 @@ def ask(request: pytest.FixtureRequest, server: ScriptedServer) -> Any:
 
 
 def test_a_task_is_built_from_plain_values() -> None:
+    files: dict[str, str | bytes] = {"a.py": "ä", "b.bin": b"\xff"}
     task = repair_task(
         "It fails.",
-        files={"a.py": "ä", "b.bin": b"\xff"},
+        files=files,
         environment="python",
         checks=[CHECK],
         editable=["tests/*"],
