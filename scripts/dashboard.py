@@ -184,6 +184,20 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(title="Tool calls whose outcome nobody knows", queries=[(UNKNOWN_RATE, "")]),
         rates("Tokens of results in prompts", "reasond_context_tokens_total", "goal, rendering"),
     ),
+    "Repairs": (
+        rates("Rounds", "reasond_repair_reflection_iterations_total", "job", unit="ops"),
+        totals("Candidates in searches", "reasond_repair_candidates_active", "job"),
+        Panel(
+            title="Scores of candidates",
+            queries=[
+                (quantile(0.5, "reasond_repair_critic_score"), "p50"),
+                (quantile(0.9, "reasond_repair_critic_score"), "p90"),
+            ],
+        ),
+        rates("Searches that ended early", "reasond_repair_early_terminations_total", "job", unit="ops"),
+        rates("Checks", "reasond_repair_check_duration_seconds_count", "level, outcome", unit="ops"),
+        percentiles("Duration of checks", "reasond_repair_check_duration_seconds", "outcome"),
+    ),
     "Store and process": (
         percentiles("Commit", "reasond_store_commit_duration_seconds"),
         Panel(

@@ -27,6 +27,7 @@ from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, SavingsBaseline
+from reasond_server.types.repairs import CheckStatus
 from reasond_server.types.turns import ContextGoal, Rendering
 from reasond_server.wire.certificates import TlsFiles
 
@@ -164,6 +165,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
                 *_WAIT_OUTCOMES,
                 *HANDOFF_OUTCOMES,
                 *REENTRY_OUTCOMES,
+                *(status.value for status in CheckStatus),
             }
         ),
         "exit": frozenset(TURN_EXITS),

@@ -33,7 +33,7 @@ from reasond import AsyncClient, BoundedContextConfig, ReactConfig, ReasondError
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors import ModelFailedError
 from reasond_server.telemetry.exporting import TracingOptions
-from reasond_server.telemetry.spans import ATTRIBUTES, RESERVED_SPANS
+from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
@@ -138,7 +138,7 @@ async def test_every_attribute_is_in_the_table_and_no_span_has_a_reserved_name()
         names |= {span.name for span in spans.all}
         attributes |= {name for span in spans.all for name in attributes_of(span)}
     assert attributes <= set(ATTRIBUTES)
-    assert not names & set(RESERVED_SPANS)
+    assert not names & set(REPAIR_SPANS)
 
 
 async def test_a_run_that_fails_says_why_in_every_span_that_failed() -> None:

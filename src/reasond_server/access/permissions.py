@@ -18,13 +18,30 @@ TOOLS = "reasoning:tools"
 READ_EXECUTIONS = "executions:read"
 EXECUTE_TURNS = "turns:execute"
 READ_TURNS = "turns:read"
+EXECUTE_REPAIRS = "repair:execute"
+REPAIR_COMMANDS = "repair:commands"
 WRITE_AGENTS = "agents:write"
 METRICS = "metrics:read"
 ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
-KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, EXECUTE_TURNS, READ_TURNS, WRITE_AGENTS}))
+KNOWN: Final = tuple(
+    sorted(
+        {
+            ADMIN,
+            METRICS,
+            TOOLS,
+            EXECUTE,
+            READ_EXECUTIONS,
+            EXECUTE_TURNS,
+            READ_TURNS,
+            EXECUTE_REPAIRS,
+            REPAIR_COMMANDS,
+            WRITE_AGENTS,
+        }
+    )
+)
 """Every permission except those for single strategies."""
 
 
@@ -90,6 +107,16 @@ def require_tools(principal: Principal) -> None:
     """
     if not principal.permissions & {TOOLS, ADMIN}:
         raise _build_error(TOOLS)
+
+
+def require_commands(principal: Principal) -> None:
+    """Refuse `principal` if its repairs may not run commands of its own.
+
+    Raises:
+        PermissionMissingError: the token lacks `repair:commands`.
+    """
+    if not principal.permissions & {REPAIR_COMMANDS, ADMIN}:
+        raise _build_error(REPAIR_COMMANDS)
 
 
 def require_metrics(principal: Principal) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from reasond_server.errors import ReasondError
 from reasond_server.telemetry.propagation import TraceContext
 from reasond_server.telemetry.scope import Scope, current, enter
 from reasond_server.telemetry.spans import INVOKE_AGENT, INVOKE_WORKFLOW, STEP_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from reasond_server.telemetry.spans import Attributes, OpenSpan, Tracing
     from reasond_server.types import Execution
@@ -106,6 +108,32 @@ class RunTrace:
         if step is not None:
             step.end()
         self._since_ns = self.tracing.now_ns()
+
+    @contextmanager
+    def part(self, name: str, attributes: Attributes, *, timed_as: str) -> Iterator[Scope | None]:
+        """Open the span of a part of the step in progress; yield its scope, None if nothing is traced.
+
+        When the block ends, the span gets its milliseconds as the attribute `timed_as`.
+
+        The spans of calls that this task makes within the block are its children, and those of tasks that begin there.
+        A generator must not yield within the block, because the scope belongs to the task.
+        """
+        if self.tracing is None or self._scope is None:
+            yield None
+            return
+        before, run, began_ns = current(), self._scope, self.tracing.now_ns()
+        span = self.tracing.part(name, {"openinference.span.kind": "CHAIN", **attributes}, parent=self.open())
+        part = Scope(call_id=run.call_id, execution_id=run.execution_id, trace=span.context, span=span)
+        enter(part)
+        try:
+            yield part
+        except ReasondError as error:
+            span.fail(error.reason)
+            raise
+        finally:
+            enter(before or run)
+            span.set({timed_as: round((self.tracing.now_ns() - began_ns) / 1e6)})
+            span.end()
 
     def end(self, attributes: Attributes, *, reason: str) -> None:
         """End all open spans with the `attributes` of the run; `reason` is the error reason of a failure, or empty."""

@@ -22,6 +22,8 @@ CALL_SECONDS: Final = (0.001, 0.0025, 0.005, *GENAI_SECONDS, 163.84, 327.68)
 WAIT_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 HANDOFF_SECONDS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
+CHECK_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+SCORES: Final = (0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 84.0, 90.0, 95.0, 100.0)
 RATIOS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 4.0)
 
 
@@ -237,6 +239,28 @@ TURNS: Final = (
     ),
 )
 
+REPAIRS: Final = (
+    _counter("reasond_repair_reflection_iterations", "Rounds of searches that ended."),
+    _gauge("reasond_repair_candidates_active", "Candidates that the searches of this process hold."),
+    _histogram(
+        "reasond_repair_critic_score",
+        "Scores of candidates, 0-100; at most 84 while a check fails.",
+        buckets=SCORES,
+    ),
+    _counter(
+        "reasond_repair_early_terminations",
+        "Searches that ended because a candidate passed the gate with critique_threshold.",
+    ),
+    _histogram(
+        "reasond_repair_check_duration_seconds",
+        "Time of a check, by the level of its sandbox (bwrap, landlock) and how it ended: passed, failed, timed_out, "
+        "unknown (it could not be run).",
+        "level",
+        "outcome",
+        buckets=CHECK_SECONDS,
+    ),
+)
+
 SERVER: Final = (
     _histogram("reasond_store_commit_duration_seconds", "Time of a commit of events.", buckets=WAIT_SECONDS),
     _counter("reasond_store_entries", "Events and records that were committed; over the commits: the size of a batch."),
@@ -270,6 +294,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = MappingProxyType(
         "Model calls": MODELS,
         "Limits and tools": LIMITS,
         "Turns": TURNS,
+        "Repairs": REPAIRS,
         "Store and process": SERVER,
     }
 )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import error_classes
+from reasond_server.telemetry.repair_meters import RepairMeters
 from reasond_server.telemetry.series import Registry, Vocabulary
 from reasond_server.telemetry.turn_meters import TurnMeters
 from reasond_server.types import BoundedContextMetrics, FinishReason
@@ -23,7 +24,7 @@ BREAKER_STATES: Final = ("closed", "half_open", "open")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 
-class Meters(TurnMeters):
+class Meters(TurnMeters, RepairMeters):
     """The `Observer` that counts; the counts can be read after the next `sample`.
 
     `vocabulary` bounds the labels with values from outside. One instance serves one event loop.
@@ -31,7 +32,8 @@ class Meters(TurnMeters):
 
     def __init__(self, *, vocabulary: Vocabulary, version: str) -> None:
         registry = Registry(vocabulary=vocabulary)
-        super().__init__(registry)
+        TurnMeters.__init__(self, registry)
+        RepairMeters.__init__(self, registry)
         counter, gauge, histogram = registry.counter, registry.gauge, registry.histogram
         self._registry = registry
         self._calls = counter("reasond_calls")
@@ -50,8 +52,7 @@ class Meters(TurnMeters):
         self._steps = counter("reasond_steps")
         self._tokens = counter("reasond_tokens")
         self._compute_ratio = histogram("reasond_compute_ratio")
-        self._running = gauge("reasond_executions_running")
-        self._queued = gauge("reasond_executions_queued")
+        self._running, self._queued = gauge("reasond_executions_running"), gauge("reasond_executions_queued")
         self._places = gauge("reasond_execution_places")
         self._queue_seconds = histogram("reasond_queue_wait_seconds")
         self._recoveries = counter("reasond_recoveries")

@@ -211,6 +211,30 @@ class TurnObserver(Protocol):
         ...
 
 
+class RepairObserver(Protocol):
+    """Reports of repairs."""
+
+    def iteration_ended(self) -> None:
+        """Record the end of a round of a search."""
+        ...
+
+    def candidates_changed(self, by: int) -> None:
+        """Record that the searches of this process hold `by` candidates more; a negative number means fewer."""
+        ...
+
+    def candidate_scored(self, score: float) -> None:
+        """Record the score of a candidate, 0-100."""
+        ...
+
+    def terminated_early(self) -> None:
+        """Record a search that ended because a candidate passed the gate with the threshold."""
+        ...
+
+    def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
+        """Record a check in a sandbox of `level`: "passed", "failed", "timed_out" or "unknown"."""
+        ...
+
+
 class Observer(
     CallObserver,
     RunObserver,
@@ -219,6 +243,7 @@ class Observer(
     LimitObserver,
     ToolObserver,
     TurnObserver,
+    RepairObserver,
     Protocol,
 ):
     """All observers in one."""
@@ -326,6 +351,21 @@ class Unobserved:
 
     def context_built(self, goal: str, rendering: str, tokens: int) -> None:
         """See TurnObserver."""
+
+    def iteration_ended(self) -> None:
+        """See RepairObserver."""
+
+    def candidates_changed(self, by: int) -> None:
+        """See RepairObserver."""
+
+    def candidate_scored(self, score: float) -> None:
+        """See RepairObserver."""
+
+    def terminated_early(self) -> None:
+        """See RepairObserver."""
+
+    def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
+        """See RepairObserver."""
 
 
 UNOBSERVED: Final = Unobserved()

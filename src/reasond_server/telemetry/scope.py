@@ -24,7 +24,8 @@ class Scope:
 
     `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the context of the own span,
     or that of the caller without tracing. `span` is the parent of the spans of calls. `arrival` is set if requests are
-    traced. Strategy, tokens and finish reason are those of a unary call's run.
+    traced. Strategy, tokens and finish reason are those of a unary call's run. `retries` counts the attempts of model
+    calls that were repeated.
 
     Without a trace, lines still have a trace id: the call id, or one derived from it, so that a call and its run share
     it. For a run that another process resumes, the trace id is derived from the execution id.
@@ -37,6 +38,7 @@ class Scope:
         "finish_reason",
         "input_tokens",
         "output_tokens",
+        "retries",
         "span",
         "strategy",
         "trace",
@@ -57,6 +59,7 @@ class Scope:
         self.arrival: Arrival | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.retries = 0
         self.finish_reason = ""
         self.strategy = ""
 
@@ -167,6 +170,13 @@ def note_result(usage: Usage, finish_reason: str, *, strategy: str) -> None:
         scope.output_tokens = (scope.output_tokens or 0) + usage.output_tokens
         scope.finish_reason = finish_reason
         scope.strategy = strategy
+
+
+def note_retry() -> None:
+    """Record that an attempt of a model call is repeated."""
+    scope = _current.get()
+    if scope is not None:
+        scope.retries += 1
 
 
 def current_trace() -> TraceContext | None:

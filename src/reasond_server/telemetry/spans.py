@@ -27,10 +27,15 @@ CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
-RESERVED_SPANS: Final = ("reasoning.generateCandidates", "reasoning.scoreCandidates", "reasoning.patchValidation")
-"""Names of spans that seed 004 reserves for code repair; no other span may have them."""
+GENERATE_CANDIDATES: Final = "reasoning.generateCandidates"
+SCORE_CANDIDATES: Final = "reasoning.scoreCandidates"
+PATCH_VALIDATION: Final = "reasoning.patchValidation"
+REPAIR_SPANS: Final = (GENERATE_CANDIDATES, SCORE_CANDIDATES, PATCH_VALIDATION)
+"""Names that seed 004 gives the spans of repairs, as it gives those of their attributes; no other span has them."""
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
+    "averageCriticScore": "Mean score of the candidates, 0-100; absent where none was scored",
+    "criticLatencyMs": "How long their checks took, in milliseconds",
     "error.type": "Why it failed: the reason of our error, or the code of the status",
     "gen_ai.agent.name": "The agent that the task named; `turn` for turns",
     "gen_ai.conversation.id": "The id of the session of a turn; without one, and for runs, the id of the execution",
@@ -54,10 +59,15 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "gen_ai.usage.output_tokens": "Tokens that the model wrote, hidden reasoning included",
     "gen_ai.usage.reasoning.output_tokens": "Tokens of hidden reasoning",
     "gen_ai.workflow.name": "The strategy",
+    "generationLatencyMs": "How long the candidates took, in milliseconds",
     "http.request.method": "Method of the request; `_OTHER` for one that is not common",
     "http.response.status_code": "Status of the answer; 499 where the client had left",
     "http.route": "The path, where there is something at it",
+    "modelID": "The model that was asked for candidates",
+    "numCandidates": "Candidates that were asked for",
+    "numCandidatesScored": "Candidates that the critics judged",
     "openinference.span.kind": "The same for tools that read OpenInference: AGENT, CHAIN, LLM, TOOL",
+    "patchID": "The candidate of the patch",
     "reasond.call.warnings": "What a model call left out or found odd",
     "reasond.execution.id": "The execution that a call began or named, or the turn of a session; several in a batch",
     "reasond.execution.is_takeover": "True where the run goes on from what another process left",
@@ -72,9 +82,14 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "reasond.turn.exit": "How a turn left: `done`, `client_tools` (handed off), `failed`, `cancelled` or `expired`",
     "reasond.turn.mode": "The mode of the conversation when the turn left",
     "reasond.usage.source": "`reported` by the provider, `estimated` or `partial`",
+    "retryCount": "Attempts of their calls that were repeated",
     "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
     "rpc.response.status_code": "Name of the gRPC status code",
     "rpc.system.name": "`grpc` or `jsonrpc`",
+    "tokensIn": "Input tokens of the candidates",
+    "tokensOut": "Tokens that the model wrote for them, hidden reasoning included",
+    "validationLatencyMs": "How long the patch and its held-out checks took, in milliseconds",
+    "validationStatus": "`success` or `failure`",
 }
 """Every attribute that a span may have, and its meaning."""
 

@@ -9,6 +9,7 @@ from reasond_server.access.permissions import (
     Operation,
     find_allowed_strategies,
     may_use_strategy,
+    require_commands,
     require_metrics,
     require_permission,
     require_strategy,
@@ -76,6 +77,13 @@ def test_tools_need_a_permission_that_no_strategy_brings() -> None:
         require_tools(principal(permission))
     with pytest.raises(PermissionMissingError, match="'reasoning:tools'"):
         require_tools(principal("reasoning:execute", "reasoning:execute:react"))
+
+
+def test_commands_of_repairs_need_a_permission_that_repairs_do_not_bring() -> None:
+    for permission in ("repair:commands", "admin"):
+        require_commands(principal(permission))
+    with pytest.raises(PermissionMissingError, match="'repair:commands'"):
+        require_commands(principal("repair:execute", "reasoning:execute"))
 
 
 def test_metrics_are_for_those_who_may_read_them_and_for_administrators() -> None:

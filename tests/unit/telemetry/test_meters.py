@@ -63,6 +63,11 @@ def tell_everything(observer: Observer, word: str) -> None:
     observer.handoff_settled(word, 0.1)
     observer.outcome_unknown()
     observer.context_built(word, word, 7)
+    observer.iteration_ended()
+    observer.candidates_changed(3)
+    observer.candidate_scored(84.0)
+    observer.terminated_early()
+    observer.check_ended("bwrap", word, 0.1)
 
 
 @pytest.mark.slow
@@ -258,3 +263,21 @@ def test_turns_and_their_hand_offs_are_counted() -> None:
     assert (found["reasond_reentries_total accepted"], found["reasond_reentries_total ETAG_MISMATCH"]) == (1, 1)
     assert found["reasond_tool_outcomes_unknown_total"] == 1
     assert found["reasond_context_tokens_total planning preview"] == 700
+
+
+def test_repairs_are_counted_under_the_names_of_seed_004() -> None:
+    counted = metrics()
+    counted.iteration_ended()
+    counted.candidates_changed(5)
+    counted.candidates_changed(-2)
+    for score in (30.0, 84.0, 100.0):
+        counted.candidate_scored(score)
+    counted.terminated_early()
+    counted.check_ended("landlock", "timed_out", 2.0)
+    found = values(counted)
+    assert found["reasond_repair_reflection_iterations_total"] == 1
+    assert found["reasond_repair_candidates_active"] == 3
+    assert (found["reasond_repair_critic_score_count"], found["reasond_repair_critic_score_sum"]) == (3, 214)
+    assert found["reasond_repair_critic_score_bucket 84.0"] == 2
+    assert found["reasond_repair_early_terminations_total"] == 1
+    assert found["reasond_repair_check_duration_seconds_sum landlock timed_out"] == 2

@@ -21,6 +21,7 @@ from reasond_server.llm.openai.answer import (
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.scope import note_retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -183,6 +184,7 @@ class OpenAIModel:
             raise
         if failed_with:
             self._observer.attempt_repeated(self._options.name, failed_with)
+            note_retry()
         try:
             return await self._open_answer(call), permit
         except BaseException as error:
