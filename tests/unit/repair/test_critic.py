@@ -28,7 +28,7 @@ class Style:
     name = "style"
 
     async def review(self, files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None]) -> Sequence[Finding]:
-        return [] if files is changes else ()
+        return () if files or changes else []
 
 
 class Misnamed(Style):

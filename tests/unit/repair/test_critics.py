@@ -13,7 +13,6 @@ from reasond_server.repair.linting import find_ruff
 from reasond_server.types.repairs import CandidateVerdict, CheckRole, CheckStatus, ResultFormat
 from tests.repairing import (
     ENVIRONMENT,
-    PYTEST,
     LocalRunner,
     ScriptedRunner,
     build_critics,
@@ -27,9 +26,26 @@ if TYPE_CHECKING:
 
     from reasond_server.sandbox.sandbox import Job, JobOutcome
 
+RUNNER = """
+import sys
+path = sys.argv[1]
+try:
+    exec(open(path).read())
+    tests = [value for name, value in list(globals().items()) if name.startswith("test_")]
+    for test in tests:
+        test()
+    print(f"ok 1 - {path}")
+except Exception as error:
+    print(f"not ok 1 - {path}\\n  ---\\n  error: {error!r}\\n  ...")
+    sys.exitcode = 1
+print("1..1")
+sys.exit(getattr(sys, "exitcode", 0))
+"""
+TAP = ("python", "-S", "runner.py")
 FILES = {
+    "runner.py": RUNNER,
     "calc.py": "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return 2 * a\n",
-    "test_add.py": "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n",
+    "test_add.py": "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3, add(1, 2)\n",
     "test_twice.py": "from calc import twice\n\n\ndef test_twice():\n    assert twice(2) == 4\n",
     "held.py": "from calc import add\nassert add(2, 2) == 4\n",
 }
@@ -37,9 +53,9 @@ RIGHT = {"calc.py": FILES["calc.py"].replace("a - b", "a + b").encode()}
 WRONG = {"calc.py": FILES["calc.py"].replace("a - b", "b - a").encode()}
 OVERFIT = {"calc.py": FILES["calc.py"].replace("a - b", "3").encode()}
 CHECKS = (
-    check("fault", *PYTEST, "test_add.py"),
-    check("others", *PYTEST, "test_twice.py", role=CheckRole.REGRESSION),
-    check("hidden", "python", "held.py", role=CheckRole.HELD_OUT, format=ResultFormat.EXIT_CODE),
+    check("fault", *TAP, "test_add.py", format=ResultFormat.TAP),
+    check("others", *TAP, "test_twice.py", role=CheckRole.REGRESSION, format=ResultFormat.TAP),
+    check("hidden", "python", "-S", "held.py", role=CheckRole.HELD_OUT, format=ResultFormat.EXIT_CODE),
 )
 
 
@@ -57,8 +73,8 @@ async def test_a_right_candidate_passes_and_a_wrong_one_shows_why() -> None:
     assert (right.verdict, right.is_solution, right.score) == (CandidateVerdict.PASSED, True, 100.0)
     wrong = await critics.judge(WRONG)
     assert (wrong.verdict, wrong.is_solution) == (CandidateVerdict.FAILED, False)
-    assert "fault: test_add::test_add" in wrong.evidence
-    assert "assert 1 == 3" in wrong.evidence
+    assert "fault: test_add.py" in wrong.evidence
+    assert "AssertionError(1)" in wrong.evidence
     assert right.signature != wrong.signature
     assert [report.name for report in wrong.reports] == ["fault", "others"]
     assert not critics.warnings

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from reasond_server.repair.evidence import write_evidence
 from reasond_server.repair.outcomes import CheckOutcome
 from reasond_server.repair.reported_tests import MAX_EVIDENCE_BYTES
 from reasond_server.types.repairs import CheckRole, CheckStatus, Finding, Severity, TestOutcome
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def failed(name: str, *, role: CheckRole = CheckRole.REPRODUCE, trace: str = "", **tests: TestOutcome) -> CheckOutcome:
+
+def failed(
+    name: str,
+    *,
+    role: CheckRole = CheckRole.REPRODUCE,
+    trace: str = "",
+    more: Mapping[str, TestOutcome] | None = None,
+    **named: TestOutcome,
+) -> CheckOutcome:
+    tests = {**named, **(more or {})}
     return CheckOutcome(
         name=name, role=role, status=CheckStatus.FAILED, tests=tests, evidence=trace or f"trace of {name}", exit_code=1
     )
@@ -40,7 +53,7 @@ def test_held_out_checks_are_never_in_it() -> None:
 
 def test_it_is_bounded_whatever_fails() -> None:
     checks = [
-        failed(f"check{n}", trace="ä" * 4096, **{f"{'t' * 400}{i}": TestOutcome.FAILED for i in range(300)})
+        failed(f"check{n}", trace="ä" * 4096, more={f"{'t' * 400}{i}": TestOutcome.FAILED for i in range(300)})
         for n in range(20)
     ]
     findings = [finding(Severity.LOW, f"E{n}", path="p" * 500) for n in range(1000)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from reasond_server.repair.gate import (
@@ -26,6 +28,9 @@ from reasond_server.types.repairs import (
     TestOutcome,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 P, F, S, M = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.SKIPPED, TestOutcome.MISSING
 REPRODUCE, REGRESSION, HELD_OUT = CheckRole.REPRODUCE, CheckRole.REGRESSION, CheckRole.HELD_OUT
 
@@ -38,8 +43,10 @@ def outcome(
     status: CheckStatus | None = None,
     reason: str = "",
     marks: dict[str, str] | None = None,
-    **tests: TestOutcome,
+    more: Mapping[str, TestOutcome] | None = None,
+    **named: TestOutcome,
 ) -> CheckOutcome:
+    tests = {**named, **(more or {})}
     has_failed = F in tests.values()
     exit_code = (1 if has_failed else 0) if code is None else code
     derived = CheckStatus.FAILED if has_failed or exit_code or reason else CheckStatus.PASSED
@@ -127,7 +134,7 @@ def test_what_was_so_on_the_original_or_is_new_and_good_passes(before: CheckOutc
 
 def test_a_file_that_could_not_be_loaded_needs_a_test_that_passes_afterwards() -> None:
     whole = f"tests.test_a{AS_A_WHOLE}"
-    before = baseline(outcome(**{whole: F, "tests.test_b::x": P}))
+    before = baseline(outcome(more={whole: F, "tests.test_b::x": P}))
     for tests, status in (
         ({"tests.test_a::one": P}, CheckStatus.PASSED),
         ({"tests.test_a.TestC::one": P}, CheckStatus.PASSED),
@@ -138,16 +145,16 @@ def test_a_file_that_could_not_be_loaded_needs_a_test_that_passes_afterwards() -
         ({whole: P}, CheckStatus.FAILED),
         ({}, CheckStatus.FAILED),
     ):
-        after = outcome(**{"tests.test_b::x": P, **tests})
+        after = outcome(more={"tests.test_b::x": P, **tests})
         assert compare_with_baseline(after, before).status is status, tests
 
 
 def test_tests_of_a_file_that_could_not_be_loaded_are_no_regressions() -> None:
-    before = baseline(outcome("r", REGRESSION, **{f"m/b{AS_A_WHOLE}": F, "m/a::x": P}))
-    assert compare_with_baseline(outcome("r", REGRESSION, **{"m/a::x": P, "m/b::y": F}), before).status is (
+    before = baseline(outcome("r", REGRESSION, more={f"m/b{AS_A_WHOLE}": F, "m/a::x": P}))
+    assert compare_with_baseline(outcome("r", REGRESSION, more={"m/a::x": P, "m/b::y": F}), before).status is (
         CheckStatus.PASSED
     )
-    assert compare_with_baseline(outcome("r", REGRESSION, **{"m/a::x": P, "m/c::y": F}), before).status is (
+    assert compare_with_baseline(outcome("r", REGRESSION, more={"m/a::x": P, "m/c::y": F}), before).status is (
         CheckStatus.FAILED
     )
 
@@ -206,8 +213,8 @@ def test_a_passed_gate_lifts_the_cap_and_findings_still_count() -> None:
 
 
 def test_no_threshold_of_85_accepts_a_failing_test() -> None:
-    before = baseline(outcome(**{f"t{n}": F if n == 0 else P for n in range(1000)}))
-    critique = judge(before, outcome(**{f"t{n}": F if n == 0 else P for n in range(1000)}))
+    before = baseline(outcome(more={f"t{n}": F if n == 0 else P for n in range(1000)}))
+    critique = judge(before, outcome(more={f"t{n}": F if n == 0 else P for n in range(1000)}))
     assert critique.pass_percent == 99.9
     assert critique.score == 84.0
 
@@ -279,5 +286,5 @@ def test_more_than_two_rounds_in_which_tests_and_findings_disagree_need_a_review
 
 
 def test_a_report_names_at_most_100_failures() -> None:
-    report = report_candidate(outcome(**{f"t{n}": F for n in range(150)}))
+    report = report_candidate(outcome(more={f"t{n}": F for n in range(150)}))
     assert (report.total, report.passed, len(report.failed)) == (150, 0, 100)
