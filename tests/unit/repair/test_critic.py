@@ -70,7 +70,7 @@ def test_a_class_or_an_instance_is_a_critic(value: str) -> None:
 def test_start_up_names_what_cannot_be_loaded(name: str, value: str, words: str) -> None:
     installed = [point("style", "Style"), *([point(name, value)] if value else [])]
     with pytest.raises(SettingsError) as caught:
-        discover_critics([name], reserved=("lint", "tampering"), installed=installed)
+        discover_critics([name], installed=installed)
     assert words in caught.value.message
     assert repr(name) in caught.value.message
 
