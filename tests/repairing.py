@@ -133,7 +133,7 @@ class ScriptedRunner:
         return outcome if isinstance(outcome, JobOutcome) else outcome(job)
 
 
-def ended(
+def end_job(
     exit_code: int = 0, output: str = "", *, report: str | None = None, **options: Any
 ) -> Callable[[Job], JobOutcome]:
     """Return a prepared outcome; `report` is the text of the file that the job asks for."""

@@ -17,7 +17,7 @@ from tests.repairing import (
     ScriptedRunner,
     build_critics,
     check,
-    ended,
+    end_job,
     junit,
 )
 
@@ -142,7 +142,7 @@ async def test_nothing_is_judged_before_the_baseline() -> None:
 
 async def test_flaky_tests_are_told_and_do_not_count() -> None:
     reports = [junit(a="failed", b="passed"), junit(a="failed", b="failed"), junit(a="passed", b="failed")]
-    sandbox = ScriptedRunner(*(ended(1, report=report) for report in reports))
+    sandbox = ScriptedRunner(*(end_job(1, report=report) for report in reports))
     critics = build_critics(FILES, [check("fault")], sandbox=sandbox)
     baseline = await critics.measure_baseline()
     assert baseline.flaky == {"fault::t::b"}
@@ -160,7 +160,7 @@ async def test_no_more_checks_run_at_once_than_the_server_permits() -> None:
             most = max(most, running)
             await asyncio.sleep(0)
             running -= 1
-            return ended(1, report=junit(a="failed"))(job)
+            return end_job(1, report=junit(a="failed"))(job)
 
     permits = asyncio.Semaphore(2)
     checks = [check(f"c{n}") for n in range(8)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def failed(
+def fail_check(
     name: str,
     *,
     role: CheckRole = CheckRole.REPRODUCE,
@@ -33,7 +33,7 @@ def finding(severity: Severity, rule_id: str, path: str = "a.py") -> Finding:
 
 def test_failing_tests_come_first_then_traces_then_findings_the_worst_first() -> None:
     text = write_evidence(
-        [failed("one", a=TestOutcome.FAILED, b=TestOutcome.MISSING, c=TestOutcome.SKIPPED, d=TestOutcome.PASSED)],
+        [fail_check("one", a=TestOutcome.FAILED, b=TestOutcome.MISSING, c=TestOutcome.SKIPPED, d=TestOutcome.PASSED)],
         [finding(Severity.LOW, "E501"), finding(Severity.HIGH, "F821")],
     )
     assert text == (
@@ -44,16 +44,16 @@ def test_failing_tests_come_first_then_traces_then_findings_the_worst_first() ->
 
 
 def test_a_check_without_tests_shows_its_exit_code() -> None:
-    assert write_evidence([failed("one")], ()).startswith("Failed:\n- one: exit code 1\n\n")
+    assert write_evidence([fail_check("one")], ()).startswith("Failed:\n- one: exit code 1\n\n")
 
 
 def test_held_out_checks_are_never_in_it() -> None:
-    assert not write_evidence([failed("secret", role=CheckRole.HELD_OUT, hidden=TestOutcome.FAILED)], ())
+    assert not write_evidence([fail_check("secret", role=CheckRole.HELD_OUT, hidden=TestOutcome.FAILED)], ())
 
 
 def test_it_is_bounded_whatever_fails() -> None:
     checks = [
-        failed(f"check{n}", trace="ä" * 4096, more={f"{'t' * 400}{i}": TestOutcome.FAILED for i in range(300)})
+        fail_check(f"check{n}", trace="ä" * 4096, more={f"{'t' * 400}{i}": TestOutcome.FAILED for i in range(300)})
         for n in range(20)
     ]
     findings = [finding(Severity.LOW, f"E{n}", path="p" * 500) for n in range(1000)]

@@ -11,7 +11,7 @@ import pytest
 from reasond_server.repair.linting import LintCritic, find_ruff, rate_rule
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.types.repairs import Severity
-from tests.repairing import FolderTree, LocalRunner, ScriptedRunner, ended, source_files
+from tests.repairing import FolderTree, LocalRunner, ScriptedRunner, end_job, source_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,12 +94,12 @@ async def test_only_changed_python_files_that_are_still_there_are_given_to_it() 
 @pytest.mark.parametrize("report", [None, "{}", "[1]", "no json", '[{"code": "F821"}]', "[" * 100_000])
 async def test_a_report_that_cannot_be_read_is_a_failure_of_the_critic(report: str | None) -> None:
     if report == "{}":
-        assert not await lint({"a.py": "x"}, ScriptedRunner(ended(0, report=report)))
+        assert not await lint({"a.py": "x"}, ScriptedRunner(end_job(0, report=report)))
         return
     with pytest.raises(SandboxFailedError):
-        await lint({"a.py": "x"}, ScriptedRunner(ended(0, report=report)))
+        await lint({"a.py": "x"}, ScriptedRunner(end_job(0, report=report)))
     with pytest.raises(SandboxFailedError):
-        await lint({"a.py": "x"}, ScriptedRunner(ended(2, report="[]")))
+        await lint({"a.py": "x"}, ScriptedRunner(end_job(2, report="[]")))
 
 
 def test_ruff_is_found_beside_this_interpreter() -> None:

@@ -20,7 +20,7 @@ from reasond_server.repair.reported_tests import (
 from reasond_server.types.repairs import TestOutcome
 
 
-def failed(message: str = "", *, test_id: str = "a", trace: str = "") -> ReportedTest:
+def make_failed(message: str = "", *, test_id: str = "a", trace: str = "") -> ReportedTest:
     return ReportedTest(test_id=test_id, outcome=TestOutcome.FAILED, message=message, trace=trace)
 
 
@@ -39,7 +39,7 @@ def failed(message: str = "", *, test_id: str = "a", trace: str = "") -> Reporte
     ],
 )
 def test_failures_that_differ_in_times_addresses_and_places_have_one_fingerprint(one: str, other: str) -> None:
-    assert fingerprint_failure(failed(one)) == fingerprint_failure(failed(other))
+    assert fingerprint_failure(make_failed(one)) == fingerprint_failure(make_failed(other))
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_failures_that_differ_in_times_addresses_and_places_have_one_fingerprint
     [("assert 3 == 4", "assert 3 == 5"), ("ValueError: a", "TypeError: a"), ("assert 'x:1' == y", "assert 'z:1' == y")],
 )
 def test_failures_that_differ_in_what_they_say_have_two_fingerprints(one: str, other: str) -> None:
-    assert fingerprint_failure(failed(one)) != fingerprint_failure(failed(other))
+    assert fingerprint_failure(make_failed(one)) != fingerprint_failure(make_failed(other))
 
 
 def test_without_a_message_the_last_line_of_the_trace_counts() -> None:
-    one = failed(trace="code of the first candidate\nE  assert 1 == 2\n\n")
-    assert fingerprint_failure(one) == fingerprint_failure(failed(trace="other code\nE  assert 1 == 2"))
+    one = make_failed(trace="code of the first candidate\nE  assert 1 == 2\n\n")
+    assert fingerprint_failure(one) == fingerprint_failure(make_failed(trace="other code\nE  assert 1 == 2"))
 
 
 def test_a_message_of_megabytes_is_compared_in_its_beginning() -> None:
-    assert fingerprint_failure(failed("a" * 5_000_000)) == fingerprint_failure(failed("a" * 4_000_000))
+    assert fingerprint_failure(make_failed("a" * 5_000_000)) == fingerprint_failure(make_failed("a" * 4_000_000))
 
 
 def test_of_doubled_ids_the_worst_outcome_counts() -> None:
@@ -93,7 +93,7 @@ def test_a_long_text_keeps_its_beginning_and_its_longer_end() -> None:
 
 
 def test_the_evidence_of_many_failures_is_bounded_and_says_how_many_are_left_out() -> None:
-    tests = [failed(test_id=f"t{index}", trace="x" * 5000) for index in range(20)]
+    tests = [make_failed(test_id=f"t{index}", trace="x" * 5000) for index in range(20)]
     text = write_failures(tests)
     assert len(text.encode()) <= MAX_EVIDENCE_BYTES
     assert text.startswith("FAILED t0\n")
