@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.confinement import Confiner
     from reasond_server.sandbox.sandbox import Job
     from reasond_server.sandbox.scratch import Scratch
-    from reasond_server.sandbox.shepherd.order import Confinement, Order, JobReport
+    from reasond_server.sandbox.shepherd.order import Confinement, JobReport, Order
     from reasond_server.types.repairs import SandboxLevel
 
 _PACKAGES = Path(__file__).resolve().parents[2]

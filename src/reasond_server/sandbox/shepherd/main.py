@@ -20,7 +20,7 @@ from reasond_server.sandbox.shepherd import disk, kernel, kin
 from reasond_server.sandbox.shepherd.launching import NOT_EXECUTABLE, NOT_FOUND, launch
 
 if TYPE_CHECKING:
-    from reasond_server.sandbox.shepherd.order import Bounds, Order, JobReport
+    from reasond_server.sandbox.shepherd.order import Bounds, JobReport, Order
 
 _LIFELINE, _ANSWER = 0, 1
 _CHUNK = 65536
