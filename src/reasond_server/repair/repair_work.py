@@ -17,6 +17,7 @@ from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
 from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
+from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
@@ -133,7 +134,7 @@ class RepairKind:
         Raises:
             PlanError: the plan was written by another version of the server.
         """
-        assignment = _read_assignment(plan.work)
+        assignment = read_assignment(plan.work)
         return RepairWork(
             kind=self,
             assignment=assignment,
@@ -227,10 +228,7 @@ class RepairWork:
 
     def describe(self) -> Json:
         """Return the task without its files, and the parameters."""
-        return {
-            "repair": _as_json(self._assignment.task),
-            "parameters": describe_parameters(self._assignment.parameters),
-        }
+        return describe_assignment(self._assignment)
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
@@ -347,6 +345,8 @@ class RepairWork:
             is_protected=build_protection(task.editable),
             nonce=nonces(run.nonce)(),
             clock=kind.clock,
+            level=self._level,
+            observer=kind.observer,
         )
         if task.goal is RepairGoal.PLAN:
             yield activities(critics=None)
@@ -385,7 +385,12 @@ class RepairWork:
         return run.leaves_at_checkpoint is not None and run.reach_checkpoint()
 
     def _append(self, run: Run, event: Event) -> None:
-        """Append an event, unless an earlier life already logged it: then the logged one stays."""
+        """Append an event, unless an earlier life already logged it: then the logged one stays.
+
+        After the run was stopped nothing is appended: another process may go on with it.
+        """
+        if run.phase is not Phase.WORKING:
+            return
         index = self.step_count
         is_known = self.new_step_count < 0
         if is_known and digest_of_event(event) != self._known[index]:
@@ -436,7 +441,17 @@ def _plain(found: object) -> object:
     return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
 
 
-def _read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
+def describe_assignment(assignment: RepairAssignment) -> Json:
+    """Return an assignment as JSON."""
+    return {"repair": _as_json(assignment.task), "parameters": describe_parameters(assignment.parameters)}
+
+
+def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
+    """Return the assignment that `describe_assignment` described.
+
+    Raises:
+        PlanError: another version of the server wrote it.
+    """
     try:
         task = row["repair"]
         report = task["report"]
@@ -452,6 +467,7 @@ def _read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of an
                         ),
                         test_outcomes=tuple(SuiteOutcome(**each) for each in report["test_outcomes"]),
                     ),
+                    "files": (),
                     "editable": tuple(task["editable"]),
                     "budget": Budget(**task["budget"]),
                 }
