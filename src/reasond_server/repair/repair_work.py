@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
+    from reasond_server.repair.activities import AllActivities
     from reasond_server.repair.critic import Critic
     from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
     from reasond_server.runs.plan import Plan
@@ -142,6 +143,64 @@ class RepairKind:
             known=[digest_of_event(logged.event) for logged in recovery.events],
         )
 
+    @asynccontextmanager
+    async def open_activities(
+        self, run: Run, model: ChatModel, assignment: RepairAssignment
+    ) -> AsyncIterator[AllActivities]:
+        """Return a context with the activities over the code of a repair, which is on the disk meanwhile.
+
+        Raises:
+            SnapshotNotFoundError: the code is not kept any more.
+            SandboxUnavailableError: no sandbox works here.
+            NotResumableError: the environment is not configured any more.
+        """
+        task, parameters = assignment.task, assignment.parameters
+        files: Mapping[str, SourceFile] = {}
+        if task.snapshot_id:
+            files = await self.snapshots.load(run.identity.tenant, task.snapshot_id)
+        workshop = self.workshop
+        activities = partial(
+            LocalActivities,
+            run=run,
+            model=model,
+            task=task,
+            parameters=parameters,
+            files=files,
+            is_protected=build_protection(task.editable),
+            nonce=nonces(run.nonce)(),
+            clock=self.clock,
+            level=workshop.sandbox.level,
+            observer=self.observer,
+        )
+        if task.goal is RepairGoal.PLAN:
+            yield activities(critics=None)
+            return
+        if workshop.workspaces is None:
+            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
+        if task.environment not in workshop.environments:
+            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
+        tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        try:
+            critics = Critics(
+                sandbox=workshop.sandbox,
+                environment=workshop.environments[task.environment],
+                tree=tree,
+                files=files,
+                checks=[
+                    replace(check, argv=tuple(commands_of(check, self.policy.commands)), command="")
+                    for check in task.checks
+                ],
+                permits=workshop.permits,
+                critic_timeout_ms=parameters.critic_timeout_ms,
+                allow_unreproduced=parameters.allow_unreproduced,
+                linter=workshop.linter,
+                critics=workshop.critics,
+                perform=partial(perform_once, run),
+            )
+            yield activities(critics=critics)
+        finally:
+            await tree.remove()
+
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: repairs do not suspend."""
         return False
@@ -217,7 +276,7 @@ class RepairWork:
         self._kind = kind
         self._assignment = assignment
         self._known = known[1:]
-        self._activities: LocalActivities | None = None
+        self._activities: AllActivities | None = None
         self._progress: RepairRun | PlanRun | None = None
         self._outcome: RepairOutcome | None = None
 
@@ -255,7 +314,7 @@ class RepairWork:
         model: ChatModel = run.accounts.model
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
-        async with self._open_activities(run, model) as activities:
+        async with self._kind.open_activities(run, model, self._assignment) as activities:
             self._activities = activities
             self._progress = progress = self._make_run(run, activities)
             outcome = await progress.work()
@@ -308,7 +367,7 @@ class RepairWork:
     def _model_name(self, run: Run) -> str:
         return run.identity.model if self._kind.model is None else self._kind.model.name
 
-    def _make_run(self, run: Run, activities: LocalActivities) -> RepairRun | PlanRun:
+    def _make_run(self, run: Run, activities: AllActivities) -> RepairRun | PlanRun:
         """Return the run of the goal."""
         task, parameters = self._assignment.task, self._assignment.parameters
         if task.goal is RepairGoal.PLAN:
@@ -327,56 +386,6 @@ class RepairWork:
             pause=partial(self._pause, run),
             observer=self._kind.observer,
         )
-
-    @asynccontextmanager
-    async def _open_activities(self, run: Run, model: ChatModel) -> AsyncIterator[LocalActivities]:
-        """Return a context with the activities over the code of the repair, which is on the disk meanwhile."""
-        kind, task, parameters = self._kind, self._assignment.task, self._assignment.parameters
-        files: Mapping[str, SourceFile] = {}
-        if task.snapshot_id:
-            files = await kind.snapshots.load(run.identity.tenant, task.snapshot_id)
-        activities = partial(
-            LocalActivities,
-            run=run,
-            model=model,
-            task=task,
-            parameters=parameters,
-            files=files,
-            is_protected=build_protection(task.editable),
-            nonce=nonces(run.nonce)(),
-            clock=kind.clock,
-            level=self._level,
-            observer=kind.observer,
-        )
-        if task.goal is RepairGoal.PLAN:
-            yield activities(critics=None)
-            return
-        workshop = kind.workshop
-        if workshop.workspaces is None:
-            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
-        if task.environment not in workshop.environments:
-            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
-        tree = await workshop.workspaces.write_tree(tuple(files.values()))
-        try:
-            critics = Critics(
-                sandbox=workshop.sandbox,
-                environment=workshop.environments[task.environment],
-                tree=tree,
-                files=files,
-                checks=[
-                    replace(check, argv=tuple(commands_of(check, kind.policy.commands)), command="")
-                    for check in task.checks
-                ],
-                permits=workshop.permits,
-                critic_timeout_ms=parameters.critic_timeout_ms,
-                allow_unreproduced=parameters.allow_unreproduced,
-                linter=workshop.linter,
-                critics=workshop.critics,
-                perform=partial(_perform, run),
-            )
-            yield activities(critics=critics)
-        finally:
-            await tree.remove()
 
     async def _pause(self, run: Run) -> bool:
         """Wait while the log has no room; return whether the work has to stop here."""
@@ -411,7 +420,7 @@ class RepairWork:
         return (_CHANGED.format(events=len(self._known)),)
 
 
-async def _perform(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
+async def perform_once(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
     """Perform a check or a review once per execution: return what it returned in an earlier life, or run it now.
 
     It is repeated where the server went down in between: it changes nothing outside its workspace.
