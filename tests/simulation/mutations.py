@@ -134,6 +134,18 @@ MUTATIONS: Final = (
         old="elif execution.request_id and run.log.error is None and _has_failed_before_cost(run):",
         new="elif execution.request_id and run.log.error is not None:",
     ),
+    Mutation(
+        name="checks-not-found-on-record",
+        path="repair/repair_work.py",
+        old="        if effect.recorded is not None:\n            return effect.recorded\n",
+        new="",
+    ),
+    Mutation(
+        name="candidates-in-the-order-of-their-ends",
+        path="repair/searching.py",
+        old="        self._waiting[place] = make\n        while self._next in self._waiting:",
+        new="        if make is not None:\n            self._emit(make())\n        while self._next in self._waiting:",
+    ),
 )
 
 
