@@ -54,7 +54,6 @@ class RepairClient(Client):
                 budget=self._assignment.task.budget,
             )
             execution = await parts.runner.start(parts.repairs.create(self._assignment, request))
-            self._world.repairs.add(execution.execution_id)
             if execution.execution_id != self._execution_id:
                 self._execution_id, self._last = execution.execution_id, 0
 
