@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PATH = Path("docs") / "guides" / "configuration.md"
 MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 # Tables that hold their values directly; the other tables hold them in a subtable.
-FLAT_TABLES = {"llm.capabilities"}
+FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "store.tenant_retention_s"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
 
 

@@ -34,6 +34,7 @@ SHARED_MODULES: dict[str, str] = {
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
+    "repairs": "repairs, in every layer: their values, their settings, their service",
     "turns": "turns, in every layer: their values, their settings, their service, the calls and commands of clients",
 }
 IRREGULAR_PARTICIPLES = """

@@ -32,6 +32,7 @@ GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
 REDIS = "debian:redis-server"
 PROMETHEUS = "debian:prometheus"
+BUBBLEWRAP = "debian:bubblewrap=bwrap"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 
@@ -72,6 +73,7 @@ def static_stages(root: Path) -> list[Stage]:
             name="clients as generated",
             commands=(module("scripts.generate", "--check"), module("scripts.sync_client", "--check")),
         ),
+        Stage(name="filters of calls as generated", commands=(module("scripts.seccomp_filters", "--check"),)),
         Stage(
             name="docs as generated",
             commands=tuple(
@@ -125,7 +127,7 @@ def coverage_stages() -> list[Stage]:
 
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others."""
-    programs = module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS)
+    programs = module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP)
     commands = (programs, module("coverage", "erase"))
     return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
 

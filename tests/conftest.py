@@ -20,6 +20,7 @@ import pytest
 from coverage import Coverage
 from hypothesis import settings
 
+from reasond_server.storage.revisions import TABLES
 from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
@@ -183,7 +184,7 @@ def _migrated_url(postgres: PostgresServer) -> str:
 def postgres_url(_migrated_url: str) -> str:
     """The address of an empty database with the schema of this release."""
     with psycopg.connect(_migrated_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE executions, entries, claims, sessions, forgotten, agents")
+        connection.execute(f"TRUNCATE {', '.join(sorted(TABLES))}".encode())
     return _migrated_url
 
 

@@ -42,10 +42,12 @@ from reasond_server.llm.traced_model import trace_model
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
+from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.turns.history import TURN
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
+from reasond_server.workshops import open_workshop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from reasond_server.stores import Stores
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
+    from reasond_server.workshops import OpenedWorkshop
 
 __all__ = ["Listening", "Server", "serve"]
 
@@ -126,6 +129,7 @@ class Server:
         self._is_ready = False
         self._is_draining = False
         self._stores: Stores | None = None
+        self._workshop: OpenedWorkshop | None = None
         self._core: Core | None = None
         self._grpc: GrpcServer | None = None
         self._http_app: HttpApp | None = None
@@ -199,6 +203,8 @@ class Server:
             await self._counting.sampler.aclose()
         if self._core is not None:
             await self._core.tools.aclose()
+        if self._workshop is not None:
+            await self._workshop.aclose()
         for task in self._watching:
             task.cancel()
         await self._verification.aclose()
@@ -216,6 +222,8 @@ class Server:
         """Open the store, build the parts that need it, and bind the listeners."""
         settings = self._settings
         self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
+        if settings.repair.enabled:
+            self._workshop = await open_workshop(settings.repair)
         self._core = core = assemble(
             settings,
             model=self._model,
@@ -223,10 +231,12 @@ class Server:
             clock=self._clock,
             store=stores.executions,
             directory=stores.agents,
+            snapshots=stores.snapshots,
             limits=self._limiting.callers,
             observer=self._measuring.observer,
             tracing=self._tracing,
             backends=self._mode_models,
+            workshop=None if self._workshop is None else self._workshop.workshop,
         )
         agents = AgentService(
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
@@ -279,7 +289,8 @@ class Server:
             write_timeout_s=server.write_timeout_s,
             observer=self._measuring.observer,
         )
-        return (reasoning, turns, serve_agents(agents))
+        repairs = serve_repairs(core.repairs, write_timeout_s=server.write_timeout_s, observer=self._measuring.observer)
+        return (reasoning, turns, repairs, serve_agents(agents))
 
     def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(

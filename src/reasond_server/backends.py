@@ -54,12 +54,15 @@ def model_of(
 def mode_models_of(
     settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
 ) -> dict[str, ChatModel]:
-    """Return the models that modes of turns name, by the names of their backends; the settings were checked for others.
+    """Return the models that modes of turns and [repair] name, by the names of their backends.
+
+    The settings were checked for names that have no table.
 
     Raises:
         SettingsError: one cannot be called as configured.
     """
-    named = {mode.backend for mode in settings.turns.modes.values()} & settings.llm.backends.keys()
+    wanted = {mode.backend for mode in settings.turns.modes.values()} | {*settings.repair.model_preference}
+    named = wanted & settings.llm.backends.keys()
     return {name: _build_model(settings, environ, folder, name, observer) for name in sorted(named)}
 
 

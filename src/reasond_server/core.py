@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.llm.preferred_models import PreferredModels
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.repair.repair_service import RepairService
+from reasond_server.repair.repair_work import REPAIR, RepairKind, Workshop
+from reasond_server.repair_policies import repair_policy_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.sandbox.choosing import UnavailableSandbox
+from reasond_server.snapshots.manifests import SnapshotLimits
+from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
@@ -37,11 +46,19 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
     from reasond_server.types import Execution, Principal
+
+_CLOSED: Final = Workshop(
+    sandbox=UnavailableSandbox("repairs are not offered"),
+    workspaces=None,
+    environments={},
+    permits=asyncio.Semaphore(1),
+)
 
 
 def system_clock() -> Clock:
@@ -59,6 +76,7 @@ class Core:
     registry: StrategyRegistry
     tools: Tools
     turns: TurnService
+    repairs: RepairService
 
 
 def registry_of(settings: Settings) -> StrategyRegistry:
@@ -89,7 +107,25 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
         max_agents_per_tenant=settings.agents.max_agents_per_tenant,
         synchronous=store.synchronous,
         max_file_bytes=store.max_file_bytes,
+        snapshot_quota=_snapshot_quota(settings),
+        stores_content=store.record_content,
     )
+
+
+def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
+    return memory_stores(
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        snapshot_quota=_snapshot_quota(settings),
+    )
+
+
+def _snapshot_quota(settings: Settings) -> SnapshotQuota:
+    return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
 
 def _limits(settings: Settings) -> RunnerLimits:
@@ -114,53 +150,99 @@ def assemble(
     clock: Clock | None = None,
     store: ExecutionStore | None = None,
     directory: AgentDirectory | None = None,
+    snapshots: SnapshotStore | None = None,
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
     observer: Observer = UNOBSERVED,
     tracing: Tracing | None = None,
     backends: Mapping[str, ChatModel] | None = None,
+    workshop: Workshop | None = None,
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that modes of turns may name.
+    `backends` are the models that modes of turns and [repair] may name. `workshop` is where repairs run checks; without
+    one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
-    `store` and `directory` are the opened stores of the settings; without them everything is kept in memory.
+    `store`, `directory` and `snapshots` are the opened stores of the settings; without them everything is in memory.
 
     Raises:
         SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
     """
     clock = clock or system_clock()
-    tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = memory_stores(
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-    )
+    in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
+    kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
+    repair_kind = _repair_kind(
+        settings,
+        clock=clock,
+        snapshots=kept_snapshots,
+        workshop=workshop or _CLOSED,
+        backends=backends or {},
+        observer=observer,
+    )
     runner = Runner(
         store=store,
         model=model,
         clock=clock,
         limits=_limits(settings),
-        kinds=[kind, turn_kind],
+        kinds=[kind, turn_kind, repair_kind],
         account_of=partial(audited_account, limits),
         carry_over=limits.carry_over,
         observer=observer,
         tracing=tracing,
+        sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    reasoning = ReasoningService(
+    reasoning = _assemble_reasoning(
+        settings,
+        kind,
         registry=registry,
-        configuration=StrategyConfiguration(registry=registry, tables=tables),
+        directory=directory,
+        store=store,
+        runner=runner,
+        model=model,
+        clock=clock,
+        limits=limits,
+    )
+    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
+    repairs = RepairService(
+        runner=runner,
+        desk=_desk_of(settings, REPAIR, store=store, runner=runner, clock=clock),
+        kind=repair_kind,
+        limits=limits,
+    )
+    return Core(
+        reasoning=reasoning,
+        turns=turns,
+        repairs=repairs,
+        directory=directory,
+        runner=runner,
+        registry=registry,
+        tools=tools,
+    )
+
+
+def _assemble_reasoning(
+    settings: Settings,
+    kind: ReasoningKind,
+    *,
+    registry: StrategyRegistry,
+    directory: AgentDirectory,
+    store: ExecutionStore,
+    runner: Runner,
+    model: ChatModel,
+    clock: Clock,
+    limits: CallerLimits,
+) -> ReasoningService:
+    return ReasoningService(
+        registry=registry,
+        configuration=StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies),
         directory=directory,
         store=store,
         runner=runner,
@@ -175,8 +257,6 @@ def assemble(
         ),
         limits=limits,
     )
-    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
-    return Core(reasoning=reasoning, turns=turns, directory=directory, runner=runner, registry=registry, tools=tools)
 
 
 def _turn_kind(
@@ -200,6 +280,35 @@ def _turn_kind(
     )
 
 
+def _repair_kind(
+    settings: Settings,
+    *,
+    clock: Clock,
+    snapshots: SnapshotStore,
+    workshop: Workshop,
+    backends: Mapping[str, ChatModel],
+    observer: Observer,
+) -> RepairKind:
+    repair = settings.repair
+    preferred = [backends[name] for name in repair.model_preference if name in backends]
+    return RepairKind(
+        clock=clock,
+        policy=repair_policy_of(repair, records_content=settings.store.record_content),
+        snapshots=SnapshotKeeper(
+            store=snapshots,
+            limits=SnapshotLimits(
+                max_bytes=repair.max_snapshot_bytes,
+                max_files=repair.max_snapshot_files,
+                retention_s=repair.snapshot_retention_s,
+            ),
+            now=clock.now,
+        ),
+        workshop=workshop,
+        model=PreferredModels(preferred) if preferred else None,
+        observer=observer,
+    )
+
+
 def _assemble_turns(
     settings: Settings,
     kind: TurnKind,
@@ -210,17 +319,10 @@ def _assemble_turns(
     tools: Tools,
     limits: CallerLimits,
 ) -> TurnService:
-    follower = Follower(
-        store=store,
-        runner=runner,
-        clock=clock,
-        heartbeat_interval_s=settings.server.heartbeat_interval_s,
-        flush_interval_s=settings.server.delta_flush_ms / 1000,
-    )
     return TurnService(
         store=store,
         runner=runner,
-        desk=ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind.kind, require_use=_allow_use),
+        desk=_desk_of(settings, kind.kind, store=store, runner=runner, clock=clock),
         kind=kind,
         policy=kind.policy,
         clock=clock,
@@ -230,5 +332,17 @@ def _assemble_turns(
     )
 
 
+def _desk_of(settings: Settings, kind: str, *, store: ExecutionStore, runner: Runner, clock: Clock) -> ExecutionDesk:
+    """Return the desk of one kind of work."""
+    follower = Follower(
+        store=store,
+        runner=runner,
+        clock=clock,
+        heartbeat_interval_s=settings.server.heartbeat_interval_s,
+        flush_interval_s=settings.server.delta_flush_ms / 1000,
+    )
+    return ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind, require_use=_allow_use)
+
+
 def _allow_use(_caller: Principal, _execution: Execution) -> None:
-    """Allow every caller of the service to use its own turns."""
+    """Allow every caller of the service to use its own executions."""

@@ -1,4 +1,4 @@
-"""Opens the stores of logs and agents at the address that the operator gave."""
+"""Opens the stores of logs, agents and snapshots at the address that the operator gave."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.errors import SettingsError
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
+from reasond_server.snapshots.snapshot_store import SnapshotQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,23 +20,27 @@ if TYPE_CHECKING:
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.logs.store import ExecutionStore
+    from reasond_server.snapshots.snapshot_store import SnapshotStore
 
 MEMORY_URL: Final = "memory:"
 FILE_NAME: Final = "reasond.db"
 _SQLITE: Final = "sqlite:///"
 _IN_MEMORY: Final = "in memory: executions end with the process"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+_QUOTA: Final = SnapshotQuota()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """The stores of executions and agents, both in one database; `place` describes in words where it is.
+    """The stores of executions, agents and snapshots, in one database; `place` describes in words where it is.
 
+    Snapshots are in memory where no content is to be stored.
     `is_in_place` returns whether the database still exists, without a query; False means that nothing can be stored.
     """
 
     executions: ExecutionStore
     agents: AgentDirectory
+    snapshots: SnapshotStore
     place: str
     is_in_place: Callable[[], bool] = lambda: True
 
@@ -55,11 +61,14 @@ async def open_stores(
     max_agents_per_tenant: int | None = None,
     synchronous: str = "normal",
     max_file_bytes: int = 0,
+    snapshot_quota: SnapshotQuota = _QUOTA,
+    stores_content: bool = True,
 ) -> Stores:
     """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
 
     `max_agents` limits the agents of all tenants together, `max_agents_per_tenant` those of each (None: no limit).
     `max_executions` and `max_bytes` limit the memory store; `synchronous` and `max_file_bytes` apply to SQLite.
+    `snapshot_quota` is that of each tenant; without `stores_content` snapshots are kept in memory only.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.
@@ -72,9 +81,18 @@ async def open_stores(
             max_bytes=max_bytes,
             max_agents=max_agents,
             max_agents_per_tenant=max_agents_per_tenant,
+            snapshot_quota=snapshot_quota,
         )
+    in_memory = None if stores_content else MemorySnapshotStore(quota=snapshot_quota)
     if url.startswith(_POSTGRES):
-        return await _postgres_stores(url, now=now, max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant)
+        return await _postgres_stores(
+            url,
+            now=now,
+            max_agents=max_agents,
+            max_agents_per_tenant=max_agents_per_tenant,
+            snapshot_quota=snapshot_quota,
+            snapshots=in_memory,
+        )
     return await _sqlite_stores(
         file_of(url, data_dir),
         now=now,
@@ -83,6 +101,8 @@ async def open_stores(
         max_agents_per_tenant=max_agents_per_tenant,
         synchronous=synchronous,
         max_file_bytes=max_file_bytes,
+        snapshot_quota=snapshot_quota,
+        snapshots=in_memory,
     )
 
 
@@ -94,11 +114,13 @@ def memory_stores(
     max_bytes: int,
     max_agents: int,
     max_agents_per_tenant: int | None = None,
+    snapshot_quota: SnapshotQuota = _QUOTA,
 ) -> Stores:
     """Return stores in memory, which are lost when the process ends."""
     executions = MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=monotonic)
     agents = MemoryAgentDirectory(max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now)
-    return Stores(executions=executions, agents=agents, place=_IN_MEMORY)
+    snapshots = MemorySnapshotStore(quota=snapshot_quota)
+    return Stores(executions=executions, agents=agents, snapshots=snapshots, place=_IN_MEMORY)
 
 
 def migrate_stores(*, url: str, data_dir: str) -> str:
@@ -183,10 +205,13 @@ async def _sqlite_stores(
     max_agents_per_tenant: int | None,
     synchronous: str,
     max_file_bytes: int,
+    snapshot_quota: SnapshotQuota,
+    snapshots: SnapshotStore | None,
 ) -> Stores:
     # Imported here: a server that stores in memory needs none of it.
     from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
     from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
+    from reasond_server.snapshots.stored import SqliteSnapshotRows, StoredSnapshotStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
 
     file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
@@ -199,11 +224,23 @@ async def _sqlite_stores(
     agents = StoredAgentDirectory(
         rows=SqliteAgentRows(file), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
     )
-    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}", is_in_place=lambda: file.is_in_place)
+    return Stores(
+        executions=executions,
+        agents=agents,
+        snapshots=snapshots or StoredSnapshotStore(rows=SqliteSnapshotRows(file), quota=snapshot_quota),
+        place=f"SQLite, {path}",
+        is_in_place=lambda: file.is_in_place,
+    )
 
 
 async def _postgres_stores(
-    url: str, *, now: Callable[[], datetime], max_agents: int, max_agents_per_tenant: int | None
+    url: str,
+    *,
+    now: Callable[[], datetime],
+    max_agents: int,
+    max_agents_per_tenant: int | None,
+    snapshot_quota: SnapshotQuota,
+    snapshots: SnapshotStore | None,
 ) -> Stores:
     _require_driver()
     from reasond_server.agents.stored_directory import (  # noqa: PLC0415 - an extra
@@ -211,6 +248,7 @@ async def _postgres_stores(
         StoredAgentDirectory,
     )
     from reasond_server.logs.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
+    from reasond_server.snapshots.stored import PostgresSnapshotRows, StoredSnapshotStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(url)
@@ -219,7 +257,12 @@ async def _postgres_stores(
     agents = StoredAgentDirectory(
         rows=PostgresAgentRows(pool), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
     )
-    return Stores(executions=executions, agents=agents, place=f"PostgreSQL, {describe_address(url)}")
+    return Stores(
+        executions=executions,
+        agents=agents,
+        snapshots=snapshots or StoredSnapshotStore(rows=PostgresSnapshotRows(pool), quota=snapshot_quota),
+        place=f"PostgreSQL, {describe_address(url)}",
+    )
 
 
 def _require_driver() -> None:

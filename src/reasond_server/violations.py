@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from itertools import islice
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import BaseModel
 
 from reasond_server.errors import Violation, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from pydantic import ValidationError
@@ -53,24 +54,33 @@ def words_of(finding: ErrorDetails) -> str:
     return words(finding.get("ctx", {})) if words else "is not valid"
 
 
-def violations_of(
-    error: ValidationError,
-    *,
-    known: Iterable[str] = (),
-    within: Mapping[str, Iterable[str]] = MappingProxyType({}),
-    most: int = 100,
-) -> list[Violation]:
+def violations_of(error: ValidationError, *, model: type[BaseModel] | None = None, most: int = 100) -> list[Violation]:
     """Return one violation with its value for each of the first `most` findings; a request may have 100,000.
 
-    `known` are the names to suggest for an unknown one; `within` are those inside the object of a field.
+    With `model`, which refused the values, the nearest known name is suggested for an unknown one.
     """
     found = []
     for finding in error.errors(include_url=False)[:most]:
         *owner, _ = finding["loc"] or ("",)
-        names = within.get(str(owner[0]), ()) if owner else known
         path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"])
-        found.append(Violation(field=path, description=_describe(finding, sorted(names))))
+        found.append(Violation(field=path, description=_describe(finding, _names_at(model, owner))))
     return found
+
+
+def _names_at(model: type[BaseModel] | None, owner: Sequence[int | str]) -> list[str]:
+    """Return the names of the object at the place `owner` within values of `model`."""
+    for part in owner:
+        if isinstance(part, str) and model is not None:
+            field = model.model_fields.get(part)
+            model = None if field is None else _find_model(field.annotation)
+    return [] if model is None else sorted(model.model_fields)
+
+
+def _find_model(annotation: object) -> type[BaseModel] | None:
+    """Return the model in an annotation such as `list[Order] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _find_model(each))), None)
 
 
 def drop_surplus_unknown(values: Mapping[str, Any], known: Iterable[str], *, most: int = 100) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from reasond_server.app import Server
 from reasond_server.config import load
 from reasond_server.errors import InternalError, SettingsError
+from reasond_server.snapshots.manifests import build_entries, digest_of
 from reasond_server.stores import (
     MEMORY_URL,
     Stores,
@@ -21,6 +23,7 @@ from reasond_server.stores import (
     migrate_stores,
     open_stores,
 )
+from reasond_server.types.snapshots import SourceFile
 from tests.stores.logs import HandWrittenLog
 from tests.unit.logs.stored.conftest import Time
 
@@ -43,7 +46,7 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def open_at(url: str, folder: Path) -> Stores:
+async def open_at(url: str, folder: Path, *, stores_content: bool = True) -> Stores:
     time = Time()
     return await open_stores(
         url=url,
@@ -53,7 +56,21 @@ async def open_at(url: str, folder: Path) -> Stores:
         max_executions=9,
         max_bytes=10**6,
         max_agents=9,
+        stores_content=stores_content,
     )
+
+
+@pytest.mark.parametrize("stores_content", [True, False])
+async def test_without_content_the_file_has_nothing_of_a_snapshot(tmp_path: Path, *, stores_content: bool) -> None:
+    stores = await open_at("", tmp_path, stores_content=stores_content)
+    time, content = Time(), b"the code of a client"
+    entries = build_entries([SourceFile(path="its/name", content=content)])
+    made = await stores.snapshots.create("acme", entries, now=time.now(), expire_time=time.now() + timedelta(hours=1))
+    await stores.snapshots.put("acme", {digest_of(content): content})
+    assert (await stores.snapshots.find("acme", made.snapshot_id, now=time.now())).missing == ()
+    written = b"".join(path.read_bytes() for path in left_in(tmp_path))
+    assert [text in written for text in (b"its/name", content)] == [stores_content] * 2
+    await stores.aclose()
 
 
 async def test_memory_leaves_nothing_behind_and_says_that_it_ends(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Order(BaseModel):
 def test_what_is_wrong_is_said_in_our_own_words(values: dict[str, Any], field: str, description: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Order.model_validate(values)
-    (violation,) = violations_of(caught.value, known=Order.model_fields)
+    (violation,) = violations_of(caught.value, model=Order)
     assert (violation.field, violation.description) == (field, description)
 
 
@@ -58,7 +58,7 @@ def test_without_a_near_name_all_are_named_and_without_any_none() -> None:
 def test_names_as_long_as_a_book_are_shortened_and_have_no_near_ones() -> None:
     with pytest.raises(ValidationError) as caught:
         Order.model_validate({"n" * 1_000_000: 1})
-    (violation,) = violations_of(caught.value, known=Order.model_fields)
+    (violation,) = violations_of(caught.value, model=Order)
     assert violation.field == "n" * 120
     assert violation.description.startswith("is not known; known are")
     assert suggest_nearest("coun" + "t" * 200, ["count"]) == "; known are 'count'"

@@ -109,14 +109,9 @@ def require_tools(principal: Principal) -> None:
         raise _build_error(TOOLS)
 
 
-def require_commands(principal: Principal) -> None:
-    """Refuse `principal` if its repairs may not run commands of its own.
-
-    Raises:
-        PermissionMissingError: the token lacks `repair:commands`.
-    """
-    if not principal.permissions & {REPAIR_COMMANDS, ADMIN}:
-        raise _build_error(REPAIR_COMMANDS)
+def may_use_commands(principal: Principal) -> bool:
+    """Return whether the repairs of `principal` may run commands of its own."""
+    return bool(principal.permissions & {REPAIR_COMMANDS, ADMIN})
 
 
 def require_metrics(principal: Principal) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pydantic_core
@@ -22,12 +20,13 @@ from reasond_server.agents.directory import (
     require_etag,
 )
 from reasond_server.errors import InternalError
+from reasond_server.storage.binding import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.agents.cards import ParsedCard
-    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
+    from reasond_server.storage.postgres_pool import PostgresPool
     from reasond_server.storage.sqlite_file import SqliteFile
 
 _VERSION = 1
@@ -99,10 +98,7 @@ class PostgresAgentRows:
         return await self._fetch(statement, values, repeats=False)
 
     async def _fetch(self, statement: str, values: Mapping[str, object], *, repeats: bool) -> Sequence[Sequence[Any]]:
-        async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
-            return await (await connection.execute(_to_psycopg(statement), values)).fetchall()
-
-        return await self._pool.run(job, repeats=repeats)
+        return await self._pool.run(lambda connection: fetch(connection, statement, values), repeats=repeats)
 
 
 class StoredAgentDirectory:
@@ -235,9 +231,3 @@ def _decode(text: str) -> RegisteredAgent:
     for name in ("capabilities", "strategies", "supported_methods"):
         agent[name] = tuple(agent[name])
     return RegisteredAgent(**agent)
-
-
-@cache
-def _to_psycopg(statement: str) -> bytes:
-    """Return `statement` with its `:name` parameters in psycopg's form."""
-    return re.sub(r":([a-z_]+)", r"%(\1)s", statement).encode()

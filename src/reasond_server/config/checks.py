@@ -249,6 +249,25 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
+def _repair_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject backends that are not configured, and defaults above their own ceilings."""
+    repair, backends = settings.repair, settings.llm.backends
+    for name in repair.model_preference:
+        if name not in backends:
+            text = f"names {name!r}, which has no table in llm.backends{suggest_nearest(name, backends)}"
+            yield Violation(field="repair.model_preference", description=text)
+    for key, ceiling in (
+        ("num_candidates", "max_allowed_num_candidates"),
+        ("max_reflection_depth", "max_allowed_reflection_depth"),
+        ("max_candidates", "max_allowed_candidates"),
+        ("max_tokens", "max_allowed_tokens"),
+    ):
+        value, most = getattr(repair, key), getattr(repair, ceiling)
+        if value > most:
+            text = f"is {value}, above repair.{ceiling} = {most}; lower it or raise the ceiling"
+            yield Violation(field=f"repair.{key}", description=text)
+
+
 def _unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
     """Yield the names that are neither enabled tools nor could be tools of the MCP servers, which tell them later."""
     tools = settings.tools
@@ -296,6 +315,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
             *("tools.enabled", "tools.http_get", "tools.mcp", "llm.backends"),
         ),
     ),
+    (_repair_problems, ("repair", "llm.backends")),
     (_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

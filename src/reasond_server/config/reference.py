@@ -41,6 +41,11 @@ _SAMPLES = {
         '[turns.modes.careful]\ninstructions = "Check every fact with a tool."\ntools = ["calculator"]\n'
         'welcome = "You are careful from here on."'
     ),
+    "repair.commands": 'tests = ["python", "-m", "pytest", "-q", "--junitxml={report}"]',
+    "repair.environments": (
+        '[repair.environments.python]\npreset = "python"\nroot = "/srv/environments/python"\n'
+        'description = "Python 3.13 with pytest"'
+    ),
     "store.tenant_retention_s": "acme = 86400.0",
     "reasoning.strategies": (
         "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"
@@ -141,7 +146,8 @@ def _range(field: FieldInfo) -> str:
     """Return the allowed values of `field` beyond its type: bounds of a number or the choices."""
     if get_origin(field.annotation) is Literal:
         return ", ".join(f'"{choice}"' for choice in get_args(field.annotation))
-    lowest = [constraint.ge for constraint in field.metadata if isinstance(constraint, annotated_types.Ge)]
+    lowest: list[object] = [one.ge for one in field.metadata if isinstance(one, annotated_types.Ge)]
+    lowest += [one.gt for one in field.metadata if isinstance(one, annotated_types.Gt)]
     highest = [constraint.le for constraint in field.metadata if isinstance(constraint, annotated_types.Le)]
     return f"{lowest[0]}-{highest[0]}" if lowest and highest else ""
 

@@ -156,6 +156,12 @@ class RepairSettings(Section):
         le=3650 * _DAY_S,
         description="Seconds that a snapshot is kept after its last use.",
     )
+    critics: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)], ...] = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Installed critics that look at candidates besides the checks, the linter and the built-in ones.",
+    )
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     environments: Environments = Field(
         default_factory=lambda: MappingProxyType({}),

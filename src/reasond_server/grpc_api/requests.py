@@ -170,10 +170,10 @@ def _strategy_and_config(task: execution_pb2.ReasoningTask) -> tuple[str | None,
         return strategy, json_of_struct(task.custom, path="task.custom")
     if strategy not in {None, case}:
         raise invalid(f"task.{case}", f"is the config of another strategy than {show(strategy)}; leave one out")
-    return case, _config_of(getattr(task, case), path=f"task.{case}")
+    return case, config_of(getattr(task, case), path=f"task.{case}")
 
 
-def _config_of(config: Message, *, path: str) -> dict[str, Any]:
+def config_of(config: Message, *, path: str) -> dict[str, Any]:
     """Return the fields that are set; an enum as the lower-case word of its value, unspecified as unset."""
     values: dict[str, Any] = {}
     for field, value in config.ListFields():

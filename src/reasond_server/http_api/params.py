@@ -28,10 +28,11 @@ _MAX_FIELD_CHARACTERS: Final = 120
 _MANY: Final = 100
 # A bound on work before the core checks its own, smaller bounds.
 _MOST_ITEMS: Final = 1_000
-_NO_BUDGET: Final = Budget()
+NO_BUDGET: Final = Budget()
 _STREAM_OPTIONS: Final = frozenset({"follow", "include_deltas", "keep_running"})
-# Integers that every JSON parser represents exactly (RFC 8259, section 6).
-_Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
+
+Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
+"""Integers that every JSON parser represents exactly (RFC 8259, section 6)."""
 
 
 class Params(BaseModel):
@@ -47,11 +48,11 @@ class NoParams(Params):
 class BudgetParams(Params):
     """Limits on the spending of one execution; null sets no limit."""
 
-    max_total_tokens: _Whole | None = None
-    max_model_calls: _Whole | None = None
-    max_tool_calls: _Whole | None = None
+    max_total_tokens: Whole | None = None
+    max_model_calls: Whole | None = None
+    max_tool_calls: Whole | None = None
     # The core names it `max_elapsed`; JSON-RPC has another name.
-    max_elapsed_ms: Annotated[_Whole, Field(ge=1)] | None = None
+    max_elapsed_ms: Annotated[Whole, Field(ge=1)] | None = None
 
     def budget(self) -> Budget:
         """Return the budget in the core's terms."""
@@ -112,7 +113,7 @@ class ExecuteParams(StreamableParams):
             config=self.strategy_config or {},
             agent=self.agent,
             agent_capabilities=tuple(self.agent_capabilities or ()),
-            budget=self.budget.budget() if self.budget else _NO_BUDGET,
+            budget=self.budget.budget() if self.budget else NO_BUDGET,
         )
 
 
@@ -127,7 +128,7 @@ class ListExecutionsParams(Params):
 
     strategy: str = ""
     finish_reason: Annotated[FinishReason | None, Field(strict=False)] = None
-    page_size: _Whole = 0
+    page_size: Whole = 0
     page_token: str = ""
 
 
@@ -141,7 +142,7 @@ class ListAgentsParams(Params):
     """Parameters of `agent.list`: filter and paging, as ListAgentsRequest."""
 
     capabilities: list[str] = Field(default_factory=list, max_length=100)
-    page_size: _Whole = 0
+    page_size: Whole = 0
     page_token: str = ""
 
 
@@ -173,7 +174,7 @@ class StartTurnParams(TurnStreamParams):
 
     message: str = ""
     session_id: str = ""
-    if_revision: _Whole | None = None
+    if_revision: Whole | None = None
     material: str = ""
     mode: str | None = None
     client_tools: list[ClientToolParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
@@ -194,7 +195,7 @@ class StartTurnParams(TurnStreamParams):
                 for each in self.client_tools
             ),
             context=tuple(ContextBlock(name=each.name, scope=each.scope, text=each.text) for each in self.context),
-            budget=self.budget.budget() if self.budget else _NO_BUDGET,
+            budget=self.budget.budget() if self.budget else NO_BUDGET,
         )
 
 
@@ -242,7 +243,7 @@ class AttachTurnParams(TurnStreamParams):
     """Parameters of `turns.attach`: a turn, and the last event of it that is known."""
 
     turn_id: str = Field(min_length=1)
-    after_sequence: Annotated[_Whole, Field(ge=0)] = 0
+    after_sequence: Annotated[Whole, Field(ge=0)] = 0
 
 
 class TurnParams(Params):
@@ -255,7 +256,7 @@ class ListTurnsParams(Params):
     """Parameters of `turns.list`: filter and paging, as ListTurnsRequest."""
 
     session_id: str = ""
-    page_size: _Whole = 0
+    page_size: Whole = 0
     page_token: str = ""
 
 
@@ -263,11 +264,11 @@ class ReadToolResultParams(TurnParams):
     """Parameters of `turns.read_tool_result`: a range, a JSON pointer or a text to find, of which one may be given."""
 
     call_id: str = Field(min_length=1)
-    offset: _Whole | None = None
-    limit: _Whole | None = None
+    offset: Whole | None = None
+    limit: Whole | None = None
     json_pointer: str | None = None
     contains: str | None = None
-    max_bytes: _Whole = 0
+    max_bytes: Whole = 0
 
     def part(self) -> ResultPart:
         """Return the part to read.
@@ -295,18 +296,9 @@ class SessionParams(Params):
 class ListSessionsParams(Params):
     """Parameters of `sessions.list`: paging, as ListSessionsRequest."""
 
-    page_size: _Whole = 0
+    page_size: Whole = 0
     page_token: str = ""
 
-
-_WITHIN: Final = {
-    "budget": BudgetParams.model_fields,
-    "client_tools": ClientToolParams.model_fields,
-    "context": ContextBlockParams.model_fields,
-    "decisions": DecisionParams.model_fields,
-    "results": ToolResultParams.model_fields,
-}
-"""The names inside the objects of each field, to suggest for an unknown one."""
 
 ParamsT = TypeVar("ParamsT", bound=Params)
 
@@ -322,7 +314,7 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
         few = params if len(params) <= _MANY else drop_surplus_unknown(params, kind.model_fields)
         return kind.model_validate(few)
     except ValidationError as error:
-        found = violations_of(error, known=kind.model_fields, within=_WITHIN, most=_MAX_VIOLATIONS)
+        found = violations_of(error, model=kind, most=_MAX_VIOLATIONS)
     raise InvalidRequestError.of(
         *(Violation(field=each.field[:_MAX_FIELD_CHARACTERS], description=each.description) for each in found)
     )

@@ -78,6 +78,7 @@ class ChatRequest:
         messages: the prompt.
         max_tokens: most tokens that the model may write.
         temperature: sampling temperature.
+        top_p: share of the probability that is sampled from; None leaves it to the provider.
         stop: strings that end the output; they are not part of it.
         is_stop_advice: the strings are only sent to providers that support them; the caller closes the call itself.
         tools: the tools that the model may call.
@@ -94,6 +95,7 @@ class ChatRequest:
     messages: Sequence[Message]
     max_tokens: int
     temperature: float = 0.7
+    top_p: float | None = None
     stop: Sequence[str] = ()
     is_stop_advice: bool = False
     tools: Sequence[ToolSpec] = ()

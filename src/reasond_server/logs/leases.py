@@ -10,19 +10,28 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ReasondError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from reasond_server.logs.store import ExecutionStore, Lease, Recovery
 
 _log = logging.getLogger("reasond.executions")
 _FORGOTTEN_AT_ONCE = 1000
+_SWEPT_AT_ONCE = 10
 MARGIN_SHARE: Final = 0.1
 _LOOKS_PER_MARGIN: Final = 16
+
+Sweep = Callable[[int], Awaitable[int]]
+
+
+async def sweep_nothing(_limit: int) -> int:
+    """Return 0: nothing is stored beside the logs."""
+    return 0
 
 
 class LeasedRuns(Protocol):
@@ -62,9 +71,10 @@ class Heir(Protocol):
 
 
 class Upkeep:
-    """Renews the leases of a process, takes over logs that nobody writes, and deletes expired executions.
+    """Renews the leases of a process, takes over logs that nobody writes, and deletes what has expired.
 
-    A round begins every third of a lease. It deletes expired executions in batches of 1,000.
+    A round begins every third of a lease. It deletes expired executions in batches of 1,000, and then what `sweep`
+    deletes, in batches of 10.
 
     Args:
         store: where the logs are.
@@ -73,6 +83,7 @@ class Upkeep:
         monotonic: the clock of the times that `runs` and `heir` receive, in seconds.
         runs: the runs whose leases are renewed.
         heir: resumes the executions that are taken over.
+        sweep: deletes at most so many expired things that are stored beside the logs; returns how many it deleted.
     """
 
     def __init__(
@@ -84,6 +95,7 @@ class Upkeep:
         monotonic: Callable[[], float],
         runs: LeasedRuns,
         heir: Heir,
+        sweep: Sweep = sweep_nothing,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -91,6 +103,7 @@ class Upkeep:
         self._monotonic = monotonic
         self._runs = runs
         self._heir = heir
+        self._sweep = sweep
         self._is_out_of_touch = False
         self._renewed_s: float | None = None
         self._hurried = asyncio.Event()
@@ -134,6 +147,8 @@ class Upkeep:
         self._is_out_of_touch = False
         while await self._store.forget(limit=_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE:
             # Deleting many executions may take longer than a lease lasts.
+            await self._renew()
+        while await self._sweep(_SWEPT_AT_ONCE) == _SWEPT_AT_ONCE:
             await self._renew()
 
     def _is_late(self) -> bool:

@@ -62,7 +62,7 @@ class StrategyConfiguration:
         try:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:
-            found = violations_of(error, known=known)
+            found = violations_of(error, model=strategy.config_type)
             raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
         over = [
             Violation(field=name, description=f"must be at most {ceiling} on this server, got {show(value)}")

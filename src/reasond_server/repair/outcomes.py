@@ -25,8 +25,9 @@ class CheckOutcome:
     """How one run of a check ended.
 
     `tests` are outcomes by the id of the test; a check that reports no single tests has none. `fingerprints` identify
-    by id how a test failed, whatever times and addresses its message holds. `evidence` is what it printed about
-    failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run.
+    by id how a test failed, whatever times and addresses its message holds; the empty id is a check without tests.
+    `evidence` is what it printed about failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run, or
+    what apart from its tests speaks against one that FAILED, such as a report that cannot be read.
     """
 
     name: str
@@ -45,14 +46,15 @@ class CheckOutcome:
 class Baseline:
     """The checks on the original code: `outcomes` by name of the check, and what follows for candidates.
 
-    `flaky` are tests, as `check::test id`, that differed in two runs and do not count. `timeouts_s` are the limits of
-    the checks by name. `findings` are those of static analysis in the original.
+    `flaky` are tests, as `check::test id`, that differed in two runs and do not count; the name of a check alone is one
+    that differed as a whole. `timeouts_s` are the limits of the checks by name. `warnings` are for the caller.
     """
 
     outcomes: Mapping[str, CheckOutcome]
     flaky: frozenset[str] = frozenset()
-    findings: Sequence[Finding] = ()
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    is_reproduced: bool = True
+    warnings: Sequence[str] = ()
 
 
 @value
@@ -62,6 +64,7 @@ class Critique:
     Attributes:
         verdict: the judgement as a whole.
         score: 0-100; at most 84 while the gate is not passed.
+        pass_percent: the share of tests that passed, 0-100.
         is_solution: whether it passes the whole gate.
         signature: equal for candidates that behave alike; empty if nothing was run.
         evidence: failing tests, traces and findings in words for the model, at most 8 KiB; empty if there are none.
@@ -72,6 +75,7 @@ class Critique:
     verdict: CandidateVerdict
     score: float
     is_solution: bool
+    pass_percent: float = 0.0
     signature: str = ""
     evidence: str = ""
     reports: Sequence[CheckReport] = ()

@@ -132,6 +132,8 @@ def digest_of_request(request: ChatRequest) -> str:
         "json_schema": request.json_schema,
         "seed": request.seed,
     }
+    if request.top_p is not None:
+        rest["top_p"] = request.top_p
     if request.label:
         rest["label"] = request.label
     return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from reasond_server.clock import Clock
+    from reasond_server.logs.leases import Sweep
     from reasond_server.logs.store import ExecutionStore, Lease, Recovery
     from reasond_server.runs.admission import Admission, Leavable, Place
     from reasond_server.runs.driving import Driver
@@ -48,6 +49,7 @@ class Recoverer:
         limits: RunnerLimits,
         carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]],
         observer: WorkObserver,
+        sweep: Sweep,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -67,6 +69,7 @@ class Recoverer:
             monotonic=clock.monotonic,
             runs=runs,
             heir=self,
+            sweep=sweep,
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:

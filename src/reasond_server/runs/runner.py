@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.clock import Clock
 from reasond_server.errors import OverloadedError, StoreUnavailableError
-from reasond_server.logs.leases import Tenure
+from reasond_server.logs.leases import Sweep, Tenure, sweep_nothing
 from reasond_server.logs.store import Creation, Lease
 from reasond_server.logs.writer import LogWriter
 from reasond_server.runs.admission import Admission, Leavable, Place
@@ -52,7 +52,8 @@ async def carry_nothing(_tenant: str, _subject: str, _permit: str, _fence: int) 
 class Runner:
     """Starts executions and drives them to their end, with or without subscribers.
 
-    `kinds` restore the work that other processes left behind. `begin` starts the upkeep: leases, recovery, retention.
+    `kinds` restore the work that other processes left behind. `begin` starts the upkeep: leases, recovery, retention,
+    and `sweep` for what is stored beside the logs.
     `request_ids` finds known requests, `runs` holds the active runs.
     """
 
@@ -68,6 +69,7 @@ class Runner:
         carry_over: CarryOver = carry_nothing,
         observer: WorkObserver = UNOBSERVED,
         tracing: Tracing | None = None,
+        sweep: Sweep = sweep_nothing,
     ) -> None:
         self._store = store
         self._model_name = model.name
@@ -111,6 +113,7 @@ class Runner:
             limits=limits,
             carry_over=carry_over,
             observer=observer,
+            sweep=sweep,
         )
 
     @property

@@ -42,7 +42,9 @@ class ExecutionEnvironment:
         root: an absolute folder, read-only for jobs; None: only the tools of the system below /usr.
         is_image: whether `root` takes the place of the whole file system, such as an unpacked image.
         search_path: folders of PATH, in order, as jobs see them.
-        variables: further variables of jobs.
+        also_readable: further folders that jobs may read, such as that of the interpreter of a virtual environment.
+        variables: further variables of jobs; `{workspace}`, `{tmp}` and `{root}` in their values stand for the paths as
+            the job sees them.
         format: how checks report if they do not say it.
         description: the operator's words.
         limits: the limits of its jobs; `wall_s` is the most that a check may ask for.
@@ -54,6 +56,7 @@ class ExecutionEnvironment:
     root: Path | None = None
     is_image: bool = False
     search_path: Sequence[str] = ("/usr/local/bin", "/usr/bin", "/bin")
+    also_readable: Sequence[Path] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     format: ResultFormat = ResultFormat.EXIT_CODE
     description: str = ""

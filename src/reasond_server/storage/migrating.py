@@ -38,7 +38,8 @@ def render_statements(database: str, statements: Iterable[str]) -> list[str]:
     """Return the statements of a revision for `database`, which is "sqlite" or "postgresql".
 
     `{text}` stands for a text type that is compared byte by byte, as in Python and SQLite, so that the order of pages
-    does not depend on the locale of a database.
+    does not depend on the locale of a database. `{bytes}` stands for a type of bytes.
     """
-    text = 'TEXT COLLATE "C"' if database == "postgresql" else "TEXT"
-    return [statement.format(text=text) for statement in statements]
+    is_postgres = database == "postgresql"
+    text, binary = ('TEXT COLLATE "C"', "BYTEA") if is_postgres else ("TEXT", "BLOB")
+    return [statement.format(text=text, bytes=binary) for statement in statements]

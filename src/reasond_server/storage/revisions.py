@@ -16,7 +16,20 @@ REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
 """All revisions in order; this release needs the last one."""
 VERSION_TABLE: Final = "alembic_version"
 """The table in which Alembic stores the revision of a database."""
-TABLES: Final = frozenset({"executions", "entries", "claims", "forgotten", "agents", "sessions"})
+TABLES: Final = frozenset(
+    {
+        "executions",
+        "entries",
+        "claims",
+        "forgotten",
+        "agents",
+        "sessions",
+        "snapshot_tenants",
+        "snapshots",
+        "snapshot_files",
+        "snapshot_contents",
+    }
+)
 """The tables of this release."""
 _MAIN_TABLE: Final = "executions"
 _NAMED: Final = 3

@@ -154,7 +154,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
         try:
             self.arguments_type.model_validate(arguments)
         except ValidationError as error:
-            return violations_of(error, known=self.arguments_type.model_fields, most=10)
+            return violations_of(error, model=self.arguments_type, most=10)
         return ()
 
     @final

@@ -15,11 +15,12 @@ from reasond_server.reasoning.requests import (
     find_in_budget,
     find_in_id,
     find_in_material,
+    find_in_text,
     find_in_words,
-    find_unfit_characters,
 )
 from reasond_server.turns.policy import OnUnknownOutcome
 from reasond_server.turns.tool_schemas import read_schema
+from reasond_server.turns.turn_tools import OWN_TOOLS
 from reasond_server.types.turns import ContextScope
 from reasond_server.violations import suggest_nearest
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import ToolResult
     from reasond_server.types.turns import ClientTool, ContextBlock, Decision, ResultPart, TurnReentry, TurnStart
-
-RESERVED_TOOL_NAMES: Final = frozenset({"mode_state_change", "read_tool_result"})
-"""The built-in tools of every turn."""
 
 MAX_ID_CHARACTERS: Final = 128
 MAX_BLOCKS: Final = 64
@@ -129,7 +127,7 @@ def check_reentry_shape(reentry: TurnReentry) -> None:
         for index, each in enumerate(settled):
             found += _in_required_id(f"{field}[{index}].call_id", each.call_id)
     for index, decision in enumerate(reentry.decisions[:MAX_SETTLED_CALLS]):
-        found += _in_text(f"decisions[{index}].reason", decision.reason, most=MAX_REASON_CHARACTERS)
+        found += find_in_text(f"decisions[{index}].reason", decision.reason, most=MAX_REASON_CHARACTERS)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -143,12 +141,12 @@ def check_part(part: ResultPart, *, max_bytes: int) -> None:
     counts = (("offset", part.offset), ("limit", part.limit), ("max_bytes", max_bytes))
     found = [Violation(field=name, description=f"must be at least 0, got {n}") for name, n in counts if n < 0]
     if part.json_pointer is not None:
-        found += _in_text("json_pointer", part.json_pointer, most=MAX_PART_CHARACTERS)
+        found += find_in_text("json_pointer", part.json_pointer, most=MAX_PART_CHARACTERS)
         if part.json_pointer and not part.json_pointer.startswith("/"):
             text = f"must be empty or begin with / (RFC 6901), got {show(part.json_pointer)}"
             found.append(Violation(field="json_pointer", description=text))
     if part.contains is not None:
-        found += _in_text("contains", part.contains, least=1, most=MAX_PART_CHARACTERS)
+        found += find_in_text("contains", part.contains, least=1, most=MAX_PART_CHARACTERS)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -180,7 +178,7 @@ def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Col
     for index, tool in enumerate(tools):
         field = f"client_tools[{index}]"
         yield from _in_tool_name(f"{field}.name", tool.name, counts[tool.name], server_names)
-        yield from _in_text(f"{field}.description", tool.description, most=MAX_TOOL_DESCRIPTION_CHARACTERS)
+        yield from find_in_text(f"{field}.description", tool.description, most=MAX_TOOL_DESCRIPTION_CHARACTERS)
         try:
             read_schema(tool.parameters_json)
         except ValueError as error:
@@ -190,7 +188,7 @@ def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Col
 def _in_tool_name(field: str, name: str, count: int, server_names: Collection[str]) -> Iterator[Violation]:
     if not _TOOL_NAME.match(name):
         yield Violation(field=field, description=f"must have 1-64 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
-    elif name in RESERVED_TOOL_NAMES:
+    elif name in OWN_TOOLS:
         yield Violation(field=field, description=f"{show(name)} is a built-in tool of every turn; rename yours")
     elif name in server_names:
         yield Violation(field=field, description=f"{show(name)} is a tool of this server; rename yours")
@@ -208,12 +206,12 @@ def _in_blocks(blocks: Sequence[ContextBlock]) -> Iterator[Violation]:
     counts = Counter(block.name for block in blocks)
     for index, block in enumerate(blocks):
         field = f"context[{index}]"
-        yield from _in_text(f"{field}.name", block.name, least=1, most=MAX_BLOCK_NAME_CHARACTERS)
+        yield from find_in_text(f"{field}.name", block.name, least=1, most=MAX_BLOCK_NAME_CHARACTERS)
         if counts[block.name] > 1:
             text = f"{show(block.name)} is the name of {counts[block.name]} blocks; rename all but one"
             yield Violation(field=f"{field}.name", description=text)
         least = 1 if block.scope is ContextScope.TURN else 0
-        yield from _in_text(f"{field}.text", block.text, least=least, most=MAX_BLOCK_CHARACTERS)
+        yield from find_in_text(f"{field}.text", block.text, least=least, most=MAX_BLOCK_CHARACTERS)
 
 
 def _in_required_id(field: str, text: str) -> Iterator[Violation]:
@@ -221,11 +219,3 @@ def _in_required_id(field: str, text: str) -> Iterator[Violation]:
         yield Violation(field=field, description="is required")
     else:
         yield from find_in_id(field, text)
-
-
-def _in_text(field: str, text: str, *, least: int = 0, most: int) -> Iterator[Violation]:
-    if not least <= len(text) <= most:
-        bounds = f"between {least} and {most}" if least else f"at most {most}"
-        yield Violation(field=field, description=f"must be {bounds} characters, got {len(text)}")
-    else:
-        yield from find_unfit_characters(field, text)

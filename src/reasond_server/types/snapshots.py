@@ -28,7 +28,7 @@ class FileEntry:
 
 
 @value
-class Snapshot:
+class Snapshot:  # same name: files of a client, where telemetry has what it counts at one moment
     """A manifest that the server keeps; `snapshot_id` is derived from it, so equal manifests have one id.
 
     `missing` are the digests of the contents that the server does not have yet, each once.
@@ -39,6 +39,11 @@ class Snapshot:
     create_time: datetime
     expire_time: datetime
     missing: Sequence[str] = ()
+
+    @property
+    def file_count(self) -> int:
+        """The number of files."""
+        return len(self.entries)
 
     @property
     def total_bytes(self) -> int:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.reasoning.service import StrategyInfo
     from reasond_server.types import Execution, Metrics, StreamEvent, ToolCall, ToolResult
+    from reasond_server.types.repairs import RepairView
+    from reasond_server.types.snapshots import Snapshot
     from reasond_server.types.turns import Turn, TurnResult
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
@@ -165,6 +167,27 @@ def is_logged(event: StreamEvent) -> bool:
 def turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
     """Return a turn, and how it ended; null before that."""
     return {"turn": kind_json(turn), "result": None if result is None else kind_json(result)}
+
+
+def repair_view_json(view: RepairView) -> JsonObject:
+    """Return the execution of a repair, and how it ended; null before that."""
+    return {
+        "execution": execution_json(view.execution),
+        "repair": None if view.repair is None else kind_json(view.repair),
+    }
+
+
+def snapshot_json(snapshot: Snapshot) -> JsonObject:
+    """Return a snapshot without its files, and the digests of the contents that are missing."""
+    return {
+        "snapshot": {
+            "snapshot_id": snapshot.snapshot_id,
+            "file_count": snapshot.file_count,
+            "total_bytes": snapshot.total_bytes,
+            "expire_time": timestamp(snapshot.expire_time),
+        },
+        "missing": list(snapshot.missing),
+    }
 
 
 def iteration_json(step: Iteration) -> JsonObject:

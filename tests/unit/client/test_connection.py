@@ -9,7 +9,7 @@ import pytest
 
 from reasond import AsyncClient, Client, TlsOptions
 from reasond.connection import Connection, arguments_from, authorization, is_local, service_config
-from reasond.v1 import agent_service_pb2, reasoning_service_pb2, turn_service_pb2
+from reasond.v1 import agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2
 from reasond_server.config import ServerSettings
 
 
@@ -125,7 +125,7 @@ def test_what_is_retried_is_a_choice_about_every_rpc() -> None:
     retried = {name["method"] for name in config["methodConfig"][0]["name"]}
     known = {
         method.name
-        for file in (agent_service_pb2, reasoning_service_pb2, turn_service_pb2)
+        for file in (agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2)
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }

@@ -18,6 +18,8 @@ TABLES = {
     "reasoning.strategies",
     "tools.mcp",
     "turns.modes",
+    "repair.environments",
+    "repair.commands",
     "store.tenant_retention_s",
     "auth.roles",
     "auth.agents",

@@ -14,7 +14,12 @@ import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from grpc_status import rpc_status
 
-from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc, turn_service_pb2_grpc
+from reasond.v1 import (
+    agent_service_pb2_grpc,
+    reasoning_service_pb2_grpc,
+    repair_service_pb2_grpc,
+    turn_service_pb2_grpc,
+)
 from reasond_server.access.permissions import require_permission
 from reasond_server.desk import ExecutionPage
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
@@ -25,6 +30,7 @@ from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import serve_reasoning
+from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.types import (
     ChainOfThoughtMetrics,
@@ -220,10 +226,17 @@ class Served:
     reasoning: reasoning_service_pb2_grpc.ReasoningServiceAsyncStub
     agents: agent_service_pb2_grpc.AgentServiceAsyncStub
     turns: turn_service_pb2_grpc.TurnServiceAsyncStub
+    repairs: repair_service_pb2_grpc.RepairServiceAsyncStub
 
 
 def new_server(
-    reasoning: Any = None, agents: Any = None, turns: Any = None, *, write_timeout_s: float = 30.0, **options: Any
+    reasoning: Any = None,
+    agents: Any = None,
+    turns: Any = None,
+    repairs: Any = None,
+    *,
+    write_timeout_s: float = 30.0,
+    **options: Any,
 ) -> GrpcServer:
     """Build a server on a free port; `options` are those of GrpcOptions."""
     counter = itertools.count(1)
@@ -234,6 +247,7 @@ def new_server(
             serve_reasoning(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
             serve_agents(agents),
             serve_turns(turns, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            serve_repairs(repairs, write_timeout_s=write_timeout_s),
         ],
         health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,
@@ -244,10 +258,10 @@ def new_server(
 
 @asynccontextmanager
 async def serving(
-    reasoning: Any = None, agents: Any = None, turns: Any = None, **options: Any
+    reasoning: Any = None, agents: Any = None, turns: Any = None, repairs: Any = None, **options: Any
 ) -> AsyncIterator[Served]:
     """Run a server and connect to it."""
-    server = new_server(reasoning, agents, turns, **options)
+    server = new_server(reasoning, agents, turns, repairs, **options)
     await server.start()
     server.health.set_ready()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=(("grpc.use_local_subchannel_pool", 1),))
@@ -259,6 +273,7 @@ async def serving(
             reasoning=reasoning_service_pb2_grpc.ReasoningServiceStub(channel),  # type: ignore[arg-type]  # one class serves both kinds
             agents=agent_service_pb2_grpc.AgentServiceStub(channel),  # type: ignore[arg-type]  # likewise
             turns=turn_service_pb2_grpc.TurnServiceStub(channel),  # type: ignore[arg-type]  # likewise
+            repairs=repair_service_pb2_grpc.RepairServiceStub(channel),  # type: ignore[arg-type]  # likewise
         )
     finally:
         await channel.close()

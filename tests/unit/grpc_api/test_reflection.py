@@ -23,6 +23,7 @@ NAMES = [
     "grpc.reflection.v1alpha.ServerReflection",
     "reasond.v1.AgentService",
     "reasond.v1.ReasoningService",
+    "reasond.v1.RepairService",
     "reasond.v1.TurnService",
 ]
 Request = reflection_pb2.ServerReflectionRequest

@@ -26,6 +26,7 @@ from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
+from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.testing import FunctionModel
 
@@ -101,6 +102,7 @@ async def serve(
     verify: Any = True,
     require_permission: Callable[..., None] = require_permission,
     turns: Any = None,
+    repairs: Any = None,
 ) -> Site:
     """Start a site; `stack` stops it."""
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
@@ -109,7 +111,7 @@ async def serve(
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
     app = HttpApp(
-        methods=methods_of(core.reasoning, agents, turns),
+        methods=methods_of(core.reasoning, agents, turns, repairs),
         card=agents.build_own_card,
         authenticate=verifier().verify,
         require=require_permission,
@@ -127,9 +129,9 @@ async def serve(
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 
 
-def methods_of(reasoning: Any, agents: AgentService, turns: Any = None) -> Methods:
+def methods_of(reasoning: Any, agents: AgentService, turns: Any = None, repairs: Any = None) -> Methods:
     """Return the methods of all services."""
-    services = [serve_reasoning(reasoning), serve_agents(agents), serve_turns(turns)]
+    services = [serve_reasoning(reasoning), serve_agents(agents), serve_turns(turns), serve_repairs(repairs)]
     return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
 
 

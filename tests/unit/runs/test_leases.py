@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.leases import Upkeep
+from reasond_server.logs.leases import Sweep, Upkeep, sweep_nothing
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Lease, Recovery, Renewal
 from tests.unit.runs.conftest import ManualClock, in_virtual_time, passed_s
@@ -77,6 +77,7 @@ def upkeep(
     told: list[str] | None = None,
     renewed: list[tuple[dict[str, int], float]] | None = None,
     monotonic: Callable[[], float] | None = None,
+    sweep: Sweep = sweep_nothing,
 ) -> Upkeep:
     return Upkeep(
         store=store,
@@ -85,6 +86,7 @@ def upkeep(
         monotonic=passed_s if monotonic is None else monotonic,
         runs=(runs := Runs(room=room, told=[] if told is None else told, renewed=[] if renewed is None else renewed)),
         heir=runs,
+        sweep=sweep,
     )
 
 
@@ -100,6 +102,18 @@ async def test_leases_are_renewed_between_the_thousands_that_are_forgotten() -> 
     store = Store(forgotten=[1000, 1000, 3])
     await upkeep(store).round()
     assert store.asked[2:] == ["forget 1000", "renew", "forget 1000", "renew", "forget 1000"]
+
+
+@in_virtual_time
+async def test_what_is_stored_beside_the_logs_is_swept_last_in_parts_between_which_leases_are_renewed() -> None:
+    store, left = Store(), [10, 10, 4, 10]
+
+    async def sweep(limit: int) -> int:
+        store.asked.append(f"sweep {limit}")
+        return left.pop(0)
+
+    await upkeep(store, room=0, sweep=sweep).round()
+    assert store.asked == ["renew", "forget 1000", "sweep 10", "renew", "sweep 10", "renew", "sweep 10"]
 
 
 @in_virtual_time

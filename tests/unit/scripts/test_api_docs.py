@@ -64,7 +64,8 @@ def test_every_link_leads_to_a_heading(made: dict[Path, str]) -> None:
 def test_shared_types_begin_with_executions_end_with_cards_and_list_what_follows(made: dict[Path, str]) -> None:
     page = made[FOLDER / "types.md"]
     sections = [line for line in page.splitlines() if line.startswith("## ")]
-    assert sections == ["## execution.proto", "## strategies.proto", "## turns.proto", "## agent_card.proto"]
+    names = ["execution", "repairs", "strategies", "turns", "agent_card"]
+    assert sections == [f"## {name}.proto" for name in names]
     assert "[Budget](types.md#budget) · [Usage](types.md#usage) · " in page
 
 

@@ -28,6 +28,10 @@ OTHERS = (
     "INSERT INTO forgotten VALUES ('{tenant}', 'f-{tenant}', 1.5)",
     "INSERT INTO sessions VALUES ('{tenant}', 's1', 1, '{{}}', 1, 1.5, 1.5, 1.5)",
     "INSERT INTO agents VALUES ('{tenant}', 'agent', 'etag', '{{}}', NULL)",
+    "INSERT INTO snapshot_tenants VALUES ('{tenant}')",
+    "INSERT INTO snapshots VALUES ('{tenant}', 's1', 1.5, 1.5, 1, '{{}}')",
+    "INSERT INTO snapshot_files VALUES ('{tenant}', 's1', 'digest', 1)",
+    "INSERT INTO snapshot_contents VALUES ('{tenant}', 'digest', 1, NULL)",
 )
 
 

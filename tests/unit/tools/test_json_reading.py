@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.tools.json_reading import measure_json, read_json
+from reasond_server.tools.json_reading import measure_json, read_json, read_strict_json
 
 PADDING = " " * 140_000
 ANYTHING = st.recursive(
@@ -37,6 +37,26 @@ def test_what_is_no_json_is_refused_whatever_its_length(text: str) -> None:
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(ValueError):
         read_json("[" * 200_000)
+
+
+@given(ANYTHING, st.booleans())
+def test_the_strict_reader_reads_what_json_writes(value: Any, ascii_only: object) -> None:
+    try:
+        text = json.dumps(value, ensure_ascii=bool(ascii_only))
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return
+    assert read_strict_json(text) == read_strict_json(text + PADDING) == value
+
+
+@pytest.mark.parametrize("padding", ["", PADDING])
+@pytest.mark.parametrize(
+    "text",
+    ["", "nope", "[1]]", "NaN", "-Infinity", "[1e999]", '"\ud800"', '["\\ud800"]', '{"\\uDC00": 1}', "[" * 200_000],
+)
+def test_the_strict_reader_refuses_what_some_transport_cannot_carry(text: str, padding: str) -> None:
+    with pytest.raises(ValueError):
+        read_strict_json(text + padding)
 
 
 def test_the_measure_of_a_value_is_near_its_length() -> None:

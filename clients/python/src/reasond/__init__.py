@@ -1,6 +1,6 @@
 """Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
 
-from reasond.async_calls import AsyncReasoningStream
+from reasond.async_calls import AsyncReasoningStream, AsyncRepairStream
 from reasond.async_client import AsyncClient
 from reasond.client import Client
 from reasond.client_tools import ClientFunction, ToolArgumentsError, TurnAwaitsError, client_tool
@@ -22,7 +22,8 @@ from reasond.errors import (
     Violation,
 )
 from reasond.progress import ReconnectPolicy
-from reasond.sync_calls import ReasoningStream
+from reasond.requests import repair_task
+from reasond.sync_calls import ReasoningStream, RepairStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
 from reasond.v1.errors_pb2 import ErrorReason
@@ -51,6 +52,37 @@ from reasond.v1.reasoning_service_pb2 import (
     ReasonIterationsResponse,
     Strategy,
     TraceView,
+)
+from reasond.v1.repair_service_pb2 import (
+    CreateSnapshotResponse,
+    Environment,
+    GetRepairResponse,
+    ListEnvironmentsResponse,
+    RepairStepsResponse,
+)
+from reasond.v1.repairs_pb2 import (
+    CandidateStatus,
+    CandidateVerdict,
+    Check,
+    CheckReport,
+    CheckRole,
+    CheckStatus,
+    CriticReport,
+    FileEntry,
+    Finding,
+    RankedPatch,
+    Repair,
+    RepairConfig,
+    RepairGoal,
+    RepairSearch,
+    RepairTask,
+    ResultFormat,
+    SandboxLevel,
+    Severity,
+    Snapshot,
+    SourceFile,
+    SuiteOutcome,
+    Verification,
 )
 from reasond.v1.strategies_pb2 import (
     BoundedContextConfig,
@@ -108,6 +140,7 @@ __all__ = [
     "AgentCard",
     "AsyncClient",
     "AsyncReasoningStream",
+    "AsyncRepairStream",
     "AuthenticationError",
     "BoundedContextConfig",
     "BoundedContextMetrics",
@@ -115,9 +148,15 @@ __all__ = [
     "Budget",
     "CallCancelledError",
     "CallKind",
+    "CandidateStatus",
+    "CandidateVerdict",
     "CarryoverMode",
     "ChainOfThoughtConfig",
     "ChainOfThoughtMetrics",
+    "Check",
+    "CheckReport",
+    "CheckRole",
+    "CheckStatus",
     "Client",
     "ClientFunction",
     "ClientTool",
@@ -127,8 +166,11 @@ __all__ = [
     "ContextItem",
     "ContextScope",
     "CostClass",
+    "CreateSnapshotResponse",
+    "CriticReport",
     "DeadlineExceededError",
     "Decision",
+    "Environment",
     "ErrorReason",
     "ExecuteTurnResponse",
     "Execution",
@@ -137,9 +179,12 @@ __all__ = [
     "ExecutionStarted",
     "ExecutionState",
     "ExitMode",
+    "FileEntry",
+    "Finding",
     "FinishReason",
     "GetAgentCardResponse",
     "GetExecutionResponse",
+    "GetRepairResponse",
     "GetTurnResponse",
     "HandedOff",
     "Heartbeat",
@@ -148,12 +193,14 @@ __all__ = [
     "Iteration",
     "LedgerEntry",
     "LedgerState",
+    "ListEnvironmentsResponse",
     "ListStrategiesResponse",
     "Metrics",
     "ModelError",
     "NotFoundError",
     "PendingCall",
     "PermissionDeniedError",
+    "RankedPatch",
     "ReactConfig",
     "ReactMetrics",
     "ReactStep",
@@ -165,16 +212,29 @@ __all__ = [
     "ReasoningTask",
     "ReconnectPolicy",
     "Rendering",
+    "Repair",
+    "RepairConfig",
+    "RepairGoal",
+    "RepairSearch",
+    "RepairStepsResponse",
+    "RepairStream",
+    "RepairTask",
     "ResourceExhaustedError",
+    "ResultFormat",
     "RunTurnResponse",
     "Sample",
+    "SandboxLevel",
     "Savings",
     "SelfConsistencyConfig",
     "SelfConsistencyMetrics",
     "Session",
+    "Severity",
+    "Snapshot",
+    "SourceFile",
     "Strategy",
     "StrategyError",
     "StrategySource",
+    "SuiteOutcome",
     "TextDelta",
     "Thought",
     "TlsOptions",
@@ -196,6 +256,8 @@ __all__ = [
     "UnavailableError",
     "Usage",
     "UsageSource",
+    "Verification",
     "Violation",
     "client_tool",
+    "repair_task",
 ]

@@ -7,15 +7,17 @@ import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 import grpc
 
 from reasond.connection import authorization
 from reasond.errors import ReasondError, call_cancelled, error_from, error_of
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+from reasond.v1.repair_service_pb2 import RepairStepsResponse
+from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
 from reasond.v1.turn_service_pb2_grpc import TurnServiceStub
 
 if TYPE_CHECKING:
@@ -28,13 +30,17 @@ if TYPE_CHECKING:
     from reasond.progress import Progress
     from reasond.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
     from reasond.v1.execution_pb2 import Reasoning
+    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
     from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceAsyncStub
+    from reasond.v1.repair_service_pb2 import RepairStepsRequest
+    from reasond.v1.repair_service_pb2_grpc import RepairServiceAsyncStub
+    from reasond.v1.repairs_pb2 import Repair
     from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
     from reasond.v1.turn_service_pb2_grpc import TurnServiceAsyncStub
     from reasond.v1.turns_pb2 import PendingCall
 
-AsyncCall: TypeAlias = grpc.aio.UnaryStreamCall[ReasonIterationsRequest, ReasonIterationsResponse]
-OpenAsyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], Awaitable[AsyncCall]]
+EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse)
+OpenAsyncCall: TypeAlias = Callable[[Any, float | None], Awaitable[grpc.aio.UnaryStreamCall[Any, EventT]]]
 AsyncToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -49,6 +55,7 @@ class _Bound:
     reasoning: ReasoningServiceAsyncStub
     agents: AgentServiceAsyncStub
     turns: TurnServiceAsyncStub
+    repairs: RepairServiceAsyncStub
 
 
 class AsyncLink:
@@ -75,6 +82,11 @@ class AsyncLink:
         """The stub of the turn service; raises RuntimeError in another event loop or after closing."""
         return self._connect().turns
 
+    @property
+    def repairs(self) -> RepairServiceAsyncStub:
+        """The stub of the repair service; raises RuntimeError in another event loop or after closing."""
+        return self._connect().repairs
+
     async def close(self) -> None:
         """Cancel the calls that still run and close the channel."""
         self._is_closed = True
@@ -99,10 +111,19 @@ class AsyncLink:
             raise_if_only_the_call_was_cancelled()
             raise
 
-    async def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> AsyncCall:
+    async def open_events(
+        self, request: ReasonIterationsRequest, seconds: float | None
+    ) -> grpc.aio.UnaryStreamCall[ReasonIterationsRequest, ReasonIterationsResponse]:
         """Start a call of ReasonIterations with a deadline in `seconds`."""
         metadata = await self._metadata()
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=metadata)
+
+    async def open_repair(
+        self, request: RepairStepsRequest, seconds: float | None
+    ) -> grpc.aio.UnaryStreamCall[RepairStepsRequest, RepairStepsResponse]:
+        """Start a call of RepairSteps with a deadline in `seconds`."""
+        metadata = await self._metadata()
+        return self.repairs.RepairSteps(request, timeout=seconds, metadata=metadata)
 
     async def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None
@@ -149,6 +170,7 @@ class AsyncLink:
                 reasoning=cast("ReasoningServiceAsyncStub", ReasoningServiceStub(channel)),
                 agents=cast("AgentServiceAsyncStub", AgentServiceStub(channel)),
                 turns=cast("TurnServiceAsyncStub", TurnServiceStub(channel)),
+                repairs=cast("RepairServiceAsyncStub", RepairServiceStub(channel)),
             )
         if self._bound.loop is not loop:
             raise RuntimeError("the client belongs to another event loop; make one client for each")
@@ -166,8 +188,8 @@ class AsyncLink:
         return authorization((await token if inspect.isawaitable(token) else token) or "")
 
 
-class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
-    """Events of one execution; made by `AsyncClient.reason_iterations` and `AsyncClient.resume`.
+class AsyncEventStream(AsyncIterator[EventT], Generic[EventT]):
+    """Events of one execution.
 
     The call starts when the first event is requested. There are two ways to use it::
 
@@ -183,11 +205,11 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
     unless it was started with `keep_running`.
     """
 
-    def __init__(self, open_call: OpenAsyncCall, progress: Progress) -> None:
+    def __init__(self, open_call: OpenAsyncCall[EventT], progress: Progress) -> None:
         self._progress = progress
         # The generator refers to the progress, never to this object: without a reference cycle, an abandoned
         # stream is finalized and its call cancelled at once, not at the next garbage collection.
-        self._events = _events(open_call, progress)
+        self._events: AsyncGenerator[EventT, None] = _events(open_call, progress)
         self._is_entered = False
 
     @property
@@ -200,11 +222,6 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
         """The last sequence number that was received, for `resume`."""
         return self._progress.last_sequence
 
-    @property
-    def result(self) -> Reasoning | None:
-        """The result after the end of the execution; partial if it failed or was cancelled."""
-        return self._progress.result
-
     async def __aenter__(self) -> Self:
         self._is_entered = True
         return self
@@ -214,13 +231,13 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
     ) -> None:
         await self.aclose()
 
-    def __aiter__(self) -> AsyncIterator[ReasonIterationsResponse]:  # noqa: PYI034 - a guard, see the class
+    def __aiter__(self) -> AsyncIterator[EventT]:  # noqa: PYI034 - a guard, see the class
         return self if self._is_entered else self._until_left()
 
-    async def __anext__(self) -> ReasonIterationsResponse:
+    async def __anext__(self) -> EventT:
         return await anext(self._events)
 
-    async def _until_left(self) -> AsyncGenerator[ReasonIterationsResponse, None]:
+    async def _until_left(self) -> AsyncGenerator[EventT, None]:
         try:
             async for event in self._events:
                 yield event
@@ -234,7 +251,25 @@ class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
             await self._events.aclose()
 
 
-async def _events(open_call: OpenAsyncCall, progress: Progress) -> AsyncGenerator[ReasonIterationsResponse, None]:
+class AsyncReasoningStream(AsyncEventStream[ReasonIterationsResponse]):
+    """Events of a task; made by `AsyncClient.reason_iterations` and `AsyncClient.resume`."""
+
+    @property
+    def result(self) -> Reasoning | None:
+        """The result after the end of the execution; partial if it failed or was cancelled."""
+        return cast("Reasoning | None", self._progress.result)
+
+
+class AsyncRepairStream(AsyncEventStream[RepairStepsResponse]):
+    """Events of a repair; made by `AsyncClient.repair_steps`."""
+
+    @property
+    def result(self) -> Repair | None:
+        """The result after the end of the repair; partial if it failed or was cancelled."""
+        return cast("Repair | None", self._progress.result)
+
+
+async def _events(open_call: OpenAsyncCall[EventT], progress: Progress) -> AsyncGenerator[EventT, None]:
     while True:
         call = progress.adopt(await open_call(progress.next_request(), progress.remaining_s()))
         try:

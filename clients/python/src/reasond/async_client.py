@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond import requests
 from reasond.async_calls import AsyncLink, AsyncReasoningStream, AsyncToken
+from reasond.async_repair_calls import AsyncRepairCalls
 from reasond.async_turn_calls import AsyncTurnCalls
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from reasond.connection import TlsOptions
 
 
-class AsyncClient(AsyncTurnCalls):
+class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
     """Calls a reasond server from one event loop.
 
     Every method raises `ReasondError` (a subclass that says what kind) where the call fails, ValueError or

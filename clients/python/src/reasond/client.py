@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reasond import requests
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
+from reasond.repair_calls import RepairCalls
 from reasond.sync_calls import ReasoningStream, SyncLink, Token
 from reasond.turn_calls import TurnCalls
 from reasond.v1 import agent_service_pb2 as agents_pb
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from reasond.connection import TlsOptions
 
 
-class Client(TurnCalls):
+class Client(TurnCalls, RepairCalls):
     """Calls a reasond server and blocks until it answers; may be shared by threads, not by forked processes.
 
     Every method raises `ReasondError` (a subclass that says what kind) where the call fails, and ValueError or

@@ -32,6 +32,10 @@ _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
         *("ExecuteTurn", "RunTurn", "GetTurn", "ListTurns", "CancelTurn"),
         *("ReadToolResult", "GetSession", "ListSessions"),
     ),
+    "reasond.v1.RepairService": (
+        *("Repair", "RepairSteps", "GetRepair"),
+        *("CreateSnapshot", "UploadBlobs", "ListEnvironments"),
+    ),
     "reasond.v1.AgentService": ("GetAgentCard", "ListAgents"),
 }
 
@@ -132,8 +136,9 @@ def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
     """Return the service config (gRFC A6): retries of safe calls, and load balancing if `is_balanced`.
 
     Reason and ReasonIterations have a request id, so that a retry finds the execution of the first attempt; a
-    stream is retried only before its first message. So have starts of turns, and a re-entry that is repeated finds
-    what the first attempt began. Lists and look-ups change nothing, and CancelExecution and CancelTurn are idempotent.
+    stream is retried only before its first message. So have starts of turns and repairs, and a re-entry that is
+    repeated finds what the first attempt began. Lists and look-ups change nothing, and CancelExecution, CancelTurn and
+    uploads are idempotent.
     RegisterAgent and all that delete are not retried: after a lost response, a retry would fail with ETAG_MISMATCH or
     NOT_FOUND.
 

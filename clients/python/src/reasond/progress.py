@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
 from reasond.errors import call_cancelled
-from reasond.requests import resume_request
+from reasond.v1.execution_pb2 import ExecutionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from reasond.errors import ReasondError
     from reasond.v1.execution_pb2 import Reasoning
     from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
+    from reasond.v1.repair_service_pb2 import RepairStepsRequest, RepairStepsResponse
+    from reasond.v1.repairs_pb2 import Repair
 
+StreamRequest: TypeAlias = "ReasonIterationsRequest | RepairStepsRequest"
+StreamEvent: TypeAlias = "ReasonIterationsResponse | RepairStepsResponse"
 _LONGEST_WAIT_S = 60.0
 _CODES_OF_PROXIES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
@@ -56,12 +60,12 @@ class Cancellable(Protocol):
 class Progress:
     """The state of a stream; shared by the stream and its generator."""
 
-    start: ReasonIterationsRequest
+    start: StreamRequest
     policy: ReconnectPolicy | None
     timeout_s: float | None
     execution_id: str = ""
     last_sequence: int = 0
-    result: Reasoning | None = None
+    result: Reasoning | Repair | None = None
     failures: int = 0
     call: Cancellable | None = None
     deadline: float | None = None
@@ -84,7 +88,7 @@ class Progress:
             call.cancel()
         return call
 
-    def note(self, event: ReasonIterationsResponse) -> None:
+    def note(self, event: StreamEvent) -> None:
         """Update the state from `event`."""
         self.failures = 0
         self.execution_id = event.execution_id or self.execution_id
@@ -100,7 +104,7 @@ class Progress:
             self.deadline = time.monotonic() + self.timeout_s
         return self.deadline - time.monotonic()
 
-    def next_request(self) -> ReasonIterationsRequest:
+    def next_request(self) -> StreamRequest:
         """Return the next request: the start request before the first event, then a request to resume.
 
         Raises:
@@ -110,9 +114,8 @@ class Progress:
             raise call_cancelled()
         if not self.execution_id:
             return self.start
-        return resume_request(
-            self.execution_id,
-            after_sequence=self.last_sequence,
+        return type(self.start)(
+            resume=ExecutionCursor(execution_id=self.execution_id, after_sequence=self.last_sequence),
             include_deltas=self.start.include_deltas,
             keep_running=self.start.keep_running,
         )

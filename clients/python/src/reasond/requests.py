@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -17,6 +17,8 @@ from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
 from reasond.v1.execution_pb2 import Budget, ExecutionCursor, ReasoningTask
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
+from reasond.v1.repair_service_pb2 import RepairStepsRequest
+from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
 from reasond.v1.strategies_pb2 import (
     BoundedContextConfig,
     ChainOfThoughtConfig,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 StrategyConfig: TypeAlias = (
     BoundedContextConfig | ChainOfThoughtConfig | ReactConfig | SelfConsistencyConfig | TreeOfThoughtConfig | Struct
 )
+ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
@@ -104,7 +107,7 @@ def _struct(config: Mapping[str, Any]) -> Struct:
     return struct
 
 
-def _fill(message: StrategyConfig, config: Mapping[str, Any]) -> StrategyConfig:
+def _fill(message: ConfigT, config: Mapping[str, Any]) -> ConfigT:
     """Set the fields of `message`; None leaves a field unset, an enum value is a name or a number."""
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in config.items():
@@ -119,7 +122,7 @@ def _fill(message: StrategyConfig, config: Mapping[str, Any]) -> StrategyConfig:
     return message
 
 
-def _set(message: StrategyConfig, field: FieldDescriptor, value: object) -> None:
+def _set(message: StrategyConfig | RepairConfig, field: FieldDescriptor, value: object) -> None:
     if isinstance(value, bool) != (field.type == field.TYPE_BOOL):
         raise ValueError(f"{field.name} must {'not ' if isinstance(value, bool) else ''}be True or False")
     if field.enum_type is not None and isinstance(value, str):
@@ -216,6 +219,74 @@ def run_turn_request(source: TurnStart | TurnReentry, *, request_id: str | None)
     if isinstance(source, TurnStart):
         return RunTurnRequest(start=source, request_id=request_id_or_new(request_id))
     return RunTurnRequest(reentry=source)
+
+
+def repair_task(
+    description: str = "",
+    *,
+    files: Mapping[str, str | bytes] | Iterable[SourceFile] = (),
+    snapshot_id: str = "",
+    environment: str = "",
+    checks: Iterable[Check] = (),
+    is_plan: bool = False,
+    report: CriticReport | None = None,
+    editable: Iterable[str] = (),
+    config: RepairConfig | Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+) -> RepairTask:
+    """Return a task for `repair` and `repair_steps`.
+
+    Args:
+        description: What is wrong or wanted, in words; a plan needs it.
+        files: The code by path, text or bytes, or messages; at most 3 MiB together.
+        snapshot_id: The code, instead of `files`: a snapshot that was uploaded before.
+        environment: The environment of the server in which checks run; a patch needs it.
+        checks: Commands whose results say whether the code works; a patch needs one.
+        is_plan: A plan is wanted instead of a patch; nothing of it is run.
+        report: What is known of the fault already.
+        editable: Glob patterns of protected files, such as tests, that may be edited all the same.
+        config: Parameters, as a message or as a mapping with its fields.
+        budget: Limits on the spending of the repair.
+
+    Raises:
+        ValueError: `config` has an unknown name or a wrong value, or the code is given twice.
+    """
+    if files and snapshot_id:
+        raise ValueError("only one of files and snapshot_id can be given")
+    task = RepairTask(
+        description=description,
+        fix=None if is_plan else Fix(),
+        plan=Plan() if is_plan else None,
+        environment=environment,
+        checks=checks,
+        report=report,
+        editable=editable,
+        config=_fill(RepairConfig(), config) if isinstance(config, Mapping) else config,
+        budget=budget,
+    )
+    if snapshot_id:
+        task.snapshot_id = snapshot_id
+    if files:
+        task.files.files.extend(map(_source_file, files.items()) if isinstance(files, Mapping) else files)
+    return task
+
+
+def _source_file(file: tuple[str, str | bytes]) -> SourceFile:
+    path, content = file
+    return SourceFile(path=path, content=content.encode() if isinstance(content, str) else content)
+
+
+def repair_steps_request(
+    source: RepairTask | ExecutionCursor, *, request_id: str | None, include_deltas: bool, keep_running: bool
+) -> RepairStepsRequest:
+    """Return the request of RepairSteps."""
+    request = RepairStepsRequest(include_deltas=include_deltas, keep_running=keep_running)
+    if isinstance(source, RepairTask):
+        request.task.CopyFrom(source)
+        request.request_id = request_id_or_new(request_id)
+    else:
+        request.resume.CopyFrom(source)
+    return request
 
 
 def read_result_request(

@@ -7,15 +7,17 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import grpc
 
 from reasond.connection import authorization
 from reasond.errors import error_from
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+from reasond.v1.repair_service_pb2 import RepairStepsResponse
+from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
 from reasond.v1.turn_service_pb2_grpc import TurnServiceStub
 
 if TYPE_CHECKING:
@@ -27,25 +29,30 @@ if TYPE_CHECKING:
     from reasond.connection import Connection
     from reasond.progress import Progress
     from reasond.v1.execution_pb2 import Reasoning
+    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
+    from reasond.v1.repair_service_pb2 import RepairStepsRequest
+    from reasond.v1.repairs_pb2 import Repair
     from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
     from reasond.v1.turns_pb2 import PendingCall
 
 Token: TypeAlias = str | Callable[[], str]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse)
+EventT_co = TypeVar("EventT_co", covariant=True)
 
 
-class SyncCall(Protocol):
+class SyncCall(Protocol[EventT_co]):
     """A call that blocks until its next event."""
 
-    def __iter__(self) -> Iterator[ReasonIterationsResponse]:
+    def __iter__(self) -> Iterator[EventT_co]:
         """Wait for the events; raises grpc.RpcError."""
 
     def cancel(self) -> bool:
         """Cancel the call; return whether it still ran."""
 
 
-OpenSyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], SyncCall]
+OpenSyncCall: TypeAlias = Callable[[Any, float | None], SyncCall[EventT]]
 
 
 class SyncLink:
@@ -59,6 +66,7 @@ class SyncLink:
         self._reasoning = ReasoningServiceStub(self._channel)
         self._agents = AgentServiceStub(self._channel)
         self._turns = TurnServiceStub(self._channel)
+        self._repairs = RepairServiceStub(self._channel)
 
     @property
     def reasoning(self) -> ReasoningServiceStub:
@@ -78,6 +86,12 @@ class SyncLink:
         self._raise_if_closed()
         return self._turns
 
+    @property
+    def repairs(self) -> RepairServiceStub:
+        """The stub of the repair service; raises RuntimeError after closing."""
+        self._raise_if_closed()
+        return self._repairs
+
     def close(self) -> None:
         """Cancel the calls that still run and close the channel."""
         self._is_closed = True
@@ -96,9 +110,15 @@ class SyncLink:
         finally:
             call.cancel()
 
-    def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> SyncCall:
+    def open_events(
+        self, request: ReasonIterationsRequest, seconds: float | None
+    ) -> SyncCall[ReasonIterationsResponse]:
         """Start a call of ReasonIterations with a deadline in `seconds`."""
         return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=self._metadata())
+
+    def open_repair(self, request: RepairStepsRequest, seconds: float | None) -> SyncCall[RepairStepsResponse]:
+        """Start a call of RepairSteps with a deadline in `seconds`."""
+        return self.repairs.RepairSteps(request, timeout=seconds, metadata=self._metadata())
 
     def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None
@@ -145,8 +165,8 @@ def _channel(connection: Connection) -> grpc.Channel:
     return grpc.secure_channel(connection.target, credentials, options=connection.channel_arguments())
 
 
-class ReasoningStream(Iterator[ReasonIterationsResponse]):
-    """Events of one execution; made by `Client.reason_iterations` and `Client.resume`.
+class EventStream(Iterator[EventT], Generic[EventT]):
+    """Events of one execution.
 
     The call starts when the first event is requested. `for event in stream` cancels it when the loop ends, for
     any reason; inside `with stream:` the loop may be left and entered again, and the call is cancelled at the end
@@ -154,11 +174,11 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
     `keep_running`.
     """
 
-    def __init__(self, open_call: OpenSyncCall, progress: Progress) -> None:
+    def __init__(self, open_call: OpenSyncCall[EventT], progress: Progress) -> None:
         self._progress = progress
-        # As in AsyncReasoningStream, the generator does not refer to this object, so that an abandoned stream is
+        # As in AsyncEventStream, the generator does not refer to this object, so that an abandoned stream is
         # finalized and its call cancelled at once.
-        self._events = _events(open_call, progress)
+        self._events: Generator[EventT, None, None] = _events(open_call, progress)
         self._is_entered = False
 
     @property
@@ -171,11 +191,6 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
         """The last sequence number that was received, for `resume`."""
         return self._progress.last_sequence
 
-    @property
-    def result(self) -> Reasoning | None:
-        """The result after the end of the execution; partial if it failed or was cancelled."""
-        return self._progress.result
-
     def __enter__(self) -> Self:
         self._is_entered = True
         return self
@@ -185,13 +200,13 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[ReasonIterationsResponse]:  # noqa: PYI034 - a guard, see the class
+    def __iter__(self) -> Iterator[EventT]:  # noqa: PYI034 - a guard, see the class
         return self if self._is_entered else self._until_left()
 
-    def __next__(self) -> ReasonIterationsResponse:
+    def __next__(self) -> EventT:
         return next(self._events)
 
-    def _until_left(self) -> Generator[ReasonIterationsResponse, None, None]:
+    def _until_left(self) -> Generator[EventT, None, None]:
         try:
             yield from self._events
         finally:
@@ -204,7 +219,25 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
             self._events.close()
 
 
-def _events(open_call: OpenSyncCall, progress: Progress) -> Generator[ReasonIterationsResponse, None, None]:
+class ReasoningStream(EventStream[ReasonIterationsResponse]):
+    """Events of a task; made by `Client.reason_iterations` and `Client.resume`."""
+
+    @property
+    def result(self) -> Reasoning | None:
+        """The result after the end of the execution; partial if it failed or was cancelled."""
+        return cast("Reasoning | None", self._progress.result)
+
+
+class RepairStream(EventStream[RepairStepsResponse]):
+    """Events of a repair; made by `Client.repair_steps`."""
+
+    @property
+    def result(self) -> Repair | None:
+        """The result after the end of the repair; partial if it failed or was cancelled."""
+        return cast("Repair | None", self._progress.result)
+
+
+def _events(open_call: OpenSyncCall[EventT], progress: Progress) -> Generator[EventT, None, None]:
     while True:
         call = progress.adopt(open_call(progress.next_request(), progress.remaining_s()))
         try:

@@ -323,6 +323,8 @@ def _build_sampling(request: ChatRequest, profile: ModelProfile, warnings: list[
     wanted: dict[str, Any] = {"temperature": request.temperature}
     if request.seed is not None:
         wanted["seed"] = request.seed
+    if request.top_p is not None:
+        wanted["top_p"] = request.top_p
     if profile.sampling:
         return wanted
     if request.temperature == _DEFAULT_TEMPERATURE:

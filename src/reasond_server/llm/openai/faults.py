@@ -52,7 +52,16 @@ _ACCESS_CODES = ("invalid_api_key", "authentication", "permission", "unauthorize
 _MODEL_CODES = ("model_not_found", "not_found", "deploymentnotfound")
 _PARAMETERS = frozenset(
     {
-        *("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "seed", "stop", "stream_options"),
+        *(
+            "max_tokens",
+            "max_completion_tokens",
+            "max_output_tokens",
+            "temperature",
+            "top_p",
+            "seed",
+            "stop",
+            "stream_options",
+        ),
         *("response_format", "tools", "tool_choice", "messages", "input", "instructions", "text", "reasoning"),
     }
 )

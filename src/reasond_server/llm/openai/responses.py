@@ -60,10 +60,13 @@ class ResponsesProtocol:
         }
         if instructions:
             data["instructions"] = instructions
+        sampling = {"temperature": request.temperature}
+        if request.top_p is not None:
+            sampling["top_p"] = request.top_p
         if profile.sampling:
-            data["temperature"] = request.temperature
+            data.update(sampling)
         else:
-            warnings.append("temperature was left out: the model does not take it")
+            warnings.extend(f"{name} was left out: the model does not take it" for name in sampling)
         if request.seed is not None:
             warnings.append("seed was left out: the Responses protocol has none")
         _add_tools(data, request, profile, warnings)

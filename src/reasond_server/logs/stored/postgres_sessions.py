@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.stored import sql_sessions as sql
-from reasond_server.logs.stored.binding import bind, fetch
 from reasond_server.logs.stored.postgres_notices import notify_grown
 from reasond_server.logs.stored.sql_sessions import SqlSessions
 from reasond_server.logs.stored.sql_store import CLAIMED, EXISTS
+from reasond_server.storage.binding import bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

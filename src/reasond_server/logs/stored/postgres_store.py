@@ -20,7 +20,6 @@ from reasond_server.logs.contract import (
 from reasond_server.logs.store import Change, Claim, Renewal
 from reasond_server.logs.stored import sql_sessions
 from reasond_server.logs.stored import sql_store as sql
-from reasond_server.logs.stored.binding import NOW, bind, fetch
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.postgres_notices import CHANNEL, NOTIFY, build_grown_notices, build_notice
 from reasond_server.logs.stored.postgres_sessions import PostgresSessions, create_in_session, leave_sessions
@@ -36,6 +35,7 @@ from reasond_server.logs.stored.rows import (
     waking_columns,
 )
 from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.storage.binding import NOW, bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.logs.stored import sql_store as sql
-from reasond_server.logs.stored.binding import NOW, bind, fetch
 from reasond_server.logs.stored.postgres_notices import notify_grown
 from reasond_server.logs.stored.rows import TAKEN_COLUMNS, VERSION_COLUMN, Taking, build_recovery, taken_of, wake_text
+from reasond_server.storage.binding import NOW, bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

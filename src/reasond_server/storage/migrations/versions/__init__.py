@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server.storage.migrations.versions import r0001_executions, r0002_agents, r0003_suspension, r0004_sessions
+from reasond_server.storage.migrations.versions import (
+    r0001_executions,
+    r0002_agents,
+    r0003_suspension,
+    r0004_sessions,
+    r0005_snapshots,
+)
 
-IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions)
+IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions, r0005_snapshots)
 """All revisions, oldest first."""

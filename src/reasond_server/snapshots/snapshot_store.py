@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @value
 class SnapshotQuota:
-    """What the snapshots of one tenant may take together; contents that several of them share count once."""
+    """What the snapshots of one tenant may take together; contents that several of them share count once.
+
+    A content counts from the moment at which a manifest names it. Manifests count, too.
+    """
 
     max_bytes: int = 256 * 1024 * 1024
     max_snapshots: int = 1000
@@ -23,6 +26,8 @@ class SnapshotQuota:
 
 class SnapshotStore(Protocol):
     """Keeps manifests and contents by tenant. Equal contents of a tenant are stored once.
+
+    A content is that of a file if it has the digest and the size that the manifest names.
 
     Every method raises StoreUnavailableError if the store cannot be reached.
     """
@@ -41,12 +46,14 @@ class SnapshotStore(Protocol):
         """Store contents by digest; those that are stored already change nothing.
 
         Raises:
-            InvalidRequestError: no snapshot of the tenant has a file with this digest.
+            InvalidRequestError: no snapshot of the tenant has a file with this digest and this size; nothing is stored.
         """
         ...
 
-    async def find(self, tenant: str, snapshot_id: str, *, now: datetime) -> Snapshot:
-        """Return a snapshot with what is missing.
+    async def find(
+        self, tenant: str, snapshot_id: str, *, now: datetime, expire_time: datetime | None = None
+    ) -> Snapshot:
+        """Return a snapshot with what is missing; `expire_time` prolongs it, and never makes it shorter.
 
         Raises:
             SnapshotNotFoundError: the tenant has none with this id, or it has expired.
@@ -57,6 +64,6 @@ class SnapshotStore(Protocol):
         """Return contents by digest; those that are not there are left out."""
         ...
 
-    async def sweep(self, *, now: datetime) -> int:
-        """Forget expired snapshots and contents that no snapshot has; return how many snapshots were forgotten."""
+    async def sweep(self, *, now: datetime, limit: int) -> int:
+        """Forget at most `limit` expired snapshots, and contents that no snapshot has; return how many it forgot."""
         ...

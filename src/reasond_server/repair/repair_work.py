@@ -1,0 +1,474 @@
+"""Repairs as a kind of work: repeated from the journal after a crash, so that no call and no check is made twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import NotResumableError, SandboxUnavailableError
+from reasond_server.repair.critics import Critics
+from reasond_server.repair.local_activities import LocalActivities
+from reasond_server.repair.parameters import describe_parameters, read_parameters
+from reasond_server.repair.planning import PlanRun
+from reasond_server.repair.protection import build_protection
+from reasond_server.repair.repair_requests import commands_of
+from reasond_server.repair.run import RepairOutcome, RepairRun
+from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.runs.run_journal import JournaledModel
+from reasond_server.runs.work import RunEnding
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types import Budget, FinishReason, StrategySource
+from reasond_server.types.repairs import (
+    Check,
+    CheckRole,
+    CriticReport,
+    Finding,
+    Repair,
+    RepairGoal,
+    RepairStarted,
+    RepairTask,
+    ResultFormat,
+    SandboxLevel,
+    Severity,
+    SuiteOutcome,
+    Verification,
+)
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from reasond_server.clock import Clock
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import Recovery
+    from reasond_server.repair.critic import Critic
+    from reasond_server.repair.policy import RepairParameters, RepairPolicy
+    from reasond_server.runs.plan import Plan
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.work import WorkRequest
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
+    from reasond_server.sandbox.workspaces import Workspaces
+    from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
+    from reasond_server.telemetry.observers import RepairObserver
+    from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types.snapshots import SourceFile
+
+REPAIR: Final = "repair"
+"""The name of this kind of work."""
+_CHANGED: Final = (
+    "The server went down after {events} events, and the one that went on did not do the same again, because its code "
+    "or configuration is another: those events stand as they were, later ones and the result were worked out anew."
+)
+_NO_CONTENT: Final = "the server keeps no content ([store] record_content), so the code is gone"
+
+
+@value
+class RepairAssignment:
+    """A repair as it was decided when it was started; the files of `task` are in its snapshot."""
+
+    task: RepairTask
+    parameters: RepairParameters
+
+
+@value
+class Workshop:
+    """What all repairs of a server share to run checks.
+
+    `workspaces` are None where no sandbox works. `permits` bounds the checks at once, `linter` is the path of ruff if
+    it is installed, `critics` are those that packages added.
+    """
+
+    sandbox: Sandbox
+    workspaces: Workspaces | None
+    environments: Mapping[str, ExecutionEnvironment]
+    permits: asyncio.Semaphore
+    linter: Path | None = None
+    critics: Sequence[Critic] = ()
+
+
+class RepairKind:
+    """Makes the work of repairs: new work, or restored work that another process left behind.
+
+    Args:
+        clock: times of events.
+        policy: the operator's decisions.
+        snapshots: keeps the code.
+        workshop: where checks run.
+        model: the model of repairs, if it is not that of the server.
+        observer: receives what happens to repairs.
+    """
+
+    kind: str = REPAIR
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        policy: RepairPolicy,
+        snapshots: SnapshotKeeper,
+        workshop: Workshop,
+        model: ChatModel | None = None,
+        observer: RepairObserver = UNOBSERVED,
+    ) -> None:
+        self.clock = clock
+        self.policy = policy
+        self.snapshots = snapshots
+        self.workshop = workshop
+        self.model = model
+        self.observer = observer
+
+    def create(self, assignment: RepairAssignment, request: WorkRequest) -> RepairWork:
+        """Return new work."""
+        return RepairWork(kind=self, assignment=assignment, request=request)
+
+    def revive(self, plan: Plan, recovery: Recovery) -> RepairWork:
+        """Return work that repeats the recorded calls and the logged events, and then continues.
+
+        Raises:
+            PlanError: the plan was written by another version of the server.
+        """
+        assignment = _read_assignment(plan.work)
+        return RepairWork(
+            kind=self,
+            assignment=assignment,
+            request=plan.to_request(recovery.execution, budget=assignment.task.budget),
+            known=[digest_of_event(logged.event) for logged in recovery.events],
+        )
+
+    def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
+        """Return False: repairs do not suspend."""
+        return False
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return the end of a repair that cannot be resumed, after its first event if that is missing."""
+        execution = recovery.execution
+        last = recovery.events[-1].create_time if recovery.events else execution.create_time
+        began = next((each.event for each in recovery.events if isinstance(each.event, RepairStarted)), None)
+        result = Repair(
+            execution_id=execution.execution_id,
+            goal=RepairGoal.FIX if began is None else began.goal,
+            patch="",
+            is_accepted=False,
+            verification=Verification.NONE,
+            level=SandboxLevel.OFF if began is None else began.level,
+            finish_reason=FinishReason.FAILED,
+            model=execution.model,
+            usage=execution.usage,
+            elapsed_s=(last - execution.create_time).total_seconds(),
+            warnings=tuple(warnings),
+            error=failure,
+        )
+        if execution.last_sequence:
+            return [result]
+        start = RepairStarted(
+            goal=RepairGoal.FIX,
+            model=execution.model,
+            environment="",
+            level=SandboxLevel.OFF,
+            snapshot_id="",
+            config={},
+        )
+        return [start, result]
+
+
+class RepairWork:
+    """The work on one repair; see `runs.run.Work`.
+
+    `known` are digests of the events that earlier lives logged: the work repeats them, and they are compared.
+    """
+
+    __slots__ = (
+        "_activities",
+        "_assignment",
+        "_kind",
+        "_known",
+        "_outcome",
+        "_progress",
+        "agent",
+        "kind",
+        "may_suspend",
+        "metrics",
+        "name",
+        "new_step_count",
+        "request",
+        "source",
+        "step_count",
+    )
+
+    def __init__(
+        self, *, kind: RepairKind, assignment: RepairAssignment, request: WorkRequest, known: Sequence[bytes] = ()
+    ) -> None:
+        self.kind = self.name = REPAIR
+        self.source = StrategySource.REQUEST
+        self.agent = ""
+        self.request = request
+        self.may_suspend = False
+        # The first event is appended by the runner, so it does not count.
+        self.step_count = 0
+        self.new_step_count = -max(0, len(known) - 1)
+        self.metrics = None
+        self._kind = kind
+        self._assignment = assignment
+        self._known = known[1:]
+        self._activities: LocalActivities | None = None
+        self._progress: RepairRun | PlanRun | None = None
+        self._outcome: RepairOutcome | None = None
+
+    @property
+    def obstacle(self) -> str:
+        """Why no other process could resume it, in words; empty if one can."""
+        return "" if self._kind.policy.records_content else _NO_CONTENT
+
+    def describe(self) -> Json:
+        """Return the task without its files, and the parameters."""
+        return {
+            "repair": _as_json(self._assignment.task),
+            "parameters": describe_parameters(self._assignment.parameters),
+        }
+
+    def begin(self, run: Run) -> Event:
+        """Return the first event."""
+        task = self._assignment.task
+        return RepairStarted(
+            goal=task.goal,
+            model=self._model_name(run),
+            environment=task.environment,
+            level=self._level,
+            snapshot_id=task.snapshot_id,
+            config=describe_parameters(self._assignment.parameters),
+        )
+
+    async def work(self, run: Run) -> None:
+        """Work the repair out; see `runs.run.Work`.
+
+        Raises:
+            SnapshotNotFoundError: the code is not kept any more.
+            ReasondError: the repair failed.
+        """
+        run.effects.is_replayed = True
+        if self._kind.model is not None:
+            run.accounts.model.switch_to(self._kind.model)
+        model: ChatModel = run.accounts.model
+        if run.journal is not None:
+            model = JournaledModel(model=run.accounts.model, journal=run.journal)
+        async with self._open_activities(run, model) as activities:
+            self._activities = activities
+            self._progress = progress = self._make_run(run, activities)
+            outcome = await progress.work()
+        if outcome is None:
+            return
+        self._outcome = outcome
+        if self.new_step_count < 0:
+            self._note_divergence(run)
+        run.report_end(RunEnding(finish_reason=outcome.finish_reason, warnings=tuple(outcome.warnings)))
+
+    def conclude(self, run: Run, ending: RunEnding) -> Repair:
+        """Return the last event: the outcome, or of a repair that was stopped the best candidate so far."""
+        accounts, task, progress = run.accounts, self._assignment.task, self._progress
+        outcome = self._outcome
+        if outcome is None and progress is not None:
+            outcome = progress.summarize(ending.finish_reason)
+        outcome = outcome or RepairOutcome(finish_reason=ending.finish_reason)
+        activities = self._activities
+        own = [each for each in outcome.warnings if each not in ending.warnings]
+        own += [] if activities is None else activities.warnings
+        return Repair(
+            execution_id=run.identity.execution_id,
+            goal=task.goal,
+            patch=outcome.patch,
+            is_accepted=outcome.is_accepted,
+            verification=outcome.verification,
+            level=self._level,
+            finish_reason=ending.finish_reason,
+            model=self._model_name(run),
+            usage=accounts.usage,
+            elapsed_s=accounts.elapsed_s,
+            final_candidate_id=outcome.final_candidate_id,
+            total_iterations=0 if progress is None else len(progress.rounds),
+            checks=0 if activities is None else activities.checks_run,
+            check_cpu_s=0.0 if activities is None else activities.check_cpu_s,
+            vote=outcome.vote,
+            ranking=tuple(outcome.ranking),
+            reflection_summary=() if progress is None else tuple(progress.rounds),
+            warnings=(*accounts.warnings, *self._list_changes(run), *own, *ending.warnings),
+            error=ending.to_failure(),
+        )
+
+    def report_exit(self, run: Run) -> None:
+        """Report nothing: what the observers of runs get says all."""
+
+    @property
+    def _level(self) -> SandboxLevel:
+        return SandboxLevel.OFF if self._assignment.task.goal is RepairGoal.PLAN else self._kind.workshop.sandbox.level
+
+    def _model_name(self, run: Run) -> str:
+        return run.identity.model if self._kind.model is None else self._kind.model.name
+
+    def _make_run(self, run: Run, activities: LocalActivities) -> RepairRun | PlanRun:
+        """Return the run of the goal."""
+        task, parameters = self._assignment.task, self._assignment.parameters
+        if task.goal is RepairGoal.PLAN:
+            return PlanRun(
+                parameters=parameters,
+                budget=task.budget,
+                activities=activities,
+                emit=partial(self._append, run),
+                pause=partial(self._pause, run),
+            )
+        return RepairRun(
+            parameters=parameters,
+            budget=task.budget,
+            activities=activities,
+            emit=partial(self._append, run),
+            pause=partial(self._pause, run),
+            observer=self._kind.observer,
+        )
+
+    @asynccontextmanager
+    async def _open_activities(self, run: Run, model: ChatModel) -> AsyncIterator[LocalActivities]:
+        """Return a context with the activities over the code of the repair, which is on the disk meanwhile."""
+        kind, task, parameters = self._kind, self._assignment.task, self._assignment.parameters
+        files: Mapping[str, SourceFile] = {}
+        if task.snapshot_id:
+            files = await kind.snapshots.load(run.identity.tenant, task.snapshot_id)
+        activities = partial(
+            LocalActivities,
+            run=run,
+            model=model,
+            task=task,
+            parameters=parameters,
+            files=files,
+            is_protected=build_protection(task.editable),
+            nonce=nonces(run.nonce)(),
+            clock=kind.clock,
+        )
+        if task.goal is RepairGoal.PLAN:
+            yield activities(critics=None)
+            return
+        workshop = kind.workshop
+        if workshop.workspaces is None:
+            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
+        if task.environment not in workshop.environments:
+            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
+        tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        try:
+            critics = Critics(
+                sandbox=workshop.sandbox,
+                environment=workshop.environments[task.environment],
+                tree=tree,
+                files=files,
+                checks=[
+                    replace(check, argv=tuple(commands_of(check, kind.policy.commands)), command="")
+                    for check in task.checks
+                ],
+                permits=workshop.permits,
+                critic_timeout_ms=parameters.critic_timeout_ms,
+                allow_unreproduced=parameters.allow_unreproduced,
+                linter=workshop.linter,
+                critics=workshop.critics,
+                perform=partial(_perform, run),
+            )
+            yield activities(critics=critics)
+        finally:
+            await tree.remove()
+
+    async def _pause(self, run: Run) -> bool:
+        """Wait while the log has no room; return whether the work has to stop here."""
+        if not run.log.has_room:
+            await run.log.wait_for_room()
+        return run.leaves_at_checkpoint is not None and run.reach_checkpoint()
+
+    def _append(self, run: Run, event: Event) -> None:
+        """Append an event, unless an earlier life already logged it: then the logged one stays."""
+        index = self.step_count
+        is_known = self.new_step_count < 0
+        if is_known and digest_of_event(event) != self._known[index]:
+            self._note_divergence(run)
+        self.step_count += 1
+        self.new_step_count += 1
+        run.trace.end_step(None if is_known else {"reasond.step.index": index})
+        if not is_known:
+            run.append(event, now=self._kind.clock.now())
+
+    def _note_divergence(self, run: Run) -> None:
+        if run.journal is not None:
+            run.journal.has_diverged = True
+
+    def _list_changes(self, run: Run) -> Sequence[str]:
+        if run.journal is None or not run.journal.has_diverged:
+            return ()
+        return (_CHANGED.format(events=len(self._known)),)
+
+
+async def _perform(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
+    """Perform a check or a review once per execution: return what it returned in an earlier life, or run it now.
+
+    It is repeated where the server went down in between: it changes nothing outside its workspace.
+    """
+    async with run.effects.begin(kind, digest, is_idempotent=True) as effect:
+        if effect.recorded is not None:
+            return effect.recorded
+        body = await make()
+        await effect.complete(body)
+        return body
+
+
+def digest_of_event(event: Event) -> bytes:
+    """Return a digest of what an event says; the time that it took differs when it is repeated."""
+    row = _as_json(event)
+    text = json.dumps({type(event).__name__: {**row, "elapsed_s": 0}}, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _as_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
+    """Return a value as JSON."""
+    row: Json = json.loads(json.dumps(asdict(what), default=_plain))
+    return row
+
+
+def _plain(found: object) -> object:
+    return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
+
+
+def _read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
+    try:
+        task = row["repair"]
+        report = task["report"]
+        return RepairAssignment(
+            task=RepairTask(
+                **{
+                    **task,
+                    "goal": RepairGoal(task["goal"]),
+                    "checks": tuple(_read_check(each) for each in task["checks"]),
+                    "report": CriticReport(
+                        issues=tuple(
+                            Finding(**{**each, "severity": Severity(each["severity"])}) for each in report["issues"]
+                        ),
+                        test_outcomes=tuple(SuiteOutcome(**each) for each in report["test_outcomes"]),
+                    ),
+                    "editable": tuple(task["editable"]),
+                    "budget": Budget(**task["budget"]),
+                }
+            ),
+            parameters=read_parameters(row["parameters"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise foreign_plan() from None
+
+
+def _read_check(row: Json) -> Check:
+    form = row["format"]
+    return Check(
+        **{
+            **row,
+            "role": CheckRole(row["role"]),
+            "argv": tuple(row["argv"]),
+            "format": None if form is None else ResultFormat(form),
+        }
+    )

@@ -1,0 +1,410 @@
+"""One repair from its baseline to its result: search, vote, patch, and the held-out checks, once.
+
+It talks to the outside through `RepairActivities` alone, so every engine works it out alike. What it emits depends only
+on what they return, never on which of them ends first.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import ModelError, TokenBudgetExhaustedError
+from reasond_server.repair.gate import REVIEW_WARNING, needs_review, report_baseline, report_candidate
+from reasond_server.repair.searching import (
+    CANDIDATES,
+    CHECK_CPU_S,
+    CHECKS,
+    CandidateEvaluator,
+    CandidateProposer,
+    OrderedEvents,
+    RefineBeam,
+    RoundWatcher,
+    build_search_plan,
+    build_selection,
+    critique_of,
+)
+from reasond_server.repair.voting import JudgedCandidate, rank_candidates, vote_on
+from reasond_server.search.allowance import Allowance
+from reasond_server.search.controller import SearchEnding, TreeSearch
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types import FinishReason
+from reasond_server.types.repairs import (
+    BaselineStep,
+    CandidateScore,
+    CandidateStatus,
+    CandidateStep,
+    CheckStatus,
+    CritiqueStep,
+    RankedPatch,
+    ReflectionIteration,
+    ReflectionStep,
+    ValidationStep,
+    Verification,
+    VoteStep,
+)
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reasond_server.repair.activities import RepairActivities, RepairCandidate
+    from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
+    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.searching import RepairNode
+    from reasond_server.search.policies import SelectionPolicy
+    from reasond_server.search.tree import Node
+    from reasond_server.telemetry.observers import RepairObserver
+    from reasond_server.types import Budget, Event
+    from reasond_server.types.repairs import VoteResult
+
+_MOST_RANKED: Final = 5
+_BUDGET_REACHED: Final = "Maximum search budget reached: no candidate was accepted within max_candidates = {most}."
+_DEPTH_REACHED: Final = "Max reflection depth reached without passing CriticAgent: no candidate passes every check."
+_TOO_SIMILAR: Final = (
+    "Candidates too similar; aborting further reflection: {patience} expansions showed no new behaviour."
+)
+_NO_IMPROVEMENT: Final = (
+    "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; the search ended there."
+)
+_DEMOTED: Final = "Second-best candidate chosen due to patch validation failure: {problem}"
+_NOT_ACCEPTED: Final = "The patch is not accepted: it does not pass every check. A person should review it."
+_HELD_OUT_FAILED: Final = (
+    "The patch passes the checks that the search saw and fails held-out ones ({checks}). A person should review it."
+)
+_NO_PATCH: Final = "No candidate gives a patch that applies."
+
+
+@value
+class RepairOutcome:
+    """What came of a repair; the fields are those of `types.repairs.Repair`."""
+
+    patch: str = ""
+    is_accepted: bool = False
+    verification: Verification = Verification.NONE
+    finish_reason: FinishReason = FinishReason.MAX_ITERATIONS
+    final_candidate_id: str = ""
+    ranking: Sequence[RankedPatch] = ()
+    vote: VoteResult | None = None
+    warnings: Sequence[str] = ()
+
+
+class RepairRun:
+    """Works one repair out.
+
+    Args:
+        parameters: how it is searched.
+        budget: the bounds of the task.
+        activities: the outside.
+        emit: appends an event to the log.
+        pause: awaited between rounds; returns whether the work has to stop here.
+        observer: receives rounds, scores and early ends.
+
+    Attributes:
+        judged: the candidates that were judged so far.
+        rounds: the rounds of the search so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: RepairParameters,
+        budget: Budget,
+        activities: RepairActivities,
+        emit: Callable[[Event], None],
+        pause: Callable[[], Awaitable[bool]],
+        observer: RepairObserver = UNOBSERVED,
+    ) -> None:
+        self._parameters = parameters
+        self._budget = budget
+        self._activities = activities
+        self._emit = emit
+        self._pause = pause
+        self._observer = observer
+        self._events = OrderedEvents(emit)
+        self._keys: set[str] = set()
+        self._warnings: list[str] = []
+        self._allowance = Allowance(max_calls=None)
+        self.judged: list[JudgedCandidate] = []
+        self.rounds: list[ReflectionIteration] = []
+        self._critiques: list[Sequence[Critique]] = []
+
+    async def work(self) -> RepairOutcome | None:
+        """Work the repair out; return None if it has to stop before its end.
+
+        Raises:
+            NotReproducedError: no check fails on the original code.
+            CheckUnusableError: a check cannot be run on it.
+            TokenBudgetExhaustedError: the budget covers no candidate.
+            ModelError: the model failed several times in a row.
+        """
+        baseline = await self._activities.measure_baseline()
+        self._report_baseline(baseline)
+        selection = self._build_selection()
+        search = self._build_search(selection)
+        if not await self._search(search):
+            return None
+        self._note_ending(search, selection)
+        return await self._conclude(search)
+
+    def summarize(self, finish_reason: FinishReason) -> RepairOutcome:
+        """Return what is known of a repair that was stopped: the best candidate so far, not accepted."""
+        ranked = rank_candidates(self.judged)
+        best = ranked[0] if ranked else None
+        return RepairOutcome(
+            patch="" if best is None else best.candidate.diff,
+            verification=Verification.NONE if best is None else Verification.VISIBLE_ONLY,
+            finish_reason=finish_reason,
+            final_candidate_id="" if best is None else best.candidate.candidate_id,
+            warnings=tuple(self._warnings),
+        )
+
+    def _build_selection(self) -> SelectionPolicy[RepairNode]:
+        parameters = self._parameters
+        return build_selection(parameters, build_search_plan(parameters))
+
+    def _build_search(self, selection: SelectionPolicy[RepairNode]) -> TreeSearch[RepairNode]:
+        parameters, budget = self._parameters, self._budget
+        self._allowance = Allowance(
+            max_calls=budget.max_model_calls,
+            max_tokens=budget.max_total_tokens,
+            max_resources={
+                CANDIDATES: parameters.max_candidates,
+                CHECKS: max(0, parameters.max_checks - self._activities.checks_run),
+                CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self._activities.check_cpu_s),
+            },
+        )
+        failures = (ModelError,)
+        return TreeSearch(
+            proposer=CandidateProposer(
+                activities=self._activities,
+                parameters=parameters,
+                report=self._report_candidate,
+                events=self._events,
+                are_tokens_bounded=budget.max_total_tokens is not None,
+                failures=(*failures, TokenBudgetExhaustedError),
+            ),
+            evaluator=CandidateEvaluator(
+                activities=self._activities, report=self._report_critique, events=self._events
+            ),
+            plan=build_search_plan(parameters),
+            selection=RoundWatcher(selection, self._end_round),
+            allowance=self._allowance,
+            failures=failures,
+            exhaustions=(TokenBudgetExhaustedError,),
+        )
+
+    async def _search(self, search: TreeSearch[RepairNode]) -> bool:
+        """Search to the end; return False if the work has to stop before."""
+        held = 0
+        try:
+            async with aclosing(search.run()) as nodes:
+                async for found in nodes:
+                    held += 1
+                    self._observer.candidates_changed(1)
+                    candidate, critique = found.node.payload.candidate, critique_of(found.node)
+                    if candidate is not None and critique is not None:
+                        self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
+                    if await self._pause():
+                        return False
+        finally:
+            self._observer.candidates_changed(-held)
+        if not self.judged and search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
+            raise TokenBudgetExhaustedError(
+                "The budget does not cover one candidate",
+                remedy="Raise max_total_tokens or max_model_calls in the budget; nothing was spent on candidates.",
+            )
+        return True
+
+    async def _conclude(self, search: TreeSearch[RepairNode]) -> RepairOutcome:
+        """Vote unless a candidate was accepted at once, then return the best patch that applies."""
+        vote = None
+        if search.ending is SearchEnding.SOLVED:
+            self._observer.terminated_early()
+        elif self.judged:
+            vote = vote_on(self.judged)
+            self._emit(VoteStep(vote=vote))
+        ranking, winner = await self._rank_patches()
+        if winner is None:
+            self._warnings.append(_NO_PATCH)
+            return RepairOutcome(finish_reason=self._why_ended(search), vote=vote, warnings=tuple(self._warnings))
+        is_accepted, verification = await self._verify(winner)
+        best = ranking[0]
+        return RepairOutcome(
+            patch=best.patch,
+            is_accepted=is_accepted,
+            verification=verification,
+            finish_reason=FinishReason.ANSWERED if is_accepted else self._why_ended(search),
+            final_candidate_id=best.candidate_id,
+            ranking=[
+                RankedPatch(
+                    candidate_id=best.candidate_id, patch=best.patch, score=best.score, verification=verification
+                ),
+                *ranking[1:],
+            ],
+            vote=vote,
+            warnings=tuple(self._warnings),
+        )
+
+    async def _rank_patches(self) -> tuple[Sequence[RankedPatch], JudgedCandidate | None]:
+        """Return the best patches that apply, and the candidate of the first one."""
+        ranking: list[RankedPatch] = []
+        winner: JudgedCandidate | None = None
+        for one in rank_candidates(self.judged):
+            if len(ranking) == _MOST_RANKED:
+                break
+            if one.candidate.status is not CandidateStatus.PROPOSED:
+                continue
+            found = await self._activities.validate(one.candidate)
+            if found.problem:
+                self._emit(_report_validation(one, found.problem))
+                if winner is None:
+                    self._warnings.append(_DEMOTED.format(problem=found.problem))
+                continue
+            winner = winner or one
+            ranking.append(
+                RankedPatch(
+                    candidate_id=one.candidate.candidate_id,
+                    patch=found.patch,
+                    score=one.critique.score,
+                    verification=Verification.VISIBLE_ONLY,
+                )
+            )
+        return ranking, winner
+
+    async def _verify(self, winner: JudgedCandidate) -> tuple[bool, Verification]:
+        """Return whether the winner is accepted, and what it was checked with; the held-out checks run once."""
+        outcomes: Sequence[CheckOutcome] = ()
+        if winner.critique.is_solution:
+            outcomes = await self._activities.judge_held_out(winner.candidate)
+        failed = [outcome.name for outcome in outcomes if outcome.status is not CheckStatus.PASSED]
+        verification = Verification.HELD_OUT if outcomes else Verification.VISIBLE_ONLY
+        problem = ""
+        if failed:
+            problem = _HELD_OUT_FAILED.format(checks=", ".join(failed))
+        elif not winner.critique.is_solution:
+            problem = _NOT_ACCEPTED
+        if problem:
+            self._warnings.append(problem)
+        self._emit(
+            ValidationStep(
+                candidate_id=winner.candidate.candidate_id,
+                is_valid=True,
+                verification=verification,
+                problem=problem,
+                reports=[report_candidate(outcome) for outcome in outcomes],
+            )
+        )
+        return not problem, verification
+
+    def _report_baseline(self, baseline: Baseline) -> None:
+        reports = report_baseline(baseline)
+        self._emit(
+            BaselineStep(
+                is_reproduced=baseline.is_reproduced,
+                elapsed_s=sum(report.elapsed_s for report in reports),
+                reports=reports,
+                flaky=sorted(baseline.flaky),
+            )
+        )
+
+    def _report_candidate(self, candidate: RepairCandidate) -> CandidateStep:
+        is_known = candidate.key in self._keys
+        self._keys.add(candidate.key)
+        return CandidateStep(
+            candidate_id=candidate.candidate_id,
+            parent_id=candidate.parent_id,
+            reflection_depth=candidate.depth,
+            status=CandidateStatus.DUPLICATE if is_known else candidate.status,
+            usage=candidate.usage,
+            elapsed_s=candidate.elapsed_s,
+            thought=candidate.thought,
+            code_or_plan=candidate.diff,
+            problem=candidate.problem,
+        )
+
+    def _report_critique(self, candidate: RepairCandidate, critique: Critique) -> CritiqueStep:
+        self._observer.candidate_scored(critique.score)
+        return CritiqueStep(
+            candidate_id=candidate.candidate_id,
+            verdict=critique.verdict,
+            score=critique.score,
+            is_accepted=critique.is_solution and critique.score >= self._parameters.critique_threshold,
+            elapsed_s=sum(report.elapsed_s for report in critique.reports),
+            reports=critique.reports,
+            findings=critique.findings,
+            signature=critique.signature,
+        )
+
+    def _end_round(self, nodes: Sequence[Node[RepairNode]]) -> None:
+        """Report the end of a round with its new candidates; one without any is not reported."""
+        found = [(node.payload.candidate, critique_of(node)) for node in nodes]
+        scored = [(one, critique) for one, critique in found if one is not None and critique is not None]
+        if not scored:
+            return
+        best, critique = max(scored, key=lambda pair: pair[1].score)
+        is_selected = critique.is_solution and critique.score >= self._parameters.critique_threshold
+        reflection = ReflectionIteration(
+            iteration=len(self.rounds) + 1,
+            candidate_ids=[one.candidate_id for one, _ in scored],
+            critic_scores=[
+                CandidateScore(candidate_id=one.candidate_id, score=critique.score) for one, critique in scored
+            ],
+            selected_candidate_id=best.candidate_id if is_selected and self._parameters.enable_early_terminate else "",
+            notes="; ".join(_describe(one, critique) for one, critique in scored),
+        )
+        self.rounds.append(reflection)
+        self._critiques.append([critique for _, critique in scored])
+        self._observer.iteration_ended()
+        self._emit(ReflectionStep(reflection=reflection))
+
+    def _note_ending(self, search: TreeSearch[RepairNode], selection: SelectionPolicy[RepairNode]) -> None:
+        """Warn of why the search ended without a candidate that was accepted at once."""
+        parameters = self._parameters
+        if search.ending is SearchEnding.SOLVED:
+            return
+        if isinstance(selection, RefineBeam) and selection.has_stalled:
+            self._warnings.append(
+                _NO_IMPROVEMENT.format(round=len(self.rounds), delta=parameters.min_improvement_delta)
+            )
+        elif search.ending is SearchEnding.REPETITIVE:
+            self._warnings.append(_TOO_SIMILAR.format(patience=parameters.patience))
+        elif search.ending is SearchEnding.BUDGET and not self._is_out_of_tokens() and not search.solutions:
+            self._warnings.append(_BUDGET_REACHED.format(most=parameters.max_candidates))
+        elif search.ending is SearchEnding.EXHAUSTED and not search.solutions:
+            self._warnings.append(_DEPTH_REACHED)
+        if needs_review(self._critiques):
+            self._warnings.append(REVIEW_WARNING)
+        if search.tally.failed_calls:
+            self._warnings.append(f"{search.tally.failed_calls} model calls failed; the search went on without them.")
+
+    def _is_out_of_tokens(self) -> bool:
+        """Return whether the budget of the task ended the search, not the number of candidates."""
+        taken = self._allowance.taken.resources
+        return (
+            taken.get(CANDIDATES, 0) < self._parameters.max_candidates
+            and taken.get(CHECKS, 0) < self._parameters.max_checks
+            and taken.get(CHECK_CPU_S, 0) < self._parameters.max_check_cpu_s
+        )
+
+    def _why_ended(self, search: TreeSearch[RepairNode]) -> FinishReason:
+        if search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
+            return FinishReason.BUDGET_EXHAUSTED
+        return FinishReason.MAX_ITERATIONS
+
+
+def _describe(candidate: RepairCandidate, critique: Critique) -> str:
+    """Return one line about a candidate, for people."""
+    if candidate.problem:
+        return f"{candidate.candidate_id} cannot be used: {candidate.problem.partition('. ')[0]}"
+    failed = [
+        f"{report.name} {report.status}" for report in critique.reports if report.status is not CheckStatus.PASSED
+    ]
+    state = ", ".join(failed) or critique.verdict
+    return f"{candidate.candidate_id} scores {critique.score:.0f}: {state}"
+
+
+def _report_validation(one: JudgedCandidate, problem: str) -> ValidationStep:
+    return ValidationStep(
+        candidate_id=one.candidate.candidate_id, is_valid=False, verification=Verification.NONE, problem=problem
+    )

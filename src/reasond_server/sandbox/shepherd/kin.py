@@ -1,0 +1,117 @@
+"""The descendants of a process, as /proc tells them: who they are, what they use, and how all of them are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_KIBI = 1024
+# Fields of /proc/PID/stat behind the name in brackets.
+_UTIME, _CHILDRENS_STIME, _THREADS = 11, 14, 17
+_STOP_ROUNDS = 50
+
+
+class KinUsage(NamedTuple):
+    """What processes use together: threads of all of them, seconds of processor time, and bytes of memory."""
+
+    tasks: int
+    cpu_s: float
+    memory_bytes: int
+
+
+def list_descendants(pid: int) -> list[int]:
+    """Return the descendants of `pid` that can be seen now; one that just started or just ended may be missing."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _list_children(waiting.pop())
+        found.extend(children)
+        waiting.extend(children)
+    return found
+
+
+def _list_children(pid: int) -> list[int]:
+    folder = f"/proc/{pid}/task"
+    children: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(folder):  # noqa: PTH208 - pathlib is slow to import, and a shepherd starts for each job
+            with suppress(OSError):
+                children.extend(map(int, _read(f"{folder}/{task}/children").split()))
+    return children
+
+
+def _read(path: str) -> bytes:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(handle, 65536):
+            parts.append(part)
+    finally:
+        os.close(handle)
+    return b"".join(parts)
+
+
+def measure(pids: list[int], *, memory_limit: int) -> KinUsage:
+    """Return what `pids` use. Memory is the resident one, and the proportional share where that is over the limit."""
+    tasks, ticks, pages = 0, 0, 0
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[_UTIME : _CHILDRENS_STIME + 1]))
+            tasks += int(fields[_THREADS])
+            pages += int(_read(f"/proc/{pid}/statm").split()[1])
+    memory = pages * _PAGE
+    if memory > memory_limit:
+        memory = sum(map(_measure_share, pids))
+    return KinUsage(tasks, ticks / _TICKS_PER_S, memory)
+
+
+def _measure_share(pid: int) -> int:
+    """Return the proportional set size of `pid`, in which shared pages are divided among their users."""
+    try:
+        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * _KIBI
+    except (ProcessLookupError, FileNotFoundError):
+        return 0
+    except OSError:
+        # It may not be read: what is resident is never less.
+        with suppress(OSError, ValueError, IndexError):
+            return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE
+    return 0
+
+
+def end_all() -> None:
+    """Kill all descendants of this process, which is a subreaper, and wait until none is left."""
+    while has_children():
+        # What is stopped starts no others, so that killing wins against programs that start many.
+        stopped: set[int] = set()
+        for _ in range(_STOP_ROUNDS):
+            new = set(list_descendants(os.getpid())) - stopped
+            if not new:
+                break
+            _signal(new, signal.SIGSTOP)
+            stopped |= new
+        _signal(stopped, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def _signal(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def has_children() -> bool:
+    """Reap what has ended, and return whether something is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""Makes the sandbox, the workspaces and the environments of [repair]; `sandbox` itself gets plain values."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
+from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits
+from reasond_server.types.repairs import ResultFormat, SandboxLevel
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.config.repairs import RepairEnvironmentSettings, RepairSettings
+    from reasond_server.sandbox.levels import OpenedSandbox
+
+_MEBI = 1024 * 1024
+_LEVELS = {
+    "auto": (SandboxLevel.BWRAP, SandboxLevel.LANDLOCK),
+    "bwrap": (SandboxLevel.BWRAP,),
+    "landlock": (SandboxLevel.LANDLOCK,),
+    "off": (),
+}
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@value
+class Preset:
+    """What fits a toolchain. `folders` are those of PATH below the environment's root, `variables` may name paths."""
+
+    format: ResultFormat
+    folders: Sequence[str] = ("bin",)
+    also_folders: Sequence[str] = ()
+    memory_mb: int = 1024
+    has_address_limit: bool = False
+    variables: Mapping[str, str]
+
+
+PRESETS: Mapping[str, Preset] = {
+    "plain": Preset(format=ResultFormat.EXIT_CODE, variables={}),
+    "python": Preset(
+        format=ResultFormat.JUNIT,
+        has_address_limit=True,
+        # Hashes in one order make the output of equal candidates equal.
+        variables={
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        },
+    ),
+    "node": Preset(
+        format=ResultFormat.TAP,
+        folders=("bin", "node_modules/.bin"),
+        variables={
+            "NODE_PATH": "{root}/node_modules",
+            "npm_config_cache": "{tmp}/npm",
+            "npm_config_offline": "true",
+            "NO_COLOR": "1",
+        },
+    ),
+    "go": Preset(
+        format=ResultFormat.GO_JSON,
+        also_folders=("/usr/local/go/bin",),
+        variables={
+            "GOCACHE": "{tmp}/go-build",
+            "GOPATH": "{tmp}/go",
+            "GOMODCACHE": "{root}/pkg/mod",
+            "GOPROXY": "off",
+            "GOTOOLCHAIN": "local",
+            "GOTELEMETRY": "off",
+            "CGO_ENABLED": "0",
+        },
+    ),
+    "java": Preset(
+        format=ResultFormat.JUNIT,
+        memory_mb=2048,
+        # The machine seen from inside is larger than what a check may use.
+        variables={
+            "JAVA_TOOL_OPTIONS": "-Xmx{heap_mb}m -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={tmp}",
+            "GRADLE_USER_HOME": "{tmp}/gradle",
+        },
+    ),
+}
+_HEAP_SHARE = 0.6
+
+
+def read_environments(settings: RepairSettings) -> Mapping[str, ExecutionEnvironment]:
+    """Return the environments of [repair.environments] by name."""
+    return {name: _read_environment(name, entry) for name, entry in settings.environments.items()}
+
+
+def _read_environment(name: str, entry: RepairEnvironmentSettings) -> ExecutionEnvironment:
+    preset = PRESETS[entry.preset]
+    root = Path(entry.root) if entry.root else None
+    memory_mb = entry.memory_mb or preset.memory_mb
+    variables = {
+        key: text.replace("{heap_mb}", str(int(memory_mb * _HEAP_SHARE))) for key, text in preset.variables.items()
+    }
+    folders = () if root is None or entry.is_image else tuple(str(root / folder) for folder in preset.folders)
+    return ExecutionEnvironment(
+        name=name,
+        root=root,
+        is_image=entry.is_image,
+        search_path=(*folders, *preset.also_folders, *_SYSTEM_PATH),
+        also_readable=_find_interpreter_folders(root) if root and not entry.is_image else (),
+        variables={**variables, **entry.variables},
+        format=ResultFormat(entry.format) if entry.format else preset.format,
+        description=entry.description,
+        limits=SandboxLimits(
+            wall_s=entry.wall_s,
+            cpu_s=entry.cpu_s,
+            memory_bytes=memory_mb * _MEBI,
+            processes=entry.processes,
+            disk_bytes=entry.disk_mb * _MEBI,
+        ),
+        has_address_limit=preset.has_address_limit,
+        has_writable_sources=entry.writable_sources,
+    )
+
+
+def _find_interpreter_folders(root: Path) -> Sequence[Path]:
+    """Return the folder of the interpreter that a virtual environment refers to."""
+    try:
+        lines = (root / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    entries = dict(line.partition("=")[::2] for line in lines)
+    home = next((text.strip() for key, text in entries.items() if key.strip() == "home"), "")
+    # The home is the folder of the program; its library lies beside it.
+    return (Path(home).parent,) if Path(home).is_absolute() and Path(home).parent != Path("/usr") else ()
+
+
+def read_sandbox_options(settings: RepairSettings, environments: Mapping[str, ExecutionEnvironment]) -> SandboxOptions:
+    """Return what [repair.sandbox] says, for jobs in `environments`."""
+    sandbox = settings.sandbox
+    folders = [
+        folder
+        for environment in environments.values()
+        for folder in (*((environment.root,) if environment.root else ()), *environment.also_readable)
+    ]
+    return SandboxOptions(
+        levels=_LEVELS[sandbox.level],
+        folder=Path(sandbox.folder or tempfile.gettempdir()),
+        bwrap=sandbox.bwrap,
+        folders=folders,
+    )
+
+
+async def open_sandboxes(settings: RepairSettings) -> tuple[OpenedSandbox, Mapping[str, ExecutionEnvironment]]:
+    """Return the sandbox that [repair] describes, proved by its self-test, and the environments.
+
+    Raises:
+        SandboxFailedError: the folder for workspaces cannot be used.
+    """
+    environments = read_environments(settings)
+    return await open_sandbox(read_sandbox_options(settings, environments)), environments

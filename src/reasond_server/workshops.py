@@ -1,0 +1,66 @@
+"""Opens what repairs need to run checks: the sandbox with its workspaces, the linter and installed critics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import SettingsError
+from reasond_server.repair.critic import discover_critics
+from reasond_server.repair.linting import find_ruff
+from reasond_server.repair.repair_work import Workshop
+from reasond_server.repair_policies import repair_policy_of
+from reasond_server.sandbox.sandbox import SandboxFailedError
+from reasond_server.sandboxes import open_sandboxes
+from reasond_server.types.repairs import SandboxLevel
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from reasond_server.config.repairs import RepairSettings
+    from reasond_server.sandbox.choosing import OpenedSandbox
+
+_log = logging.getLogger("reasond.repair")
+
+
+@value
+class OpenedWorkshop:
+    """A workshop, and what is closed with it."""
+
+    workshop: Workshop
+    opened: OpenedSandbox
+
+    async def aclose(self) -> None:
+        """Remove all workspaces; no repair may run any more."""
+        await self.opened.close()
+
+
+async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
+    """Open the sandbox that [repair] describes, proved by its self-test, and find linter and critics.
+
+    Where no level works, no code is run, and the log says why.
+
+    Raises:
+        SettingsError: the folder for workspaces cannot be used, or a critic cannot be loaded.
+    """
+    critics = discover_critics(settings.critics)
+    try:
+        opened, environments = await open_sandboxes(settings)
+    except SandboxFailedError as error:
+        raise SettingsError(
+            f"The folder for workspaces cannot be used: {error}", remedy="Name another one in [repair.sandbox] folder."
+        ) from error
+    level = opened.sandbox.level
+    if level is SandboxLevel.OFF:
+        _log.warning("no sandbox works, so repairs run no code: %s", opened.reason)
+    else:
+        _log.info("sandbox", extra={"level": level.value})
+    workshop = Workshop(
+        sandbox=opened.sandbox,
+        workspaces=None if level is SandboxLevel.OFF else opened.workspaces,
+        environments=environments,
+        permits=asyncio.Semaphore(repair_policy_of(settings).max_parallel_checks),
+        linter=find_ruff(),
+        critics=critics,
+    )
+    return OpenedWorkshop(workshop=workshop, opened=opened)

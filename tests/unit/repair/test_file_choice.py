@@ -1,0 +1,67 @@
+"""Which files a prompt shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.repair.file_choice import MOST_SHOWN, choose_files
+from reasond_server.types.snapshots import SourceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def choose(contents: Mapping[str, bytes | str], *hints: str, room: int = 100_000) -> list[str]:
+    files = {
+        path: SourceFile(path=path, content=text.encode() if isinstance(text, str) else text)
+        for path, text in contents.items()
+    }
+    shown = choose_files(
+        files, hints=hints, is_editable=lambda path: not path.startswith("tests/"), room=room, count=len
+    )
+    assert all(shown.texts[path] == files[path].content.decode() for path in shown.texts)
+    assert not set(shown.texts) & set(shown.others)
+    return list(shown.texts)
+
+
+def test_files_that_the_evidence_names_come_first() -> None:
+    contents = {"a.py": "1", "pkg/b.py": "2", "pkg/c.py": "3" * 50}
+    assert choose(contents, 'File "/work/tmp/pkg/c.py", line 3, in f')[0] == "pkg/c.py"
+
+
+def test_what_a_named_file_imports_comes_next() -> None:
+    contents = {
+        "tests/test_app.py": "from app.core import run\nimport app.other\n",
+        "src/app/core.py": "x" * 90,
+        "src/app/other.py": "y" * 95,
+        "small.py": "z",
+    }
+    assert choose(contents, "tests/test_app.py:2: AssertionError") == [
+        "tests/test_app.py",
+        "src/app/core.py",
+        "src/app/other.py",
+        "small.py",
+    ]
+
+
+def test_protected_files_come_last_and_small_ones_first() -> None:
+    assert choose({"tests/t.py": "1", "b.py": "22", "a.py": "333"}) == ["b.py", "a.py", "tests/t.py"]
+
+
+def test_a_file_that_does_not_fit_is_left_out_whole() -> None:
+    assert choose({"big.py": "x" * 500, "small.py": "y" * 50}, "big.py:1", room=100) == ["small.py"]
+
+
+def test_binary_files_and_unknown_kinds_are_never_shown() -> None:
+    assert choose({"a.png": b"\x89PNG", "b.py": b"\xff\xfe", "c.py": b"a\0b", "d.py": "fine", "LICENSE": "text"}) == [
+        "LICENSE",
+        "d.py",
+    ]
+
+
+def test_the_number_of_files_is_bounded() -> None:
+    assert len(choose({f"f{number}.py": "x" for number in range(200)})) == MOST_SHOWN
+
+
+def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_named_one() -> None:
+    assert choose({"x/util.py": "1" * 9, "y/util.py": "2"}, "x/util.py:10: error")[0] == "x/util.py"

@@ -1,0 +1,353 @@
+"""A repair with an outside that follows a script: what it asks for, what it emits, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
+from reasond_server.repair.activities import PatchCheck, RepairCandidate
+from reasond_server.repair.gate import report_candidate
+from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
+from reasond_server.repair.policy import RepairParameters
+from reasond_server.repair.run import RepairRun
+from reasond_server.types import Budget, FinishReason, Usage
+from reasond_server.types.repairs import (
+    BaselineStep,
+    CandidateStatus,
+    CandidateStep,
+    CandidateVerdict,
+    CheckRole,
+    CheckStatus,
+    ReflectionStep,
+    RepairSearch,
+    ValidationStep,
+    Verification,
+    VoteStep,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.repair.activities import CandidateOrder
+    from reasond_server.repair.run import RepairOutcome
+    from reasond_server.types import Event
+
+REPRODUCE = CheckOutcome(name="tests", role=CheckRole.REPRODUCE, status=CheckStatus.FAILED, cpu_s=0.5)
+
+
+def give_score(number: int) -> float:
+    """Score candidates by their number: none of the first ones passes."""
+    return 40.0 + number
+
+
+class ScriptedActivities:
+    """An outside that follows a script: `score_of` scores candidates by number, 85 and more pass the gate."""
+
+    def __init__(
+        self,
+        score_of: Callable[[int], float] = give_score,
+        *,
+        code_of: Callable[[int], str] = str,
+        evidence_of: Callable[[int], str] = lambda number: f"failure {number}",
+        invalid_patches: Sequence[str] = (),
+        held_out: CheckStatus | None = None,
+        failing: Sequence[int] = (),
+        delay_of: Callable[[int], float] = lambda _: 0.0,
+    ) -> None:
+        self.score_of = score_of
+        self.code_of = code_of
+        self.evidence_of = evidence_of
+        self.invalid_patches = invalid_patches
+        self.held_out = held_out
+        self.failing = failing
+        self.delay_of = delay_of
+        self.orders: list[CandidateOrder] = []
+        self.judged: list[str] = []
+        self.held_out_of: list[str] = []
+        self.warnings: Sequence[str] = ()
+        self.checks_run = 2
+        self.check_cpu_s = 1.0
+        self.worst_cost = {"checks": 1.0, "check_cpu_s": 1.0}
+
+    async def measure_baseline(self) -> Baseline:
+        return Baseline(outcomes={"tests": REPRODUCE})
+
+    def bound_tokens(self, order: CandidateOrder) -> int:
+        return 100 if order.number else 0
+
+    async def generate(self, order: CandidateOrder) -> RepairCandidate:
+        self.orders.append(order)
+        await asyncio.sleep(self.delay_of(order.number))
+        if order.number in self.failing:
+            raise ModelFailedError("broke")
+        code = self.code_of(order.number)
+        return RepairCandidate(
+            candidate_id=order.candidate_id,
+            number=order.number,
+            parent_id=order.parent_id,
+            depth=order.depth,
+            status=CandidateStatus.PROPOSED if code else CandidateStatus.INVALID,
+            key=code or f"invalid {order.number}",
+            changes={"a.py": code.encode()} if code else {},
+            diff=f"diff {code}" if code else "",
+            problem="" if code else "it holds no edit",
+            usage=Usage(input_tokens=80, output_tokens=20, model_calls=1),
+        )
+
+    async def judge(self, candidate: RepairCandidate) -> Critique:
+        self.judged.append(candidate.candidate_id)
+        await asyncio.sleep(self.delay_of(candidate.number))
+        score = self.score_of(candidate.number)
+        is_solution = score >= 85
+        outcome = replace(REPRODUCE, status=CheckStatus.PASSED if is_solution else CheckStatus.FAILED)
+        return Critique(
+            verdict=CandidateVerdict.PASSED if is_solution else CandidateVerdict.FAILED,
+            score=score,
+            is_solution=is_solution,
+            signature=f"behaviour {self.evidence_of(candidate.number)}",
+            evidence="" if is_solution else self.evidence_of(candidate.number),
+            reports=[report_candidate(outcome)],
+        )
+
+    async def validate(self, candidate: RepairCandidate) -> PatchCheck:
+        problem = "does not apply" if candidate.candidate_id in self.invalid_patches else ""
+        return PatchCheck(patch=candidate.diff, problem=problem)
+
+    async def judge_held_out(self, candidate: RepairCandidate) -> Sequence[CheckOutcome]:
+        self.held_out_of.append(candidate.candidate_id)
+        if self.held_out is None:
+            return ()
+        return [CheckOutcome(name="hidden", role=CheckRole.HELD_OUT, status=self.held_out)]
+
+
+async def work(
+    activities: ScriptedActivities, parameters: RepairParameters | None = None, *, budget: Budget | None = None
+) -> tuple[RepairOutcome, list[Event], RepairRun]:
+    events: list[Event] = []
+
+    async def go_on() -> bool:
+        return False
+
+    run = RepairRun(
+        parameters=parameters or RepairParameters(),
+        budget=budget or Budget(),
+        activities=activities,
+        emit=events.append,
+        pause=go_on,
+    )
+    outcome = await run.work()
+    assert outcome is not None
+    return outcome, events, run
+
+
+def of_kind(events: Sequence[Event], kind: type) -> list[Event]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+async def test_critic_scoring_integration() -> None:
+    """Seed 004, unit test 3: of the scores 50 and 90, the candidate with 90 is selected at once."""
+    activities = ScriptedActivities(lambda number: {1: 50.0, 2: 90.0}[number])
+    outcome, events, _ = await work(activities, RepairParameters(num_candidates=2, critique_threshold=85.0))
+    assert outcome.final_candidate_id == "cand-2"
+    assert outcome.is_accepted
+    reflections = of_kind(events, ReflectionStep)
+    assert [event.reflection.selected_candidate_id for event in reflections] == ["cand-2"]  # type: ignore[attr-defined]
+    assert not of_kind(events, VoteStep)
+
+
+async def test_reflection_loop_termination() -> None:
+    """Seed 004, unit test 4: the second round is better by 2 points only, so the search halts there with a warning."""
+    activities = ScriptedActivities(lambda number: 60.0 if number <= 2 else 62.0)
+    outcome, events, run = await work(
+        activities, RepairParameters(num_candidates=2, max_reflection_depth=3, min_improvement_delta=5.0)
+    )
+    assert len(run.rounds) == 2
+    assert len(of_kind(events, ReflectionStep)) == len(run.rounds)
+    assert not outcome.is_accepted
+    assert any("rose by less than min_improvement_delta = 5" in warning for warning in outcome.warnings)
+
+
+async def test_a_beam_of_five_by_three_rounds_makes_25_candidates() -> None:
+    activities = ScriptedActivities(lambda number: 40.0 + 1.5 * number)
+    outcome, _, run = await work(activities, RepairParameters(patience=100, max_candidates=25))
+    assert len(activities.orders) == 25
+    assert len(run.rounds) == 3
+    assert outcome.finish_reason is FinishReason.MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("search", list(RepairSearch))
+@pytest.mark.parametrize("most", [1, 3, 7, 25])
+async def test_no_search_makes_more_candidates_than_it_may(search: RepairSearch, most: int) -> None:
+    activities = ScriptedActivities()
+    parameters = RepairParameters(search=search, max_candidates=most, patience=1000, min_improvement_delta=0.0)
+    await work(activities, parameters)
+    assert 1 <= len(activities.orders) <= most
+
+
+@pytest.mark.parametrize("search", list(RepairSearch))
+async def test_every_search_ends_at_a_candidate_that_passes(search: RepairSearch) -> None:
+    activities = ScriptedActivities(lambda number: 100.0 if number == 4 else 40.0)
+    parameters = RepairParameters(search=search, max_candidates=25, patience=1000, min_improvement_delta=0.0)
+    outcome, _, _ = await work(activities, parameters)
+    assert outcome.is_accepted
+    assert outcome.finish_reason is FinishReason.ANSWERED
+    assert outcome.patch == "diff 4"
+
+
+async def test_without_early_termination_the_budget_is_spent_and_a_vote_decides() -> None:
+    activities = ScriptedActivities(
+        lambda _: 100.0, evidence_of=lambda number: "a" if number in {2, 3} else str(number)
+    )
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, max_candidates=10, enable_early_terminate=False)
+    outcome, events, _ = await work(activities, parameters)
+    assert len(activities.orders) == 10
+    assert len(of_kind(events, VoteStep)) == 1
+    assert outcome.final_candidate_id == "cand-2"
+    assert outcome.vote is not None
+    assert outcome.vote.votes[0].cluster_size == 2
+
+
+async def test_equal_code_is_judged_once_and_said_to_be_a_duplicate() -> None:
+    activities = ScriptedActivities(code_of=lambda number: "x" if number <= 3 else str(number))
+    _, events, _ = await work(activities, RepairParameters(max_reflection_depth=1))
+    candidates = of_kind(events, CandidateStep)
+    statuses = [event.status for event in candidates]  # type: ignore[attr-defined]
+    assert statuses == [
+        CandidateStatus.PROPOSED,
+        CandidateStatus.DUPLICATE,
+        CandidateStatus.DUPLICATE,
+        CandidateStatus.PROPOSED,
+        CandidateStatus.PROPOSED,
+    ]
+    assert activities.judged == ["cand-1", "cand-4", "cand-5"]
+
+
+async def test_an_unusable_reply_is_quoted_back_and_no_check_runs() -> None:
+    activities = ScriptedActivities(
+        lambda number: 50.0 + number,
+        code_of=lambda number: "" if number <= 2 else str(number),
+    )
+    parameters = RepairParameters(num_candidates=2, beam_width=2, max_reflection_depth=2, min_improvement_delta=0.0)
+    _, events, _ = await work(activities, parameters)
+    first = of_kind(events, CandidateStep)[0]
+    assert first.status is CandidateStatus.INVALID  # type: ignore[attr-defined]
+    assert "cand-1" not in activities.judged
+    later = [order for order in activities.orders if order.previous is not None]
+    assert later[0].previous is not None
+    assert later[0].previous.evidence == "it holds no edit"
+
+
+async def test_the_same_evidence_is_not_reflected_on_twice() -> None:
+    activities = ScriptedActivities(evidence_of=lambda _: "the same failure")
+    await work(activities, RepairParameters(patience=100, min_improvement_delta=0.0))
+    # The first round, then one of the two best candidates, whose children show the same again.
+    assert len(activities.orders) == 10
+    assert len({order.parent_id for order in activities.orders}) == 2
+
+
+async def test_the_first_sample_of_a_round_is_cool_and_the_others_are_spread() -> None:
+    activities = ScriptedActivities()
+    await work(activities, RepairParameters(max_reflection_depth=1, temperature=0.2, spread_temperature=0.8))
+    assert [order.temperature for order in activities.orders] == [0.2, 0.8, 0.8, 0.8, 0.8]
+
+
+async def test_events_are_in_order_whichever_call_ends_first() -> None:
+    quick = ScriptedActivities()
+    slow = ScriptedActivities(delay_of=lambda number: 0.01 * (10 - number % 10))
+    parameters = RepairParameters(patience=100, min_improvement_delta=0.0)
+    assert (await work(quick, parameters))[1] == (await work(slow, parameters))[1]
+
+
+async def test_a_patch_that_does_not_apply_gives_way_to_the_next_one() -> None:
+    activities = ScriptedActivities(lambda _: 100.0, invalid_patches=["cand-1"])
+    outcome, events, _ = await work(activities, RepairParameters(num_candidates=3, max_reflection_depth=1))
+    assert outcome.final_candidate_id == "cand-2"
+    assert any(
+        warning.startswith("Second-best candidate chosen due to patch validation") for warning in outcome.warnings
+    )
+    validations = of_kind(events, ValidationStep)
+    assert [event.is_valid for event in validations] == [False, True]  # type: ignore[attr-defined]
+
+
+async def test_held_out_checks_judge_the_winner_once() -> None:
+    activities = ScriptedActivities(lambda _: 100.0, held_out=CheckStatus.PASSED)
+    outcome, _, _ = await work(activities)
+    assert activities.held_out_of == [outcome.final_candidate_id]
+    assert outcome.verification is Verification.HELD_OUT
+    assert outcome.is_accepted
+
+
+async def test_a_winner_that_fails_held_out_checks_is_returned_and_not_accepted() -> None:
+    activities = ScriptedActivities(lambda _: 100.0, held_out=CheckStatus.FAILED)
+    outcome, _, _ = await work(activities)
+    assert outcome.patch
+    assert not outcome.is_accepted
+    assert outcome.verification is Verification.HELD_OUT
+    assert any("fails held-out ones (hidden)" in warning for warning in outcome.warnings)
+
+
+async def test_held_out_checks_are_not_run_for_a_candidate_that_fails_the_visible_ones() -> None:
+    activities = ScriptedActivities(held_out=CheckStatus.PASSED)
+    outcome, _, _ = await work(activities, RepairParameters(max_reflection_depth=1))
+    assert activities.held_out_of == []
+    assert outcome.verification is Verification.VISIBLE_ONLY
+    assert not outcome.is_accepted
+
+
+async def test_one_failed_call_leaves_the_others() -> None:
+    activities = ScriptedActivities(lambda number: 100.0 if number == 3 else 40.0, failing=[1, 2])
+    outcome, events, _ = await work(activities)
+    assert outcome.final_candidate_id == "cand-3"
+    assert len(of_kind(events, CandidateStep)) == 3
+
+
+async def test_a_model_that_always_fails_fails_the_repair() -> None:
+    with pytest.raises(ModelFailedError):
+        await work(ScriptedActivities(failing=range(1, 1000)))
+
+
+async def test_tokens_are_reserved_before_a_round() -> None:
+    activities = ScriptedActivities()
+    _, _, run = await work(activities, RepairParameters(patience=100), budget=Budget(max_total_tokens=350))
+    assert len(activities.orders) == 3
+    assert run.judged
+
+
+async def test_a_budget_that_covers_no_candidate_is_an_error() -> None:
+    with pytest.raises(TokenBudgetExhaustedError):
+        await work(ScriptedActivities(), budget=Budget(max_total_tokens=50))
+
+
+async def test_a_budget_of_calls_that_ends_the_search_is_said() -> None:
+    outcome, _, _ = await work(ScriptedActivities(), budget=Budget(max_model_calls=2))
+    assert outcome.finish_reason is FinishReason.BUDGET_EXHAUSTED
+    assert outcome.final_candidate_id
+
+
+async def test_the_bound_of_candidates_is_said() -> None:
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, max_candidates=5, patience=100)
+    outcome, _, _ = await work(ScriptedActivities(), parameters)
+    assert any(warning.startswith("Maximum search budget reached") for warning in outcome.warnings)
+
+
+async def test_candidates_without_a_new_behaviour_end_the_search() -> None:
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, max_candidates=1000, patience=3, num_candidates=2)
+    outcome, _, _ = await work(ScriptedActivities(evidence_of=lambda _: "same"), parameters)
+    assert any(warning.startswith("Candidates too similar; aborting") for warning in outcome.warnings)
+
+
+async def test_the_baseline_is_the_first_event() -> None:
+    _, events, _ = await work(ScriptedActivities(lambda _: 100.0), RepairParameters(num_candidates=1))
+    assert isinstance(events[0], BaselineStep)
+    assert events[0].is_reproduced
+
+
+async def test_checks_are_reserved_before_they_run() -> None:
+    activities = ScriptedActivities()
+    # Two runs are gone with the baseline, and each candidate may need two.
+    await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=5))
+    assert len(activities.judged) == 2
