@@ -89,7 +89,7 @@ def _list_words(tree: ast.Module, *, has_docstrings: bool) -> Sequence[str]:
             if kind in _HAVE_DOCSTRINGS and not has_docstrings and (skipped := _count_docstrings(item)):
                 stack += [
                     getattr(item, name)[skipped:] if name == "body" else getattr(item, name)
-                    for name in _list_fields(kind)
+                    for name in _list_fields(item._fields)
                 ]
             else:
                 stack += [getattr(item, name, None) for name in _list_fields(item._fields)]
