@@ -1,9 +1,10 @@
 """Cases for `benchmarks.repair_search`: real functions with one or two faults, their tests, and the known repair.
 
 The functions are read from the standard library of the Python that runs this (licensed under the PSF License Version 2;
-nothing of it is copied into this repository): each subject is some functions with all that they need of their module, as
+nothing of it is copied into this repository): each subject is some functions with all they need of their module, as
 `ast.unparse` writes them, without docstrings. A fault is one edit by `reasond_server.llm.demo.mutations` that makes a
 visible test fail. A test is an expression whose value is that of the unharmed functions; every other one is held out.
+`benchmarks.repair_subjects` has functions and tests.
 
 Code is run in a forked process with limits on time and memory. That is no sandbox: it is enough for code that was made
 from the standard library by edits of operators, names and constants.
@@ -23,8 +24,10 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.repair_subjects import SUBJECTS
 from reasond_server.llm.demo.mutations import find_mutations
 from reasond_server.repair.code_keys import key_of
 from reasond_server.repair.python_sources import PythonSourceError, parse_python
@@ -33,23 +36,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
+    from benchmarks.repair_subjects import Subject
+
 PATH: Final = "code.py"
-CASES_OF_SUBJECT: Final = 8
-DOUBLES_OF_SUBJECT: Final = 3
-WRONG_EDITS: Final = 40
+CASES_OF_SUBJECT: Final = 6
+DOUBLES_OF_SUBJECT: Final = 2
+WRONG_EDITS: Final = 30
 _CPU_S: Final = 0.15
 _WALL_S: Final = 20.0
 _MEMORY_BYTES: Final = 2 * 1024**3
 _MAX_VALUE: Final = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Functions of a module of the standard library, and expressions that test them."""
-
-    module: str
-    names: tuple[str, ...]
-    tests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +91,7 @@ class Laboratory:
         return [test for test, wanted in tests.items() if values.get(test) != wanted]
 
 
+@cache
 def key_of_source(source: str) -> str:
     """Return the key by which candidates count as the same code."""
     return key_of({PATH: source.encode()}, {})
@@ -104,7 +101,8 @@ def build_cases(laboratory: Laboratory, *, faults: int, limit: int = 10_000) -> 
     """Return the cases with one or two faults, the same ones in every run with one version of Python."""
     cases: list[Case] = []
     for subject in SUBJECTS:
-        cases += _build_cases_of(subject, laboratory, faults=faults)
+        if len(cases) < limit:
+            cases += _build_cases_of(subject, laboratory, faults=faults)
     return cases[:limit]
 
 
@@ -212,8 +210,7 @@ def _read_module(name: str) -> tuple[ast.Module, Mapping[str, Sequence[int]]]:
     file = _import_module(name).__file__
     if file is None:
         raise SystemExit(f"the standard library of {sys.version} has no source of {name}")
-    with open(file, encoding="utf-8") as opened:
-        tree = ast.parse(opened.read())
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
@@ -289,103 +286,3 @@ def _evaluate(test: str, names: dict[str, Any]) -> str:
         return repr(value)[:_MAX_VALUE]
     except Exception as error:  # noqa: BLE001 - what it raises is the value of the test
         return f"raises {type(error).__name__}"
-
-
-def _draw(lot: random.Random, count: int, most: int) -> list[int]:
-    return [lot.randint(0, most) for _ in range(count)]
-
-
-def _test_with(form: str, values: Sequence[object]) -> tuple[str, ...]:
-    """Return a test for each value: `form` with the value in place of V, or its parts in place of A, B and C."""
-    tests = []
-    for value in values:
-        text = form
-        for letter, part in zip("ABC", value, strict=False) if isinstance(value, tuple) else [("V", value)]:
-            text = text.replace(f"<{letter}>", repr(part))
-        tests.append(text)
-    return tuple(tests)
-
-
-_LOT: Final = random.Random(16)  # noqa: S311 - a benchmark, no secret
-_LISTS: Final = [_draw(_LOT, count, most) for count, most in zip(range(14), (9, 3, 9, 5, 4, 20, 9, 3) * 2, strict=False)]
-_SORTED: Final = [(sorted(values), x) for values in _LISTS for x in (0, 3, 5)]
-_TEXTS: Final = (
-    "", "a", "  a\n  b\n", "\tx\n\t  y\n\n\tz", "a\n b\n", "   \n  deep\n    deeper\n  back\n", " one two  three ",
-    "Lorem ipsum dolor sit amet, consectetur adipiscing elit", "well-known hyphen-ated words--and dashes",
-    "x" * 30 + " yy", "Ends. With a sentence. And more!", "line one\nline two\n\nline four",
-)  # fmt: skip
-_PATHS: Final = (
-    "", "/", "//", "a", "a/b", "/a/b.c", "a/b.tar.gz", ".hidden", "a/.b", "..", "a//b/", "c:/x", "c:\\x\\y", "\\\\srv\\s\\p",
-    "a.b/c", "...x",
-)  # fmt: skip
-_COLOURS: Final = [
-    (r / 4, g / 4, b / 4) for r, g, b in ((0, 0, 0), (4, 4, 4), (1, 2, 3), (3, 2, 1), (4, 0, 0), (0, 4, 1), (2, 2, 2),
-    (0, 1, 4), (3, 0, 3), (4, 1, 0), (1, 1, 3), (2, 4, 0))
-]  # fmt: skip
-_WORDS: Final = ("bücher", "münchen", "abc", "", "ünïcödé", "日本語", "mañana", "ä", "faß", "aäbößc", "zürich-x", "ελ")
-_PARTS: Final = ("", "a", "ab", "a b", "a=b", "é", "a_b-c", "=", "long " * 9, "tab\tx", "x\r\ny", "100%", "a;b", '"q"')
-_DAYS: Final = (1, 2, 59, 60, 365, 366, 367, 1461, 36524, 36525, 146097, 146098, 577736, 730120, 738000)
-_DATES: Final = ((1, 1, 1), (4, 2, 29), (100, 3, 1), (400, 12, 31), (1600, 2, 29), (1999, 12, 31), (2000, 3, 1),
-    (2004, 2, 28), (2023, 7, 4), (2024, 12, 31), (1582, 10, 15), (3, 3, 3))  # fmt: skip
-_GRAPHS: Final = (
-    {}, {1: [2]}, {"d": ["b", "c"], "b": ["a"], "c": ["a"]}, {1: [], 2: [1], 3: [1, 2]}, {1: [2], 2: [1]}, {5: [4, 3]},
-    {1: [2, 3], 2: [3]}, {1: [1]}, {"a": "bc", "b": "c"}, {1: [2], 3: [4], 5: []},
-)  # fmt: skip
-_URLS: Final = (
-    ("http://a/b/c/d;p?q", "g"), ("http://a/b/c/d;p?q", "../g"), ("http://a/b/c/d", "./g/."), ("http://a/b/c/d", "/g"),
-    ("http://a/b/c/d;p?q", "?y"), ("http://a/b/c/d;p?q", "#s"), ("http://a/b/c/d", "//h/x"), ("", "x"), ("x", ""),
-    ("http://a/b/c/d;p?q", "../../../g"), ("http://a/b", "mailto:x"), ("file:///a/b", "c"), ("http://a", "b/c"),
-)  # fmt: skip
-_QUERIES: Final = ("", "a=1", "a=1&b=2", "a=&b", "a=1&a=2", "a%20b=c+d", "&&a=1", "=x", "a=%E4%BD%A0", "a==b", "x=1;y=2")
-
-SUBJECTS: Final = (
-    Subject(module="bisect", names=("bisect_left",), tests=_test_with("bisect_left(<A>, <B>)", _SORTED)
-        + _test_with("bisect_left(<A>, <B>, 1, 3)", _SORTED[-8:])),
-    Subject(module="bisect", names=("insort_right", "bisect_right"), tests=_test_with("(lambda a: (insort_right(a, <B>), a))(<A>)", _SORTED)
-        + _test_with("bisect_right(<A>, <B>, 1, 4)", _SORTED[-9:])),
-    Subject(module="heapq", names=("heappush", "heappop"), tests=_test_with("(lambda h: ([heappush(h, x) for x in <V>], h[:], [heappop(h) for _ in <V>]))([])", _LISTS)),
-    Subject(module="heapq", names=("heapify", "heapreplace", "heappushpop"), tests=_test_with("(lambda h: (heapify(h), h))(<V>)", _LISTS)
-        + _test_with("(lambda h: (heapify(h), heapreplace(h, 2), heappushpop(h, 4), h))(<V>)", _LISTS)),
-    Subject(module="heapq", names=("merge",), tests=_test_with("list(merge(sorted(<A>), sorted(<B>)))", list(zip(_LISTS, _LISTS[3:], strict=False)))
-        + _test_with("list(merge([5, 2], sorted(<V>)[::-1], reverse=True))", _LISTS[:6])),
-    Subject(module="heapq", names=("nsmallest", "nlargest"), tests=_test_with("(nsmallest(3, <V>), nlargest(2, <V>))", _LISTS)
-        + _test_with("nlargest(4, <V>, key=lambda x: -x)", _LISTS)),
-    Subject(module="textwrap", names=("dedent",), tests=_test_with("dedent(<V>)", _TEXTS)),
-    Subject(module="textwrap", names=("indent",), tests=_test_with("indent(<V>, '> ')", _TEXTS) + _test_with("indent(<V>, '-', str.isspace)", _TEXTS)),
-    Subject(module="textwrap", names=("wrap", "shorten", "TextWrapper"), tests=_test_with("wrap(<V>, 12)", _TEXTS)
-        + _test_with("wrap(<V>, 9, initial_indent='* ', subsequent_indent='  ', max_lines=3)", _TEXTS) + _test_with("shorten(<V>, 15)", _TEXTS)),
-    Subject(module="statistics", names=("median", "median_low", "median_high"), tests=_test_with("(median(<V>), median_low(<V>), median_high(<V>))", _LISTS)),
-    Subject(module="statistics", names=("median_grouped",), tests=_test_with("median_grouped(<V>)", _LISTS) + _test_with("median_grouped(<V>, 2)", _LISTS)),
-    Subject(module="statistics", names=("quantiles",), tests=_test_with("quantiles(<V>)", _LISTS)
-        + _test_with("quantiles(<V>, n=5, method='inclusive')", _LISTS)),
-    Subject(module="string", names=("capwords",), tests=_test_with("capwords(<V>)", _TEXTS) + _test_with("capwords(<V>, 'o')", _TEXTS)),
-    Subject(module="posixpath", names=("commonpath",), tests=_test_with("commonpath([<A>, <B>])", list(zip(_PATHS, _PATHS[1:], strict=False)))
-        + _test_with("commonpath([<V> + '/x', <V> + '/y/z'])", _PATHS)),
-    Subject(module="genericpath", names=("_splitext", "commonprefix"), tests=_test_with("_splitext(<V>, '/', None, '.')", _PATHS)
-        + _test_with("commonprefix([<A>, <B>])", list(zip(_PATHS, _PATHS[1:], strict=False)))),
-    Subject(module="ntpath", names=("join", "splitdrive"), tests=_test_with("join(<A>, <B>)", list(zip(_PATHS, _PATHS[5:], strict=False)))
-        + _test_with("splitdrive(<V>)", _PATHS)),
-    Subject(module="calendar", names=("monthrange", "leapdays", "isleap"), tests=_test_with("monthrange(<A>, <B>)", _DATES)
-        + _test_with("(leapdays(<A>, 2025), isleap(<A>))", _DATES)),
-    Subject(module="colorsys", names=("rgb_to_hls", "hls_to_rgb"), tests=_test_with("rgb_to_hls(<A>, <B>, <C>)", _COLOURS) + _test_with("hls_to_rgb(<A>, <B>, <C>)", _COLOURS)),
-    Subject(module="colorsys", names=("rgb_to_hsv", "hsv_to_rgb"), tests=_test_with("rgb_to_hsv(<A>, <B>, <C>)", _COLOURS) + _test_with("hsv_to_rgb(<A>, <B>, <C>)", _COLOURS)),
-    Subject(module="encodings.punycode", names=("punycode_encode", "punycode_decode"), tests=_test_with("punycode_encode(<V>)", _WORDS)
-        + _test_with("punycode_decode(<V>.encode('punycode'), 'strict')", _WORDS)),
-    Subject(module="datetime", names=("_ord2ymd", "_ymd2ord"), tests=_test_with("_ord2ymd(<V>)", _DAYS) + _test_with("_ymd2ord(<A>, <B>, <C>)", _DATES)),
-    Subject(module="base64", names=("b85encode", "b85decode"), tests=_test_with("b85encode(<V>.encode())", _PARTS)
-        + _test_with("b85decode(__import__('base64').b85encode(<V>.encode()))", _PARTS)),
-    Subject(module="base64", names=("a85encode", "a85decode"), tests=_test_with("a85encode(<V>.encode(), wrapcol=9)", _PARTS)
-        + _test_with("a85decode(__import__('base64').a85encode(<V>.encode()))", _PARTS)),
-    Subject(module="fnmatch", names=("translate",), tests=_test_with("translate(<V>)", ("", "*", "a?b", "[ab]", "[!a-c]x", "[", "[]a]", "**", "*a*b*", "[a-b-c]", "[z-a]", "a[", "[!]x", "[^a]", "x.[ch]"))),
-    Subject(module="urllib.parse", names=("urljoin",), tests=_test_with("urljoin(<A>, <B>)", _URLS)),
-    Subject(module="urllib.parse", names=("parse_qsl",), tests=_test_with("parse_qsl(<V>)", _QUERIES) + _test_with("parse_qsl(<V>, keep_blank_values=True)", _QUERIES)),
-    Subject(module="graphlib", names=("TopologicalSorter",), tests=_test_with("list(TopologicalSorter(<V>).static_order())", _GRAPHS)
-        + _test_with("(lambda t: (t.prepare(), t.get_ready(), t.is_active()))(TopologicalSorter(<V>))", _GRAPHS)),
-    Subject(module="email.quoprimime", names=("header_encode", "body_encode", "decode"), tests=_test_with("header_encode(<V>.encode())", _PARTS)
-        + _test_with("body_encode(<V>, 20)", [part for part in _PARTS if part.isascii()]) + _test_with("decode(<V>)", _PARTS)),
-    Subject(module="http.cookies", names=("_quote", "_unquote"), tests=_test_with("(_quote(<V>), _unquote(_quote(<V>)))", _PARTS)),
-    Subject(module="inspect", names=("cleandoc",), tests=_test_with("cleandoc(<V>)", _TEXTS)),
-    Subject(module="difflib", names=("SequenceMatcher",), tests=_test_with("(lambda m: (m.get_matching_blocks(), m.get_opcodes(), m.ratio()))(SequenceMatcher(None, <A>, <B>))", list(zip(_TEXTS, _PARTS, strict=False)))
-        + _test_with("SequenceMatcher(str.isspace, <A>, <B>).find_longest_match()", list(zip(_TEXTS, _TEXTS[1:], strict=False)))),
-)  # fmt: skip
-"""Whose functions the cases are made of."""
