@@ -44,7 +44,7 @@ from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.turns.history import TURN
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from reasond_server.workshops import open_workshop
@@ -336,10 +336,10 @@ class Server:
             reuse_port=server.so_reuseport,
         )
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""
         load = None if self._core is None else self._core.runner.load
-        return Snapshot(
+        return ServerSnapshot(
             rpcs=0 if self._grpc is None else self._grpc.in_flight,
             http_requests=0 if self._http_app is None else self._http_app.in_flight,
             running=0 if load is None else load.running,

@@ -24,7 +24,7 @@ from reasond_server.repair.repair_work import REPAIR, RepairKind, Workshop
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.sandbox.choosing import UnavailableSandbox
+from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
@@ -178,14 +178,7 @@ def assemble(
     kept_snapshots = snapshots or in_memory.snapshots
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
-    repair_kind = _repair_kind(
-        settings,
-        clock=clock,
-        snapshots=kept_snapshots,
-        workshop=workshop or _CLOSED,
-        backends=backends or {},
-        observer=observer,
-    )
+    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer=observer)
     runner = Runner(
         store=store,
         model=model,
@@ -211,16 +204,11 @@ def assemble(
         limits=limits,
     )
     turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
-    repairs = RepairService(
-        runner=runner,
-        desk=_desk_of(settings, REPAIR, store=store, runner=runner, clock=clock),
-        kind=repair_kind,
-        limits=limits,
-    )
+    desk = _desk_of(settings, REPAIR, store=store, runner=runner, clock=clock)
     return Core(
         reasoning=reasoning,
         turns=turns,
-        repairs=repairs,
+        repairs=RepairService(runner=runner, desk=desk, kind=repair_kind, limits=limits),
         directory=directory,
         runner=runner,
         registry=registry,
@@ -282,11 +270,11 @@ def _turn_kind(
 
 def _repair_kind(
     settings: Settings,
-    *,
     clock: Clock,
     snapshots: SnapshotStore,
     workshop: Workshop,
     backends: Mapping[str, ChatModel],
+    *,
     observer: Observer,
 ) -> RepairKind:
     repair = settings.repair

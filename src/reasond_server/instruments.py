@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.metrics_page import ReaderGate
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.telemetry.exposition import Exposition
-    from reasond_server.telemetry.observers import Observer, Snapshot
+    from reasond_server.telemetry.observers import Observer, ServerSnapshot
     from reasond_server.telemetry.sampling import Sampler
 
 PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
@@ -74,7 +74,7 @@ def measuring_of(
     *,
     strategies: Iterable[str],
     model: str,
-    look: Callable[[], Snapshot],
+    look: Callable[[], ServerSnapshot],
 ) -> Measuring:
     """Return what `settings` ask for; `look` returns the server's state, `strategies` and `model` are label values."""
     is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from reasond_server.repair.policy import RepairParameters, RepairPolicy
+from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
 from reasond_server.types.repairs import RepairSearch
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ _FAILURES_OF_AN_ADDRESS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class TokenVerification:
     """The verifiers of tokens; `signing` is the key of tokens that this server mints, None if it mints none."""
 
     verifier: TokenVerifier
@@ -66,7 +66,7 @@ class Verification:
             await self.key_set.aclose()
 
 
-def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime]) -> Verification:
+def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime]) -> TokenVerification:
     """Return the verifiers of tokens that `loaded` describes; with `dev` a temporary key of this process comes first.
 
     Raises:
@@ -95,7 +95,7 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
         revocations=revocations,
         cache=VerifiedTokenCache(kept_s=auth.verified_kept_s),
     )
-    return Verification(
+    return TokenVerification(
         verifier=verifier,
         peers=_build_peers(auth, roles, revocations),
         revocations=revocations,

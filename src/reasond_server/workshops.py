@@ -18,7 +18,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.config.repairs import RepairSettings
-    from reasond_server.sandbox.choosing import OpenedSandbox
+    from reasond_server.sandbox.levels import OpenedSandbox
 
 _log = logging.getLogger("reasond.repair")
 

@@ -48,7 +48,7 @@ _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """The result of one check: its state, and a remedy unless the check passed."""
 
     level: Literal["ok", "warn", "fail"]
@@ -67,13 +67,13 @@ def examine(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
     return worst
 
 
-def line_of(finding: Finding) -> str:
+def line_of(finding: Diagnosis) -> str:
     """Return `finding` as one line."""
     text = " ".join(printable(f"{finding.text}. {finding.remedy}" if finding.remedy else finding.text).split())
     return f"{finding.level:<4}  {finding.subject:<12}  {text}"
 
 
-def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     yield _python()
     yield from _packages()
     yield stubs()
@@ -83,9 +83,9 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
     try:
         loaded = load(config, environ)
     except SettingsError as error:
-        yield Finding(level="fail", subject="config", text=error.message, remedy=error.remedy)
+        yield Diagnosis(level="fail", subject="config", text=error.message, remedy=error.remedy)
         return
-    yield Finding(level="ok", subject="config", text=source_of(loaded))
+    yield Diagnosis(level="ok", subject="config", text=source_of(loaded))
     yield _provider(loaded.settings, environ)
     yield _store(loaded.settings)
     yield from _tools(loaded.settings)
@@ -93,9 +93,9 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
     yield from _ports(loaded.settings)
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     is_new_enough = sys.version_info >= _LOWEST_PYTHON
-    return Finding(
+    return Diagnosis(
         level="ok" if is_new_enough else "fail",
         subject="python",
         text=f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}",
@@ -103,36 +103,36 @@ def _python() -> Finding:
     )
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     for name in _PACKAGES:
         try:
-            yield Finding(level="ok", subject="package", text=f"{name} {version(name)}")
+            yield Diagnosis(level="ok", subject="package", text=f"{name} {version(name)}")
         except PackageNotFoundError:
-            yield Finding(
+            yield Diagnosis(
                 level="fail", subject="package", text=f"{name} is not installed", remedy="Install reasond-server again."
             )
 
 
-def stubs() -> Finding:
+def stubs() -> Diagnosis:
     """Return whether the generated stubs work with the grpcio and protobuf that are installed."""
     try:
         importlib.import_module("reasond")
     except Exception as error:  # noqa: BLE001 - protobuf and grpcio reject stubs with errors of many kinds
-        return Finding(
+        return Diagnosis(
             level="fail",
             subject="stubs",
             text=f"reasond.v1 cannot be imported ({type(error).__name__})",
             remedy="Install a grpcio and protobuf that the distribution reasond allows.",
         )
-    return Finding(level="ok", subject="stubs", text="reasond.v1 imports with them")
+    return Diagnosis(level="ok", subject="stubs", text="reasond.v1 imports with them")
 
 
-def _full_text_search() -> Finding:
+def _full_text_search() -> Diagnosis:
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute("CREATE VIRTUAL TABLE probe USING fts5(content)")
     except sqlite3.OperationalError:
-        return Finding(
+        return Diagnosis(
             level="fail",
             subject="sqlite",
             text=f"SQLite {sqlite3.sqlite_version} lacks FTS5",
@@ -140,36 +140,36 @@ def _full_text_search() -> Finding:
         )
     finally:
         connection.close()
-    return Finding(level="ok", subject="sqlite", text=f"SQLite {sqlite3.sqlite_version} with FTS5")
+    return Diagnosis(level="ok", subject="sqlite", text=f"SQLite {sqlite3.sqlite_version} with FTS5")
 
 
-def _strategies() -> Iterator[Finding]:
+def _strategies() -> Iterator[Diagnosis]:
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
     if not points:
-        yield Finding(
+        yield Diagnosis(
             level="warn", subject="strategy", text="none is installed", remedy="Install reasond-server again."
         )
     for point in points:
         try:
             discover([point.name], installed=[point])
         except SettingsError as error:
-            yield Finding(level="fail", subject="strategy", text=error.message, remedy=error.remedy)
+            yield Diagnosis(level="fail", subject="strategy", text=error.message, remedy=error.remedy)
         else:
-            yield Finding(level="ok", subject="strategy", text=f"{point.name} ({point.value})")
+            yield Diagnosis(level="ok", subject="strategy", text=f"{point.name} ({point.value})")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Diagnosis]:
     for extra, module in _EXTRAS.items():
         is_there = importlib.util.find_spec(module) is not None
         text = "installed" if is_there else f"not installed (optional: reasond-server[{extra}])"
-        yield Finding(level="ok", subject="extra", text=f"{extra} {text}")
+        yield Diagnosis(level="ok", subject="extra", text=f"{extra} {text}")
 
 
-def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
+def _provider(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
     provider = choose_provider(settings, environ)
     if provider != "demo":
-        return Finding(level="ok", subject="model", text=f"{provider}, model {settings.llm.model or 'not named'}")
-    return Finding(
+        return Diagnosis(level="ok", subject="model", text=f"{provider}, model {settings.llm.model or 'not named'}")
+    return Diagnosis(
         level="warn",
         subject="model",
         text="the embedded demo model, which follows fixed rules",
@@ -177,34 +177,34 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
     )
 
 
-def _tools(settings: Settings) -> Iterator[Finding]:
+def _tools(settings: Settings) -> Iterator[Diagnosis]:
     """Report which tools models may call; connects once to each MCP server."""
     try:
         names = tools_of(settings.tools).names
     except SettingsError as error:
-        yield Finding(level="fail", subject="tools", text=error.message, remedy=error.remedy)
+        yield Diagnosis(level="fail", subject="tools", text=error.message, remedy=error.remedy)
         return
-    yield Finding(level="ok", subject="tools", text=", ".join(names) or "none is enabled")
+    yield Diagnosis(level="ok", subject="tools", text=", ".join(names) or "none is enabled")
     for options in read_mcp_options(settings.tools):
         found = asyncio.run(examine_server(options))
         place = f"{options.name} at {describe_server(options)}"
         if found is None:
             remedy = f"Start it, or correct [tools.mcp.{options.name}]; runs go on without its tools."
-            yield Finding(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)
+            yield Diagnosis(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)
         else:
-            yield Finding(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
+            yield Diagnosis(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
 
 
-def _store(settings: Settings) -> Finding:
+def _store(settings: Settings) -> Diagnosis:
     """Return the location of the store, and whether a server could use it; a running server may have it open."""
     try:
         text = examine_stores(url=settings.store.url, data_dir=settings.store.data_dir)
     except SettingsError as error:
-        return Finding(level="fail", subject="store", text=error.message, remedy=error.remedy)
-    return Finding(level="ok", subject="store", text=text)
+        return Diagnosis(level="fail", subject="store", text=error.message, remedy=error.remedy)
+    return Diagnosis(level="ok", subject="store", text=text)
 
 
-def _startable(config: Path | None, environ: Mapping[str, str]) -> Finding:
+def _startable(config: Path | None, environ: Mapping[str, str]) -> Diagnosis:
     """Return whether `serve` would start, with or without --dev."""
     refusals = {}
     for command, is_dev in (("serve", False), ("serve --dev", True)):
@@ -214,8 +214,8 @@ def _startable(config: Path | None, environ: Mapping[str, str]) -> Finding:
             found = [f"{one.field} {one.description}" for one in error.violations]
             refusals[command] = "; ".join(found) or error.full_message
     if not refusals:
-        return Finding(level="ok", subject="serve", text="`reasond serve` would start, with --dev as well")
-    return Finding(
+        return Diagnosis(level="ok", subject="serve", text="`reasond serve` would start, with --dev as well")
+    return Diagnosis(
         level="fail" if len(refusals) > 1 else "warn",
         subject="serve",
         text=" and ".join(f"`reasond {command}`" for command in refusals) + " would refuse to start",
@@ -223,14 +223,14 @@ def _startable(config: Path | None, environ: Mapping[str, str]) -> Finding:
     )
 
 
-def _ports(settings: Settings) -> Iterator[Finding]:
+def _ports(settings: Settings) -> Iterator[Diagnosis]:
     for name in _ADDRESSES:
         address = getattr(settings.server, name)
         if address:
             yield port_finding(name, address)
 
 
-def port_finding(name: str, address: str) -> Finding:
+def port_finding(name: str, address: str) -> Diagnosis:
     """Return whether `address` (host:port) can be listened on now."""
     host, port = split_address(address)
     try:
@@ -239,10 +239,10 @@ def port_finding(name: str, address: str) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
-        return Finding(
+        return Diagnosis(
             level="warn",
             subject="port",
             text=f"{name} {address} cannot be listened on ({error.strerror})",
             remedy=f"A server may run there already; stop it, or set server.{name}.",
         )
-    return Finding(level="ok", subject="port", text=f"{name} {address} is free")
+    return Diagnosis(level="ok", subject="port", text=f"{name} {address} is free")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reasond_server.types.snapshots import SourceFile
 
 CRITIC_GROUP: Final = "reasond.critics"
+BUILT_IN_CRITICS: Final = ("lint", "tampering")
+"""Names that packages cannot take."""
 CRITIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_FINDINGS: Final = 1000
 """Most findings of one critic for one candidate; further ones are dropped, the worst are kept."""
@@ -50,7 +52,7 @@ class Critic(Protocol):
 
 
 def discover_critics(
-    enabled: Sequence[str], *, reserved: Iterable[str] = (), installed: Iterable[EntryPoint] | None = None
+    enabled: Sequence[str], *, reserved: Iterable[str] = BUILT_IN_CRITICS, installed: Iterable[EntryPoint] | None = None
 ) -> Sequence[Critic]:
     """Return the `enabled` critics from the entry points of `CRITIC_GROUP`, which name classes or instances.
 

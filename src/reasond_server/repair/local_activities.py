@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.activities import CandidateOrder
     from reasond_server.repair.critics import Critics
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.runs.run import Run
     from reasond_server.types import Usage
     from reasond_server.types.repairs import RepairTask

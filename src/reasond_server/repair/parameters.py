@@ -7,14 +7,14 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import InvalidConfigError, Violation, show
-from reasond_server.repair.policy import RepairParameters
+from reasond_server.repair.repair_policy import RepairParameters
 from reasond_server.types.repairs import RepairSearch
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reasond_server.repair.policy import RepairPolicy
+    from reasond_server.repair.repair_policy import RepairPolicy
     from reasond_server.types import Json
 
 _INTEGERS: Final = {

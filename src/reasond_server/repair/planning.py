@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from reasond_server.errors import ModelError, TokenBudgetExhaustedError
 from reasond_server.repair.activities import CandidateOrder
 from reasond_server.repair.outcomes import Critique
-from reasond_server.repair.run import RepairOutcome
+from reasond_server.repair.repair_run import RepairOutcome
 from reasond_server.repair.searching import OrderedEvents
 from reasond_server.repair.voting import JudgedCandidate
 from reasond_server.search.waves import run_wave
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.repair.activities import RepairCandidate
-    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.repair.searching import Fill
     from reasond_server.types import Budget, Event
 

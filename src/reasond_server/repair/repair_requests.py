@@ -22,7 +22,7 @@ from reasond_server.violations import suggest_nearest
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from reasond_server.repair.policy import RepairPolicy
+    from reasond_server.repair.repair_policy import RepairPolicy
     from reasond_server.types.repairs import Check, CriticReport, RepairTask
 
 MAX_CHECKS: Final = 20

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from reasond_server.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.repair.repair_work import RepairKind
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Execution, Principal, StreamEvent

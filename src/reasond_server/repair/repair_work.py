@@ -16,7 +16,7 @@ from reasond_server.repair.parameters import describe_parameters, read_parameter
 from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
 from reasond_server.repair.repair_requests import commands_of
-from reasond_server.repair.run import RepairOutcome, RepairRun
+from reasond_server.repair.repair_run import RepairOutcome, RepairRun
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
     from reasond_server.repair.critic import Critic
-    from reasond_server.repair.policy import RepairParameters, RepairPolicy
+    from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import WorkRequest

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from reasond_server.repair.activities import RepairActivities, RepairCandidate
-    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.search.policies import Expansion, SelectionPolicy
     from reasond_server.search.tree import Node
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from reasond_server.telemetry.observers import ProcessFacts, Snapshot
+    from reasond_server.telemetry.observers import ProcessFacts, ServerSnapshot
     from reasond_server.types import Savings, StrategyMetrics, Usage
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
@@ -213,7 +213,7 @@ class Meters(TurnMeters, RepairMeters):
         """Record the delay of the event loop in seconds."""
         self._lag_seconds[()].observe(lag_s)
 
-    def sample(self, seen: Snapshot) -> None:
+    def sample(self, seen: ServerSnapshot) -> None:
         """Flush the counts, and set the gauges that are read instead of reported, such as states of breakers."""
         self._registry.flush()
         self._in_flight["grpc"].set(seen.rpcs)

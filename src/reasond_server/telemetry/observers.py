@@ -21,7 +21,7 @@ REENTRY_OUTCOMES: Final = ("accepted", "replayed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ServerSnapshot:
     """The state of the server that is read for a sample instead of being reported with every change.
 
     It counts the open calls, the running and waiting executions and the places for them. The flags say whether the

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from reasond_server.telemetry.meters import Meters
-    from reasond_server.telemetry.observers import Snapshot
+    from reasond_server.telemetry.observers import ServerSnapshot
 
 _INTERVAL_S: Final = 0.25
 _PROCESS_EVERY: Final = 20
@@ -33,7 +33,7 @@ class Sampler:
     The facts of the process are read in a thread with every twentieth sample.
     """
 
-    def __init__(self, *, metrics: Meters, look: Callable[[], Snapshot], interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, *, metrics: Meters, look: Callable[[], ServerSnapshot], interval_s: float = _INTERVAL_S) -> None:
         self._metrics = metrics
         self._look = look
         self._interval_s = interval_s

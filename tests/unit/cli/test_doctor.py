@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.doctor import Finding, examine, line_of, port_finding
+from reasond_server.cli.doctor import Diagnosis, examine, line_of, port_finding
 
 if TYPE_CHECKING:
     import pytest
@@ -67,7 +67,7 @@ def test_a_name_that_cannot_be_resolved_is_a_warning() -> None:
 
 
 def test_a_line_holds_level_subject_text_and_remedy() -> None:
-    finding = Finding(level="fail", subject="x", text="is\nmissing\x1b", remedy="Mend it.")
+    finding = Diagnosis(level="fail", subject="x", text="is\nmissing\x1b", remedy="Mend it.")
     assert line_of(finding) == "fail  x             is missing\N{REPLACEMENT CHARACTER}. Mend it."
 
 

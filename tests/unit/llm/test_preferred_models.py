@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+
 import pytest
 
 from reasond_server.errors import ModelFailedError, ModelUnavailableError

@@ -9,7 +9,7 @@ import pytest
 from reasond_server.config.repairs import RepairSettings
 from reasond_server.errors import InvalidConfigError
 from reasond_server.repair.parameters import describe_parameters, read_parameters, resolve_parameters
-from reasond_server.repair.policy import RepairParameters, RepairPolicy
+from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.types.repairs import RepairSearch
 

@@ -9,7 +9,7 @@ import pytest
 from reasond_server.errors import ModelFailedError
 from reasond_server.repair.activities import RepairCandidate
 from reasond_server.repair.planning import PlanRun, criticize_plan
-from reasond_server.repair.policy import RepairParameters
+from reasond_server.repair.repair_policy import RepairParameters
 from reasond_server.types import Budget, FinishReason
 from reasond_server.types.repairs import Verification
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.repair.activities import CandidateOrder
-    from reasond_server.repair.run import RepairOutcome
+    from reasond_server.repair.repair_run import RepairOutcome
     from reasond_server.types import Event
 
 GOOD = "1. Install Fastify with `npm install fastify`\n2. Implement the Redis client in src/session.js\n3. Add tests"

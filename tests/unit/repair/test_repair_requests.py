@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reasond_server.errors import InvalidRequestError
-from reasond_server.repair.policy import RepairPolicy
+from reasond_server.repair.repair_policy import RepairPolicy
 from reasond_server.repair.repair_requests import check_repair
 from reasond_server.types import Budget
 from reasond_server.types.repairs import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.telemetry.meters import Meters
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.telemetry.series import Vocabulary
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def metrics() -> Meters:
     return Meters(vocabulary=Vocabulary(words=WORDS), version="1.2.3")
 
 
-def values(counted: Meters, seen: Snapshot | None = None) -> Mapping[str, float]:
+def values(counted: Meters, seen: ServerSnapshot | None = None) -> Mapping[str, float]:
     """Return every sample by its name and label values, such as `reasond_calls_total grpc Reason OK`."""
-    counted.sample(seen or Snapshot())
+    counted.sample(seen or ServerSnapshot())
     return {
         " ".join((sample.name, *(value for _, value in sorted(sample.labels.items())))): sample.value
         for family in counted.registry.collect()

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from reasond_server.telemetry.exposition import Exposition, forget_process, wants_openmetrics
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from tests.unit.telemetry.parts import metrics
 
 
@@ -19,7 +19,7 @@ def expose() -> tuple[Exposition, list[int]]:
 
     def before() -> None:
         looks.append(1)
-        counted.sample(Snapshot(is_ready=True))
+        counted.sample(ServerSnapshot(is_ready=True))
 
     return Exposition(registry=counted.registry, before=before), looks
 

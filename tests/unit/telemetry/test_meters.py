@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.telemetry.catalogue import CATALOGUE
-from reasond_server.telemetry.observers import UNOBSERVED, ProcessFacts, Snapshot
+from reasond_server.telemetry.observers import UNOBSERVED, ProcessFacts, ServerSnapshot
 from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, Usage
 from tests.unit.telemetry.parts import metrics, values
 
@@ -198,7 +198,7 @@ def test_a_tool_of_an_mcp_server_is_counted_under_its_name_or_its_server() -> No
 def test_a_sample_takes_over_how_the_server_is_and_how_its_breakers_are() -> None:
     counted, state = metrics(), ["closed"]
     counted.watch_breaker("llm", lambda: state[0])
-    seen = Snapshot(rpcs=3, http_requests=2, running=5, queued=4, places=9, is_ready=True, is_draining=False)
+    seen = ServerSnapshot(rpcs=3, http_requests=2, running=5, queued=4, places=9, is_ready=True, is_draining=False)
     found = values(counted, seen)
     assert found["reasond_calls_in_flight grpc"] == 3
     assert found["reasond_calls_in_flight http"] == 2
@@ -206,7 +206,7 @@ def test_a_sample_takes_over_how_the_server_is_and_how_its_breakers_are() -> Non
     assert (found["reasond_ready"], found["reasond_draining"], found["reasond_execution_places"]) == (1, 0, 9)
     assert found["reasond_model_breaker_state llm closed"] == 1
     state[0] = "open"
-    found = values(counted, Snapshot(is_draining=True, is_limits_degraded=True))
+    found = values(counted, ServerSnapshot(is_draining=True, is_limits_degraded=True))
     assert found["reasond_model_breaker_state llm closed"] == 0
     assert found["reasond_model_breaker_state llm open"] == 1
     assert (found["reasond_ready"], found["reasond_draining"], found["reasond_limits_degraded"]) == (0, 1, 1)

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.telemetry.sampling import Sampler
 from tests.unit.telemetry.parts import metrics, values
 
@@ -20,9 +20,9 @@ LIMIT_S = 180.0
 async def test_a_loop_that_was_held_up_is_told_to_be_late() -> None:
     counted, looks = metrics(), asyncio.Queue[int]()
 
-    def look() -> Snapshot:
+    def look() -> ServerSnapshot:
         looks.put_nowait(1)
-        return Snapshot()
+        return ServerSnapshot()
 
     sampler = Sampler(metrics=counted, look=look, interval_s=0.01)
     sampler.begin()
@@ -43,12 +43,12 @@ async def test_a_loop_that_was_held_up_is_told_to_be_late() -> None:
 async def test_a_look_that_fails_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     counted, tries, worked = metrics(), [0], asyncio.Event()
 
-    def look() -> Snapshot:
+    def look() -> ServerSnapshot:
         tries[0] += 1
         if tries[0] == 1:
             raise ValueError("not yet")
         worked.set()
-        return Snapshot(running=7)
+        return ServerSnapshot(running=7)
 
     sampler = Sampler(metrics=counted, look=look, interval_s=0.001)
     with caplog.at_level(logging.ERROR):

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from reasond_server.repair.activities import RepairActivities, RepairCandidate
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.repair.policy import RepairParameters
+    from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.repair.searching import RepairNode
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node

@@ -12,8 +12,8 @@ from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
 from reasond_server.repair.activities import PatchCheck, RepairCandidate
 from reasond_server.repair.gate import report_candidate
 from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-from reasond_server.repair.policy import RepairParameters
-from reasond_server.repair.run import RepairRun
+from reasond_server.repair.repair_policy import RepairParameters
+from reasond_server.repair.repair_run import RepairRun
 from reasond_server.types import Budget, FinishReason, Usage
 from reasond_server.types.repairs import (
     BaselineStep,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reasond_server.repair.activities import CandidateOrder
-    from reasond_server.repair.run import RepairOutcome
+    from reasond_server.repair.repair_run import RepairOutcome
     from reasond_server.types import Event
 
 REPRODUCE = CheckOutcome(name="tests", role=CheckRole.REPRODUCE, status=CheckStatus.FAILED, cpu_s=0.5)
