@@ -8,7 +8,7 @@ nothing about any model.
 - A proposer repairs each fault that is left with a fixed probability, by a hash of case, seed and number of the
   candidate; if it repairs none, its candidate has one of 30 other edits. A candidate that refines another one keeps
   what is repaired there, and not its wrong edit: that is the most that a search can gain from refining.
-- The search is that of the server (`repair.run`) with its gate, keys, vote and held-out check. Its outside is made
+- The search is that of the server (`repair.repair_run`) with its gate, keys, vote and held-out check. Its outside is made
   here: no prompts, no sandbox, no git. Tests are really run, once for each different code of a case; what came of them
   is then looked up.
 """
@@ -38,8 +38,8 @@ from benchmarks.repair_cases import PATH, Case, Laboratory, build_cases, key_of_
 from reasond_server.repair.activities import PatchCheck, RepairCandidate
 from reasond_server.repair.gate import compare_with_baseline, judge_candidate
 from reasond_server.repair.outcomes import Baseline, CheckOutcome
-from reasond_server.repair.policy import RepairParameters
-from reasond_server.repair.run import RepairRun
+from reasond_server.repair.repair_policy import RepairParameters
+from reasond_server.repair.repair_run import RepairRun
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import CheckRole, CheckStatus, RepairSearch, TestOutcome
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from reasond_server.repair.activities import CandidateOrder
     from reasond_server.repair.outcomes import Critique
-    from reasond_server.repair.run import RepairOutcome
+    from reasond_server.repair.repair_run import RepairOutcome
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "repair_search.json"
