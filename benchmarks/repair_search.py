@@ -8,9 +8,9 @@ nothing about any model.
 - A proposer repairs each fault that is left with a fixed probability, by a hash of case, seed and number of the
   candidate; if it repairs none, its candidate has one of 30 other edits. A candidate that refines another one keeps
   what is repaired there, and not its wrong edit: that is the most that a search can gain from refining.
-- The search is that of the server (`repair.repair_run`) with its gate, keys, vote and held-out check. Its outside is made
-  here: no prompts, no sandbox, no git. Tests are really run, once for each different code of a case; what came of them
-  is then looked up.
+- The search is that of the server (`repair.repair_run`) with its gate, keys, vote and held-out check. Its outside is
+  made here: no prompts, no sandbox, no git. Tests are really run, once for each different code of a case; what came of
+  them is then looked up.
 """
 
 from __future__ import annotations
