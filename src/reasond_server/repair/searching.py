@@ -326,6 +326,8 @@ def build_search_plan(parameters: RepairParameters) -> SearchPlan:
         at_once=_MODEL_CALLS_AT_ONCE,
         solved_score=parameters.critique_threshold / 100 if parameters.enable_early_terminate else _NEVER_SOLVED,
         widening=_LATS_WIDENING if parameters.search is RepairSearch.LATS else None,
+        # A model that repeats itself must not end the search while candidates are left.
+        is_root_kept_open=True,
         novelty_patience=parameters.patience,
         seed=parameters.seed,
     )
