@@ -35,6 +35,7 @@ SHARED_MODULES: dict[str, str] = {
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
     "repairs": "repairs, in every layer: their values, their settings, their service",
+    "snapshots": "the files of a client: their values, and what the client makes of a folder",
     "turns": "turns, in every layer: their values, their settings, their service, the calls and commands of clients",
 }
 IRREGULAR_PARTICIPLES = """

@@ -23,6 +23,7 @@ from reasond.errors import (
 )
 from reasond.progress import ReconnectPolicy
 from reasond.requests import repair_task
+from reasond.snapshots import LeftOut, UploadedSnapshot
 from reasond.sync_calls import ReasoningStream, RepairStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
@@ -193,6 +194,7 @@ __all__ = [
     "Iteration",
     "LedgerEntry",
     "LedgerState",
+    "LeftOut",
     "ListEnvironmentsResponse",
     "ListStrategiesResponse",
     "Metrics",
@@ -254,6 +256,7 @@ __all__ = [
     "TurnStart",
     "TurnState",
     "UnavailableError",
+    "UploadedSnapshot",
     "Usage",
     "UsageSource",
     "Verification",

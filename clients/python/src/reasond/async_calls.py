@@ -44,6 +44,8 @@ OpenAsyncCall: TypeAlias = Callable[[Any, float | None], Awaitable[grpc.aio.Unar
 AsyncToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+ArgumentT = TypeVar("ArgumentT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,10 @@ class AsyncLink:
         except asyncio.CancelledError:
             raise_if_only_the_call_was_cancelled()
             raise
+
+    async def run(self, function: Callable[[ArgumentT], ResultT], argument: ArgumentT) -> ResultT:
+        """Return what a function returns that reads files, and for which the event loop must not wait."""
+        return await asyncio.to_thread(function, argument)
 
     async def open_events(
         self, request: ReasonIterationsRequest, seconds: float | None

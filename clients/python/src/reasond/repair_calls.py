@@ -5,18 +5,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond import requests
+from reasond import requests, snapshots
+from reasond.errors import UnavailableError
 from reasond.progress import Progress, policy_of
 from reasond.sync_calls import RepairStream
 from reasond.v1 import repair_service_pb2 as repairs_pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from os import PathLike
 
     from reasond.progress import ReconnectPolicy
     from reasond.sync_calls import SyncLink
     from reasond.v1.execution_pb2 import ExecutionCursor
     from reasond.v1.repairs_pb2 import FileEntry, Repair, RepairTask
+
+# Contents that another upload made expire are missing again; a server that keeps none would be asked forever.
+_UPLOADS = 3
 
 
 class RepairCalls:
@@ -85,6 +90,41 @@ class RepairCalls:
         """Upload contents that a snapshot misses, at most 3 MiB together; return their digests in order."""
         request = repairs_pb.UploadBlobsRequest(contents=contents)
         return self._link.answer(self._link.repairs.UploadBlobs, request, timeout_s).digests
+
+    def upload_snapshot(
+        self, path: str | PathLike[str], *, timeout_s: float | None = None
+    ) -> snapshots.UploadedSnapshot:
+        """Upload the files of a folder that the server does not have yet; a repair takes the `snapshot_id`.
+
+        In a git repository the files are those that git knows, and new ones that it does not ignore. Secrets such as
+        `.env` and private keys, symbolic links and files over 1 MiB are left out; `left_out` names each with the
+        reason.
+
+        Args:
+            path: The folder.
+            timeout_s: Deadline of each call in seconds.
+
+        Raises:
+            ValueError: the folder has no file to send, git does not answer there, or a file changed meanwhile.
+            OSError: the folder or a file cannot be read.
+        """
+        folder = self._link.run(snapshots.read_folder, path)
+        created = self.create_snapshot(folder.manifest, timeout_s=timeout_s)
+        sent_contents = sent_bytes = 0
+        for _ in range(_UPLOADS):
+            for batch in folder.split(created.missing):
+                contents = self._link.run(folder.read_contents, batch)
+                self.upload_blobs(contents, timeout_s=timeout_s)
+                sent_contents += len(contents)
+                sent_bytes += sum(map(len, contents))
+            if created.missing:
+                created = self.create_snapshot(folder.manifest, timeout_s=timeout_s)
+        if created.missing:
+            message = f"the server misses {len(created.missing)} contents, though they were uploaded {_UPLOADS} times"
+            raise UnavailableError(message)
+        return snapshots.UploadedSnapshot(
+            snapshot=created.snapshot, sent_contents=sent_contents, sent_bytes=sent_bytes, left_out=folder.left_out
+        )
 
     def list_environments(self, *, timeout_s: float | None = None) -> repairs_pb.ListEnvironmentsResponse:
         """Return the environments in which checks run, the level of the sandbox, and the server's commands."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 Token: TypeAlias = str | Callable[[], str]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+ArgumentT = TypeVar("ArgumentT")
+ResultT = TypeVar("ResultT")
 EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse)
 EventT_co = TypeVar("EventT_co", covariant=True)
 
@@ -109,6 +111,10 @@ class SyncLink:
             raise error_from(failure) from failure
         finally:
             call.cancel()
+
+    def run(self, function: Callable[[ArgumentT], ResultT], argument: ArgumentT) -> ResultT:
+        """Return what a function returns that reads files; the asynchronous client runs it in a thread."""
+        return function(argument)
 
     def open_events(
         self, request: ReasonIterationsRequest, seconds: float | None
