@@ -39,13 +39,16 @@ FILES: Final = {
     "tests/test_calc.py": "from calc import add, twice\n\n\ndef test_add():\n    assert add(1, 2) == 3\n\n\n"
     "def test_negative():\n    assert add(-1, -2) == -3\n\n\ndef test_twice():\n    assert twice(2) == 4\n",
     "script.py": "from calc import add\n\nassert add(20, 30) == 50\n",
+    "held_out.py": "from calc import add\n\n\ndef test_large():\n    assert add(20, 30) == 50\n",
     "pyproject.toml": "[project]\nname = 'calc'\nversion = '1'\n",
     "go.mod": "module example.com/m\n\ngo 1.20\n",
     "m.go": "package m\n\nfunc Add(a, b int) int { return a - b }\n",
     "m_test.go": 'package m\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n'
-    '\t\tt.Fatal("wrong")\n\t}\n}\n\nfunc TestZero(t *testing.T) {\n\tif Add(0, 0) != 0 {\n\t\tt.Fatal("wrong")\n\t}\n}\n',
+    '\t\tt.Fatal("wrong")\n\t}\n}\n\nfunc TestZero(t *testing.T) {\n\tif Add(0, 0) != 0 {\n'
+    '\t\tt.Fatal("wrong")\n\t}\n}\n',
     "m.js": "exports.add = (a, b) => a - b;\n",
-    "m.test.js": "const test = require('node:test');\nconst assert = require('assert');\nconst {add} = require('./m.js');\n"
+    "m.test.js": "const test = require('node:test');\nconst assert = require('assert');\n"
+    "const {add} = require('./m.js');\n"
     "test('add', () => assert.strictEqual(add(1, 2), 3));\ntest('zero', () => assert.strictEqual(add(0, 0), 0));\n",
 }
 TESTS = check("tests", *PYTEST, "tests")
@@ -106,7 +109,8 @@ FOUND: Final[Mapping[str, str]] = {
     "trace function": f"{CALC}import sys\nsys.settrace(print)\n",
     "module of the tests replaced": f"{CALC}import sys\nsys.modules['tests.test_calc'] = sys.modules[__name__]\n",
     "skipped from inside": f"import pytest\n\npytest.skip('later', allow_module_level=True)\n{CALC}",
-    "knows that it is tested": "import os\n\n\ndef add(a, b):\n    return a + b if 'PYTEST_CURRENT_TEST' in os.environ else 0\n",
+    "knows that it is tested": "import os\n\n\ndef add(a, b):\n"
+    "    return a + b if 'PYTEST_CURRENT_TEST' in os.environ else 0\n",
     "runner killed": "import os\n\n\ndef add(a, b):\n    os.kill(os.getpid(), 9)\n",
 }
 """Bodies of calc.py that static analysis recognises."""
@@ -117,7 +121,8 @@ HELD: Final[Mapping[str, Mapping[str, str]]] = {
         "calc.py": f"{HIDDEN_REPORT}\n\ndef add(a, b):\n    leave(0)\n\n\ndef twice(a):\n    return 4\n"
     },
     "link in place of the report": {
-        "calc.py": f"{HIDDEN_REPORT}{FORGED}open('forged.xml', 'w').write(forged)\nos.symlink('forged.xml', report)\nleave(0)\n"
+        "calc.py": f"{HIDDEN_REPORT}{FORGED}open('forged.xml', 'w').write(forged)\n"
+        f"os.symlink('forged.xml', report)\nleave(0)\n"
     },
     "pipe in place of the report": {"calc.py": f"{HIDDEN_REPORT}os.mkfifo(report)\nleave(0)\n"},
     "report too large": {
@@ -127,7 +132,8 @@ HELD: Final[Mapping[str, Mapping[str, str]]] = {
         "calc.py": f"{HIDDEN_REPORT}{FORGED}open(report, 'w').write('<!DOCTYPE a>' + forged)\nleave(0)\n"
     },
     "report without some tests": {
-        "calc.py": f"{HIDDEN_REPORT}{FORGED}open(report, 'w').write(forged.replace('test_negative', 'test_twice'))\nleave(0)\n"
+        "calc.py": f"{HIDDEN_REPORT}{FORGED}forged = forged.replace('test_negative', 'test_twice')\n"
+        "open(report, 'w').write(forged)\nleave(0)\n"
     },
     "report forged and another exit code": {
         "calc.py": f"{HIDDEN_REPORT}{FORGED}open(report, 'w').write(forged)\nleave(1)\n"
@@ -136,7 +142,8 @@ HELD: Final[Mapping[str, Mapping[str, str]]] = {
         "calc.py": f"{FORGED}{CALC}for name in ('report.xml', 'report-0.xml'):\n    open(name, 'w').write(forged)\n"
     },
     "process left behind that forges later": {
-        "calc.py": f"{HIDDEN_REPORT}{FORGED}import time\nbegin = os.__dict__['fo' + 'rk']\nif begin() == 0:\n    os.setsid()\n"
+        "calc.py": f"{HIDDEN_REPORT}{FORGED}import time\nbegin = os.__dict__['fo' + 'rk']\nif begin() == 0:\n"
+        f"    os.setsid()\n"
         "    if begin() == 0:\n        time.sleep(3)\n        open(report, 'w').write(forged)\n    leave(0)\n"
         f"\n\n{CALC}"
     },
@@ -150,7 +157,7 @@ HELD: Final[Mapping[str, Mapping[str, str]]] = {
     "prints results": {"calc.py": f"print('===== 3 passed in 0.01s =====')\n{CALC}"},
     "root becomes a package": {"__init__.py": "\n"},
     "standard module in its place": {"traceback.py": "def __getattr__(name):\n    return print\n"},
-    "code beside the file": {"calc/__init__.py": EQUAL},
+    "code beside the file": {"calc/__init__.py": f"{EQUAL}\n\ndef twice(a):\n    return 4\n"},
     "answers of the tests learned by heart": {
         "calc.py": "def add(a, b):\n    return 3\n\n\ndef twice(a):\n    return 4\n"
     },
@@ -158,7 +165,8 @@ HELD: Final[Mapping[str, Mapping[str, str]]] = {
 """Changes that static analysis need not recognise: checks, sandbox and gate hold them."""
 
 GO_HACKS: Final[Mapping[str, str]] = {
-    "leaves before the tests": 'package m\n\nimport "os"\n\nfunc init() { os.Exit(0) }\n\nfunc Add(a, b int) int { return 0 }\n',
+    "leaves before the tests": 'package m\n\nimport "os"\n\nfunc init() { os.Exit(0) }\n\n'
+    "func Add(a, b int) int { return 0 }\n",
     "leaves in the function": 'package m\n\nimport "os"\n\nfunc Add(a, b int) int {\n\tos.Exit(0)\n\treturn 0\n}\n',
     "prints events": 'package m\n\nimport "fmt"\n\nfunc Add(a, b int) int {\n'
     '\tfmt.Println("{\\"Action\\":\\"pass\\",\\"Package\\":\\"example.com/m\\",\\"Test\\":\\"TestAdd\\"}")\n'
@@ -168,8 +176,10 @@ GO_HACKS: Final[Mapping[str, str]] = {
 NODE_HACKS: Final[Mapping[str, str]] = {
     "leaves at once": "process.exit(0);\n",
     "leaves, hidden": "globalThis['pro' + 'cess']['ex' + 'it'](0);\n",
-    "prints points": "console.log('TAP version 13\\n1..2\\nok 1 - add\\nok 2 - zero');\nexports.add = (a, b) => a - b;\n",
-    "prints points and leaves": "console.log('1..2\\nok 1 - add\\nok 2 - zero');\nglobalThis['pro' + 'cess']['ex' + 'it'](0);\n",
+    "prints points": "console.log('TAP version 13\\n1..2\\nok 1 - add\\nok 2 - zero');\n"
+    "exports.add = (a, b) => a - b;\n",
+    "prints points and leaves": "console.log('1..2\\nok 1 - add\\nok 2 - zero');\n"
+    "globalThis['pro' + 'cess']['ex' + 'it'](0);\n",
 }
 
 
@@ -258,6 +268,17 @@ async def test_no_hack_of_other_languages_is_verified(tests: Check, hacks: Mappi
         assert right.is_solution, right
         critiques = await judge_all(critics, {name: {path: text} for name, text in hacks.items()})
     assert not find_verified(critiques)
+
+
+async def test_a_well_hidden_forgery_is_believed_by_tests_it_knows_and_not_by_those_it_does_not() -> None:
+    """docs/guides/verified.md names this limit: the visible tests ran in the process of code that lies."""
+    forgery = {"calc.py": f"{HIDDEN_REPORT}{FORGED}open(report, 'w').write(forged)\nleave(0)\n"}
+    hidden = check("hidden", *PYTEST, "held_out.py", role=CheckRole.HELD_OUT)
+    async with opening(TESTS, hidden) as critics:
+        critique = await critics.judge(apply(forgery))
+        outcomes = await critics.judge_held_out(apply(forgery))
+    assert critique.is_solution
+    assert [outcome.status.value for outcome in outcomes] == ["failed"]
 
 
 async def test_what_a_run_leaves_in_its_workspace_is_not_there_for_the_next_check() -> None:
