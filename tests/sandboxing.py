@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEVELS = (SandboxLevel.BWRAP, SandboxLevel.LANDLOCK)
 # Generous: the limits end what hangs, and a machine may be busy.
 LIMITS = SandboxLimits(wall_s=120.0, cpu_s=120.0)
-INTERPRETER, FOLDERS = find_interpreter(NOBODY if os.geteuid() == 0 else None)
+INTERPRETER, FOLDERS = find_interpreter(NOBODY if os.geteuid() == 0 else None, is_mounted=False)
 ENVIRONMENT = ExecutionEnvironment(name="python", also_readable=FOLDERS)
 
 
@@ -52,7 +52,7 @@ async def running_sandbox(level: SandboxLevel) -> AsyncGenerator[OpenedSandbox, 
     # Folders of pytest are closed to other users, such as the one that jobs of root become.
     parent = _make_parent()
     try:
-        opened = await open_sandbox(SandboxOptions(levels=(level,), folder=parent, folders=FOLDERS))
+        opened = await open_sandbox(SandboxOptions(levels=(level,), folder=parent))
         try:
             assert opened.sandbox.level is level, opened.reason
             _note_marks(opened)

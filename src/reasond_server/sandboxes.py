@@ -134,19 +134,11 @@ def _find_interpreter_folders(root: Path) -> Sequence[Path]:
     return (Path(home).parent,) if Path(home).is_absolute() and Path(home).parent != Path("/usr") else ()
 
 
-def read_sandbox_options(settings: RepairSettings, environments: Mapping[str, ExecutionEnvironment]) -> SandboxOptions:
-    """Return what [repair.sandbox] says, for jobs in `environments`."""
+def read_sandbox_options(settings: RepairSettings) -> SandboxOptions:
+    """Return what [repair.sandbox] says."""
     sandbox = settings.sandbox
-    folders = [
-        folder
-        for environment in environments.values()
-        for folder in (*((environment.root,) if environment.root else ()), *environment.also_readable)
-    ]
     return SandboxOptions(
-        levels=_LEVELS[sandbox.level],
-        folder=Path(sandbox.folder or tempfile.gettempdir()),
-        bwrap=sandbox.bwrap,
-        folders=folders,
+        levels=_LEVELS[sandbox.level], folder=Path(sandbox.folder or tempfile.gettempdir()), bwrap=sandbox.bwrap
     )
 
 
@@ -156,5 +148,4 @@ async def open_sandboxes(settings: RepairSettings) -> tuple[OpenedSandbox, Mappi
     Raises:
         SandboxFailedError: the folder for workspaces cannot be used.
     """
-    environments = read_environments(settings)
-    return await open_sandbox(read_sandbox_options(settings, environments)), environments
+    return await open_sandbox(read_sandbox_options(settings)), read_environments(settings)

@@ -128,6 +128,7 @@ class World:
         self._tags: dict[str, str] = {}
         self._ids = 0
         self.turns = TurnChecks(self)
+        self.repairs: set[str] = set()
 
     def note(self, what: str) -> None:
         """Add `what` to the trace, by which two runs of one seed are compared."""

@@ -15,7 +15,7 @@ from reasond_server.sandbox.shepherd.kernel import find_landlock_abi
 from reasond_server.types.repairs import SandboxLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job
     from reasond_server.sandbox.shepherd.order import Confinement
@@ -76,17 +76,18 @@ class Bubblewrap:
     def confine(self, job: Job, private: Path) -> Confinement:
         """Return the words for bubblewrap."""
         environment = job.environment
+        staged = self._stage(environment, private)
         words = [self._program, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
         words += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox", "--cap-drop", "ALL"]
         if environment.is_image and environment.root is not None:
-            words += _mount_image(environment.root)
+            words += _mount_image(environment.root, staged.get(str(environment.root), str(environment.root)))
         else:
             words += [*_mount_system(), "--ro-bind", str(self._etc), "/etc"]
         words += ["--proc", "/proc", "--dev", "/dev", "--bind", str(private / "shm"), "/dev/shm"]  # noqa: S108 - inside
         words += ["--remount-ro", "/dev", "--bind", str(private / "tmp"), TEMPORARY]
         # Later mounts hide earlier ones, so a folder comes before those inside it.
         for folder in sorted(list_folders(environment), key=lambda folder: len(folder.parts)):
-            words += ["--ro-bind", str(folder), str(folder)]
+            words += ["--ro-bind", staged.get(str(folder), str(folder)), str(folder)]
         words += ["--bind", str(job.folder), WORKSPACE, "--remount-ro", "/", "--chdir", WORKSPACE]
         for name, value in list_variables(job, *self.place(job, private)).items():
             words += ["--setenv", name, value]
@@ -99,7 +100,19 @@ class Bubblewrap:
             "is_scoped": True,
             "filter": find_filter("namespaces_shared" if is_shared else "namespaces"),
             "uid": self._uid,
+            "staged": [[source, target] for source, target in staged.items()],
         }
+
+    def _stage(self, environment: ExecutionEnvironment, private: Path) -> Mapping[str, str]:
+        """Return where folders are mounted that the user of the jobs cannot reach, such as those in root's home."""
+        image = (environment.root,) if environment.is_image and environment.root else ()
+        staged: dict[str, str] = {}
+        for folder in () if self._uid is None else (*image, *list_folders(environment)):
+            if not may_others_reach(folder):
+                target = private / f"staged{len(staged)}"
+                target.mkdir()
+                staged[str(folder)] = str(target)
+        return staged
 
 
 class Landlock:
@@ -130,6 +143,12 @@ class Landlock:
             raise SandboxFailedError(
                 f"the environment {environment.name} is an image, which needs bubblewrap; give it a folder with tools"
             )
+        for folder in list_folders(environment):
+            if self._uid is not None and not may_others_reach(folder):
+                raise SandboxFailedError(
+                    f"user {self._uid}, as which jobs of root run, cannot reach {folder}; make it readable for others, "
+                    "or run the server as another user"
+                )
         system = [f"/{name}" for name in _SYSTEM]
         return {
             "launcher": [],
@@ -139,6 +158,7 @@ class Landlock:
             "is_scoped": self._is_scoped,
             "filter": find_filter("landlock" if self._is_scoped else "landlock_unscoped"),
             "uid": self._uid,
+            "staged": [],
         }
 
 
@@ -184,22 +204,40 @@ def _list_files() -> list[str]:
 
 def _mount_system() -> Iterator[str]:
     for name in _SYSTEM:
-        yield from _mount_entry(Path("/"), name)
+        yield from _mount_entry(Path("/"), name, "")
 
 
-def _mount_image(root: Path) -> Iterator[str]:
+def _mount_image(root: Path, place: str) -> Iterator[str]:
     """Mount what the image holds at its top, one by one, so that our own folders can stand beside it."""
     for name in sorted(path.name for path in root.iterdir()):
         if name not in _NOT_OF_AN_IMAGE:
-            yield from _mount_entry(root, name)
+            yield from _mount_entry(root, name, place)
 
 
-def _mount_entry(root: Path, name: str) -> Iterator[str]:
+def _mount_entry(root: Path, name: str, place: str) -> Iterator[str]:
+    """Mount an entry of `root`, which bubblewrap reaches at `place`."""
     path = root / name
     if path.is_symlink():
         yield from ("--symlink", str(path.readlink()), f"/{name}")
     elif path.exists():
-        yield from ("--ro-bind", str(path), f"/{name}")
+        yield from ("--ro-bind", f"{place}/{name}", f"/{name}")
+
+
+def may_others_reach(path: Path) -> bool:
+    """Return whether a user who owns nothing may go to `path` and read what is there."""
+    try:
+        return may_others_pass(path.parent) and bool(path.resolve(strict=True).stat().st_mode & 0o004)
+    except OSError:
+        return False
+
+
+def may_others_pass(folder: Path) -> bool:
+    """Return whether a user who owns nothing may go through `folder`."""
+    try:
+        real = folder.resolve(strict=True)
+        return all(one.stat().st_mode & 0o001 for one in (real, *real.parents))
+    except OSError:
+        return False
 
 
 def _copy_system_files(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.sandbox.confinement import Bubblewrap, Landlock
+from reasond_server.sandbox.confinement import Bubblewrap, Landlock, may_others_pass, may_others_reach
 from reasond_server.sandbox.hard_links import LinkedWorkspaces
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
 from reasond_server.sandbox.scratch import NOBODY, Scratch
@@ -34,14 +34,12 @@ _PROBE_LIMITS = SandboxLimits(wall_s=60.0)
 class SandboxOptions:
     """What the operator chose.
 
-    `levels` are tried in order, `folder` is for workspaces, `bwrap` is the name or path of bubblewrap, and `folders`
-    are those of the environments, which jobs must reach.
+    `levels` are tried in order, `folder` is for workspaces, and `bwrap` is the name or path of bubblewrap.
     """
 
     levels: Sequence[SandboxLevel]
     folder: Path
     bwrap: str = "bwrap"
-    folders: Sequence[Path] = ()
 
 
 class UnavailableSandbox:
@@ -85,7 +83,7 @@ async def open_sandbox(options: SandboxOptions) -> OpenedSandbox:
     """
     reasons = []
     for level in options.levels:
-        scratch = await asyncio.to_thread(Scratch, options.folder, uid=_choose_uid(level, options))
+        scratch = await asyncio.to_thread(Scratch, options.folder, uid=_choose_uid())
         try:
             sandbox = await _prove(level, options, scratch)
         except SandboxFailedError as error:
@@ -101,25 +99,9 @@ async def open_sandbox(options: SandboxOptions) -> OpenedSandbox:
     )
 
 
-def _choose_uid(level: SandboxLevel, options: SandboxOptions) -> int | None:
-    """Return the user for jobs; None: that of the server.
-
-    A server of root gives its jobs a user without any rights, unless bubblewrap must mount what that user cannot reach;
-    there jobs stay root without rights, in a namespace of users that says otherwise.
-    """
-    if os.geteuid() != 0:
-        return None
-    is_reached = all(may_others_reach(folder) for folder in (options.folder, *options.folders))
-    return NOBODY if is_reached or level is SandboxLevel.LANDLOCK else None
-
-
-def may_others_reach(path: Path) -> bool:
-    """Return whether a user who owns nothing may go to `path` and read what is there."""
-    try:
-        real = path.resolve(strict=True)
-        return all(parent.stat().st_mode & 0o001 for parent in real.parents) and bool(real.stat().st_mode & 0o004)
-    except OSError:
-        return False
+def _choose_uid() -> int | None:
+    """Return the user for jobs: that of the server, None, or for root one without any rights."""
+    return NOBODY if os.geteuid() == 0 else None
 
 
 async def _prove(level: SandboxLevel, options: SandboxOptions, scratch: Scratch) -> ShepherdedSandbox:
@@ -140,6 +122,11 @@ async def _prove(level: SandboxLevel, options: SandboxOptions, scratch: Scratch)
 def _make_confiner(level: SandboxLevel, options: SandboxOptions, scratch: Scratch) -> Bubblewrap | Landlock:
     if sys.platform != "linux":
         raise SandboxFailedError(f"the sandbox needs Linux, and this is {sys.platform}")
+    if scratch.uid is not None and not may_others_pass(options.folder):
+        raise SandboxFailedError(
+            f"user {scratch.uid}, as which jobs of root run, cannot go through {options.folder}; set "
+            "[repair.sandbox] folder to one that others may pass, or run the server as another user"
+        )
     if level is SandboxLevel.LANDLOCK:
         return Landlock(uid=scratch.uid)
     program = shutil.which(options.bwrap)
@@ -154,7 +141,8 @@ async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
     Raises:
         SandboxFailedError: it could not be run, or it found a way out.
     """
-    interpreter, folders = find_interpreter(scratch.uid)
+    is_mounted = sandbox.level is SandboxLevel.BWRAP
+    interpreter, folders = find_interpreter(scratch.uid, is_mounted=is_mounted)
     environment = ExecutionEnvironment(name="self-test", also_readable=folders)
     secret = scratch.path / "secret"
     secret.write_text("secret", encoding="ascii")
@@ -175,8 +163,10 @@ async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
         raise SandboxFailedError(f"its self-test failed with {outcome.exit_code}: {told or outcome.exceeded}")
 
 
-def find_interpreter(uid: int | None) -> tuple[str, Sequence[Path]]:
+def find_interpreter(uid: int | None, *, is_mounted: bool) -> tuple[str, Sequence[Path]]:
     """Return a Python that the probe can use, and the folders that it needs besides those of the system.
+
+    With `is_mounted` it need not be reached by user `uid`.
 
     Raises:
         SandboxFailedError: the user of the jobs can reach none.
@@ -187,7 +177,7 @@ def find_interpreter(uid: int | None) -> tuple[str, Sequence[Path]]:
         (base / "bin" / version, (base,)),
         *((Path(folder, "python3"), ()) for folder in ("/usr/bin", "/usr/local/bin")),
     ):
-        if program.exists() and (uid is None or may_others_reach(program)):
+        if program.exists() and (uid is None or is_mounted or may_others_reach(program)):
             return str(program), folders
     raise SandboxFailedError(
         f"user {uid} can reach no Python for the self-test, neither {base} nor one below /usr; run the server as "

@@ -51,7 +51,9 @@ def _prepare(order: Order, output: int) -> None:
         os.write(handle, b"1000")
         os.close(handle)
     _limit(order)
-    uid = order["confinement"]["uid"]
+    uid, staged = order["confinement"]["uid"], order["confinement"]["staged"]
+    if staged:
+        kernel.mount_privately(staged)
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -10,7 +10,8 @@ class Confinement(TypedDict):
 
     `launcher` are the words of bubblewrap before `--`; without them Landlock allows reading below `readable`, writing
     below `writable`, and using the devices `devices`. `filter` is a file with a seccomp program. `uid` is what the
-    processes of the job become; None: they stay what the server is.
+    processes of the job become; None: they stay what the server is. `staged` are pairs of a folder that this user
+    cannot reach and an empty one where it is mounted for bubblewrap alone.
     """
 
     launcher: list[str]
@@ -20,6 +21,7 @@ class Confinement(TypedDict):
     is_scoped: bool
     filter: str
     uid: int | None
+    staged: list[list[str]]
 
 
 class Bounds(TypedDict):
