@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from reasond.v1 import (
     agent_service_pb2_grpc,
     reasoning_service_pb2,
     reasoning_service_pb2_grpc,
+    repair_service_pb2,
+    repair_service_pb2_grpc,
     turn_service_pb2,
     turn_service_pb2_grpc,
 )
@@ -34,7 +38,9 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
 
 SECRET = "a key of the test that nobody guesses 8f1c"
-ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]'}
+ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]', "REASOND__REPAIR__ENABLED": "true"}
+CONTENT = b"x = 1\n"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
 CARD = json.dumps({"capabilities": ["reasoning.strategy.chain_of_thought"]})
 NOWHERE = {
     "execution_id": "00000000-0000-4000-8000-000000000000",
@@ -42,14 +48,18 @@ NOWHERE = {
     "session_id": "session-of-nobody",
     "agent_id": "agent-of-nobody",
     "page_token": "",
+    "repair_id": "00000000-0000-4000-8000-000000000002",
+    "snapshot_id": "0" * 64,
+    "digest": hashlib.sha256(b"x = 2\n").hexdigest(),
 }
 SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
     turn_service_pb2.DESCRIPTOR.services_by_name["TurnService"],
+    repair_service_pb2.DESCRIPTOR.services_by_name["RepairService"],
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 )
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
-NAMING = re.compile(r"execution_id|turn_id|session_id|agent_id|agent|resume|page_token|last_event_id")
+NAMING = re.compile(r"execution_id|turn_id|session_id|agent_id|agent|resume|page_token|last_event_id|snapshot_id")
 
 # A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
 # stored objects.
@@ -67,6 +77,9 @@ CALLS: Mapping[str, Any] = {
     "ReadToolResult": {"turn_id": "{turn_id}", "call_id": "c1"},
     "GetSession": {"session_id": "{session_id}"},
     "DeleteSession": {"session_id": "{session_id}"},
+    "Repair": {"task": {"description": "Plan it.", "snapshot_id": "{snapshot_id}", "plan": {}}},
+    "RepairSteps": {"resume": {"execution_id": "{repair_id}"}},
+    "GetRepair": {"execution_id": "{repair_id}"},
     "GetAgentCard": {"agent_id": "{agent_id}"},
     "DeleteAgent": {"agent_id": "{agent_id}"},
     "RegisterAgent": {"agent_id": "{agent_id}", "card_json": CARD, "etag": "0"},
@@ -75,8 +88,8 @@ ALLOWED = {"RunTurn": {"FAILED_PRECONDITION"}}
 """What the owner gets in place of OK: the turn has ended."""
 LISTS = {"ListExecutions": "executions", "ListTurns": "turns", "ListSessions": "sessions", "ListAgents": "agents"}
 """RPCs that list the caller's own objects; a page token contains a position, not an owner."""
-TENANTLESS = {"ListStrategies"}
-"""RPCs without tenant-owned objects."""
+TENANTLESS = {"ListStrategies", "ListEnvironments", "CreateSnapshot", "UploadBlobs"}
+"""RPCs that name no tenant-owned objects; contents of snapshots have a test of their own."""
 
 METHODS = {name: rpc for service in DECLARED for name, rpc in service.methods.items()}
 EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
@@ -92,6 +105,8 @@ METHOD_CALLS: Mapping[str, Any] = {
     "turns.read_tool_result": {"turn_id": "{turn_id}", "call_id": "c1"},
     "sessions.get": {"session_id": "{session_id}"},
     "sessions.delete": {"session_id": "{session_id}"},
+    "repair.execute": {"goal": "plan", "description": "Plan it.", "snapshot_id": "{snapshot_id}"},
+    "repair.get": {"execution_id": "{repair_id}"},
     "agent.get_card": {"agent_id": "{agent_id}"},
     **{name: EXECUTING for name, operation in METHODS.items() if operation == "Reason"},
 }
@@ -124,12 +139,21 @@ async def owned() -> AsyncGenerator[Owned, None]:
         page = await rpc(listening, owner, "ListExecutions", {"page_size": 1})
         start = {"message": "What is 6 times 7?", "session_id": "session-of-acme"}
         turn = await rpc(listening, owner, "RunTurn", {"start": start})
+        manifest = [{"path": "a.py", "digest": DIGEST, "size_bytes": len(CONTENT)}]
+        made = await rpc(listening, owner, "CreateSnapshot", {"manifest": manifest})
+        content = base64.b64encode(CONTENT).decode()
+        assert (await rpc(listening, owner, "UploadBlobs", {"contents": [content]})).code == "OK"
+        plan = {"description": "Plan it.", "plan": {}, "config": {"num_candidates": 1, "max_candidates": 1}}
+        repair = await rpc(listening, owner, "Repair", {"task": plan})
         names = {
             "execution_id": done.body["reasoning"]["execution_id"],
             "turn_id": turn.body["turn"]["turn_id"],
             "session_id": "session-of-acme",
             "agent_id": "agent-of-acme",
             "page_token": page.body["next_page_token"],
+            "repair_id": repair.body["repair"]["execution_id"],
+            "snapshot_id": made.body["snapshot"]["snapshot_id"],
+            "digest": DIGEST,
         }
         yield Owned(listening=listening, owner=owner, stranger=stranger, names=names)
 
@@ -165,10 +189,11 @@ async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told
         stubs: Sequence[Any] = (
             reasoning_service_pb2_grpc.ReasoningServiceStub(channel),
             turn_service_pb2_grpc.TurnServiceStub(channel),
+            repair_service_pb2_grpc.RepairServiceStub(channel),
             agent_service_pb2_grpc.AgentServiceStub(channel),
         )
         call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
-        modules = (reasoning_service_pb2, turn_service_pb2, agent_service_pb2)
+        modules = (reasoning_service_pb2, turn_service_pb2, repair_service_pb2, agent_service_pb2)
         kind = next(found for module in modules if (found := getattr(module, f"{name}Request", None)))
         request = json_format.ParseDict(values, kind())
         try:
@@ -229,7 +254,8 @@ def named_fields(message: Any, prefix: str = "", depth: int = 3) -> set[str]:
 
 def test_every_rpc_and_method_is_in_one_of_the_tables() -> None:
     assert set(RPCS) == {*CALLS, *LISTS, *TENANTLESS}
-    assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies", "turns.start"}
+    tenantless = {"reasoning.list_strategies", "repair.create_snapshot", "repair.list_environments", "turns.start"}
+    assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, *tenantless, "repair.upload_blobs"}
 
 
 def test_every_field_that_names_a_stored_object_is_tested() -> None:
@@ -253,6 +279,9 @@ def test_every_field_that_names_a_stored_object_is_tested() -> None:
         "GetSession": {"session_id"},
         "ListSessions": {"page_token"},
         "DeleteSession": {"session_id"},
+        "Repair": {"task.snapshot_id"},
+        "RepairSteps": {"task.snapshot_id", "resume.execution_id"},
+        "GetRepair": {"execution_id"},
         "GetAgentCard": {"agent_id"},
         "ListAgents": {"page_token"},
         "RegisterAgent": {"agent_id"},
@@ -285,7 +314,7 @@ async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned
     foreign = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], owned.names))
     unknown = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], NOWHERE))
 
-    assert foreign.reason in {"EXECUTION_NOT_FOUND", "TURN_NOT_FOUND", "SESSION_NOT_FOUND", "AGENT_NOT_FOUND"}
+    assert foreign.reason.endswith("_NOT_FOUND")
     same_but_for_names(foreign, unknown, owned.names)
 
 
@@ -298,6 +327,18 @@ async def test_another_tenants_event_stream_is_not_found(owned: Owned) -> None:
 
     assert foreign.reason == "EXECUTION_NOT_FOUND"
     same_but_for_names(foreign, unknown, owned.names)
+
+
+async def test_contents_of_another_tenants_snapshot_are_refused_like_those_of_none(owned: Owned) -> None:
+    contents = [base64.b64encode(content).decode() for content in (CONTENT, b"x = 2\n")]
+    over_grpc = [await rpc(owned.listening, owned.stranger, "UploadBlobs", {"contents": [each]}) for each in contents]
+    over_json = [
+        await post(owned.listening, owned.stranger, "repair.upload_blobs", {"contents": [each]}) for each in contents
+    ]
+
+    for foreign, unknown in (over_grpc, over_json):
+        assert foreign.reason == "INVALID_REQUEST"
+        same_but_for_names(foreign, unknown, owned.names)
 
 
 @pytest.mark.parametrize("name", sorted(LISTS))

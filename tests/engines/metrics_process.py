@@ -11,7 +11,7 @@ import sys
 
 from reasond_server.telemetry.exposition import FOLDER_VARIABLE, Exposition
 from reasond_server.telemetry.meters import Meters
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.telemetry.series import Vocabulary
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 
     def sample() -> None:
-        metrics.sample(Snapshot(is_ready=True, running=2))
+        metrics.sample(ServerSnapshot(is_ready=True, running=2))
 
     for _ in range(int(sys.argv[1])):
         metrics.call_ended("grpc", "Reason", "OK", 0.03)

@@ -34,12 +34,12 @@ import asyncio, importlib.util, io, logging
 from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.logs import human_formatter, json_formatter
 from reasond_server.telemetry.meters import Meters
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.telemetry.series import Vocabulary
 
 metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 metrics.call_ended("grpc", "Reason", "OK", 0.03)
-exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample(Snapshot()))
+exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample(ServerSnapshot()))
 for accept in ("text/plain", "application/openmetrics-text"):
     assert b"reasond_calls_total{" in asyncio.run(exposition.scrape([accept])).body
 record = logging.makeLogRecord({"msg": "told", "levelname": "INFO", "levelno": 20, "name": "reasond", "code": "OK"})

@@ -12,7 +12,7 @@ from reasond_server.config import Settings
 from reasond_server.http_api.metrics_page import ReaderGate
 from reasond_server.instruments import Measuring, listener_of, measuring_of, page_of, words_of
 from reasond_server.runs.phase import STOP_REASONS
-from reasond_server.telemetry.observers import UNOBSERVED, Snapshot
+from reasond_server.telemetry.observers import UNOBSERVED, ServerSnapshot
 
 if TYPE_CHECKING:
     from reasond_server.types import Principal
@@ -23,7 +23,7 @@ def settings(**sections: Any) -> Settings:
 
 
 def measure(chosen: Settings) -> Measuring:
-    return measuring_of(chosen, {}, strategies=["chain_of_thought"], model="demo", look=Snapshot)
+    return measuring_of(chosen, {}, strategies=["chain_of_thought"], model="demo", look=ServerSnapshot)
 
 
 async def nobody(token: str) -> Principal:

@@ -13,7 +13,7 @@ from reasond_server.access.peers import Peers
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage, ReaderGate
 from reasond_server.telemetry.exposition import Exposition
-from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.observers import ServerSnapshot
 from tests.unit.http_api.parts import Site, verifier
 from tests.unit.telemetry.parts import metrics
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def exposition() -> Exposition:
     counted = metrics()
-    return Exposition(registry=counted.registry, before=lambda: counted.sample(Snapshot()))
+    return Exposition(registry=counted.registry, before=lambda: counted.sample(ServerSnapshot()))
 
 
 @asynccontextmanager

@@ -1,0 +1,101 @@
+"""Every event and result of a repair has every value, and the same one, over both wires."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from reasond.v1 import repair_service_pb2 as pb
+from reasond_server.grpc_api.repair_conversion import (
+    environments_response,
+    repair_event_message,
+    repair_response,
+    snapshot_response,
+    view_message,
+)
+from reasond_server.types.kinds import EVENTS
+from reasond_server.wire.json_kinds import kind_json, timestamp
+from reasond_server.wire.json_mapping import event_json, event_name, repair_view_json, snapshot_json
+from tests.unit.repair.scripted import DELTA, ENVIRONMENTS, HAPPENINGS, REPAIR, SNAPSHOT, STAMP, VIEW, repair_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.message import Message
+
+
+def in_words(message: Message, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a message by their place in JSON: words for enumerations, milliseconds for durations."""
+    for field in message.DESCRIPTOR.fields:
+        at, value = f"{place}.{field.name}".removeprefix("."), getattr(message, field.name)
+        if field.is_repeated:
+            for number, each in enumerate(value):
+                yield from in_words(each, f"{at}[{number}]") if field.message_type else [(f"{at}[{number}]", each)]
+        elif isinstance(value, Duration):
+            yield f"{at}_ms", value.ToMilliseconds()
+        elif isinstance(value, Timestamp):
+            yield at, timestamp(value.ToDatetime(tzinfo=UTC))
+        elif field.message_type:
+            yield from in_words(value, at)
+        elif field.enum_type:
+            prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+            word = field.enum_type.values_by_number[value].name.removeprefix(prefix)
+            yield at, word if field.name == "reason" else word.lower()
+        elif field.name.endswith("_json"):
+            yield from in_leaves(json.loads(value), at.removesuffix("_json"))
+        else:
+            yield at, value
+
+
+def in_leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values within JSON by their place."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from in_leaves(each, f"{place}.{name}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from in_leaves(each, f"{place}[{number}]")
+    else:
+        yield place, value
+
+
+def agree(message: Message, shown: dict[str, Any]) -> None:
+    """Fail unless both have the same values at the same places, and none is missing or a default."""
+    told, said = dict(in_words(message)), dict(in_leaves(shown))
+    assert told == said
+    assert all(value not in {0, "", "unspecified"} for value in told.values()), told
+
+
+def test_the_values_of_this_test_are_all_events_of_a_repair() -> None:
+    names = {field.name for field in pb.RepairStepsResponse.DESCRIPTOR.oneofs_by_name["event"].fields}
+    kinds = [EVENTS.kinds[type(each)] for each in (*HAPPENINGS, DELTA)]
+    assert [kind.wire_tag for kind in kinds if not kind.is_logged] == ["delta"]
+    assert {kind.wire_tag for kind in kinds} == names - {"heartbeat"}
+
+
+@pytest.mark.parametrize("happening", [*HAPPENINGS, DELTA], ids=lambda one: type(one).__name__)
+def test_an_event_has_every_value_over_both_wires(happening: Any) -> None:
+    event = repair_event(7, happening)
+    message, shown = repair_event_message(event), event_json(event)
+    assert message.WhichOneof("event") == event_name(event)
+    assert (message.execution_id, message.sequence) == ("repair-1", 7)
+    assert (shown["execution_id"], shown["sequence"], shown["create_time"]) == ("repair-1", 7, STAMP)
+    agree(getattr(message, event_name(event)), shown[event_name(event)])
+
+
+def test_a_result_has_every_value_over_both_wires() -> None:
+    agree(repair_response(REPAIR).repair, kind_json(REPAIR))
+    agree(view_message(VIEW).repair, repair_view_json(VIEW)["repair"])
+    agree(environments_response(ENVIRONMENTS), kind_json(ENVIRONMENTS))
+    agree(snapshot_response(SNAPSHOT), snapshot_json(SNAPSHOT))
+
+
+def test_a_repair_that_runs_has_no_result_yet() -> None:
+    running = type(VIEW)(execution=VIEW.execution)
+    assert not view_message(running).HasField("repair")
+    assert repair_view_json(running)["repair"] is None
