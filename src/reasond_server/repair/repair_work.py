@@ -373,6 +373,7 @@ class RepairWork:
                 linter=workshop.linter,
                 critics=workshop.critics,
                 perform=partial(_perform, run),
+                observer=kind.observer,
             )
             yield activities(critics=critics)
         finally:
