@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _WIDTH, _HEIGHT = 860, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 210, 44, 48
@@ -24,8 +24,12 @@ def line_chart(
     title: str,
     x_title: str,
     dashed: Callable[[str], bool],
+    ticks: Sequence[float] = (),
 ) -> str:
-    """Return a chart of `series`: logarithmic x axis, per cent on the y axis; dashed lines reuse the colours."""
+    """Return a chart of `series`: logarithmic x axis, per cent on the y axis; dashed lines reuse the colours.
+
+    Without `ticks` the x axis is marked in thousands.
+    """
     shown = {name: points for name, points in series.items() if points}
     xs = [x for points in shown.values() for x, _ in points]
     ys = [y for points in shown.values() for _, y in points]
@@ -48,10 +52,8 @@ def line_chart(
     for y in range(bottom, top + 1, 25):
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>')
-    x = 2 ** math.ceil(math.log2(low / 1000)) * 1000
-    while x <= high:
-        parts.append(f'<text x="{across(x):.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{x // 1000}K</text>')
-        x *= 2
+    for x, label in [(each, f"{each:g}") for each in ticks] or list(_list_thousands(low, high)):
+        parts.append(f'<text x="{across(x):.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{label}</text>')
     counts = {True: 0, False: 0}
     for number, (name, points) in enumerate(shown.items()):
         is_dashed = dashed(name)
@@ -64,3 +66,11 @@ def line_chart(
         parts.append(f'<line {style} x1="{_WIDTH - _RIGHT + 14}" x2="{_WIDTH - _RIGHT + 44}" y1="{key}" y2="{key}"/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 52}" y="{key + 4}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _list_thousands(low: float, high: float) -> Iterator[tuple[float, str]]:
+    """Yield the powers of two in thousands from `low` to `high`, with their labels."""
+    x = 2 ** math.ceil(math.log2(low / 1000)) * 1000
+    while x <= high:
+        yield x, f"{x // 1000}K"
+        x *= 2

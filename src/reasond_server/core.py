@@ -287,7 +287,8 @@ def _repair_kind(
             limits=SnapshotLimits(
                 max_bytes=repair.max_snapshot_bytes,
                 max_files=repair.max_snapshot_files,
-                retention_s=repair.snapshot_retention_s,
+                # Whoever goes on with a repair after a crash reads its snapshot again.
+                retention_s=max(repair.snapshot_retention_s, 2 * repair.max_active_s),
             ),
             now=clock.now,
         ),

@@ -20,6 +20,7 @@ from reasond_server.tools.source import Tools as ToolSources
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 from tests.simulation.questions import STRATEGIES
+from tests.simulation.repairs import SimulatedRepairs
 from tests.simulation.turn_scripts import CountedLimits, make_tools
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Parts:
     service: ReasoningService
     napping: NappingKind
     turns: TurnService
+    repairs: SimulatedRepairs
     permits: Mapping[CountedPermit, None]
 
     async def start(self) -> None:
@@ -73,6 +75,7 @@ def assemble(
     limits: Any = CountedLimits(world)
     sources = ToolSources(tools=make_tools(world, process))
     turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy, context=ContextSettings())
+    repairs = SimulatedRepairs(world, process, clock)
     runner = Runner(
         store=store,
         model=model,
@@ -85,7 +88,7 @@ def assemble(
             lease_s=LEASE_S,
             reattach_s=30.0,
         ),
-        kinds=[kind, napping, turn_kind],
+        kinds=[kind, napping, turn_kind, repairs],
         carry_over=limits.carry_over,
     )
     service = ReasoningService(
@@ -102,7 +105,7 @@ def assemble(
     # The same clients read both kinds of work.
     service.desk.kind = ""
     turns = _serve_turns(world, store, runner=runner, kind=turn_kind, clock=clock, sources=sources, limits=limits)
-    return Parts(runner=runner, service=service, napping=napping, turns=turns, permits=limits.held)
+    return Parts(runner=runner, service=service, napping=napping, turns=turns, repairs=repairs, permits=limits.held)
 
 
 def _serve_turns(

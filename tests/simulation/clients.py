@@ -14,7 +14,7 @@ from reasond_server.errors import (
     ReasondError,
     StoreUnavailableError,
 )
-from reasond_server.types import Heartbeat, Principal, Result, TextDelta
+from reasond_server.types import Heartbeat, LastEvent, Principal, TextDelta
 from tests.simulation.processes import CutError
 from tests.simulation.questions import asked_by_chance
 from tests.simulation.world import TENANT
@@ -189,7 +189,7 @@ class Client:
         if event.sequence != self._last + 1:
             world.report(f"event {event.sequence} of {self._execution_id} came after {self._last}")
         self._last = event.sequence
-        self._has_ended = isinstance(event.event, Result)
+        self._has_ended = isinstance(event.event, LastEvent)
         world.note(f"seen {event.execution_id} {event.sequence}")
         world.saw(event)
         return True

@@ -24,6 +24,7 @@ from tests.simulation.clients import Client
 from tests.simulation.naps import NapClient, make_kind
 from tests.simulation.processes import Process, current_process, task_factory
 from tests.simulation.questions import courses, plain
+from tests.simulation.repair_clients import RepairClient, judge_repair
 from tests.simulation.turn_clients import TurnClient
 from tests.simulation.virtual import StandstillError, VirtualLoop
 from tests.simulation.world import TENANT, World, usage_of
@@ -135,6 +136,9 @@ class Simulation:
             request_id = f"r-{tag}" if chance.random() < 0.6 else ""
             sharers = chance.choice((1, 1, 2, 4)) if request_id else 1
             clients += [Client(world, self._choose, tag=tag, request_id=request_id) for _ in range(sharers)]
+        if world.seed % 4 == 0:
+            tag = world.new_id("q")
+            clients += [RepairClient(world, self._choose, tag=tag) for _ in range(chance.choice((1, 1, 2)))]
         for _ in range(0 if world.seed % 2 else chance.choice((0, 0, 1, 2))):
             tag = world.new_id("q")
             clients += [NapClient(world, self._choose, tag=tag) for _ in range(chance.choice((1, 1, 2)))]
@@ -229,6 +233,9 @@ class Verdict:
         self._judge_seen(execution_id, events)
         if execution_id in world.turns.turns:
             world.turns.judge(execution_id)
+            return
+        if execution_id in world.repairs:
+            judge_repair(world, execution_id)
             return
         bodies = [logged.event for logged in events]
         kinds = [type(body) for body in bodies]

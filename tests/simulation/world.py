@@ -128,6 +128,7 @@ class World:
         self._tags: dict[str, str] = {}
         self._ids = 0
         self.turns = TurnChecks(self)
+        self.repairs: set[str] = set()
 
     def note(self, what: str) -> None:
         """Add `what` to the trace, by which two runs of one seed are compared."""
@@ -265,6 +266,8 @@ class World:
             self._left_alone.add(execution_id)
         elif "turn" in kept:
             self.turns.was_created(execution_id, kept)
+        elif "repair" in kept:
+            self.repairs.add(execution_id)
         elif "task" in kept:
             self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:

@@ -116,3 +116,23 @@ class RepairActivities(Protocol):
     async def judge_held_out(self, candidate: RepairCandidate) -> Sequence[CheckOutcome]:
         """Run the held-out checks on a candidate; empty if there are none."""
         ...
+
+
+class PlanActivities(Protocol):
+    """What planning does outside; see `RepairActivities`."""
+
+    async def prepare_plan(self) -> None:
+        """Choose what the prompts show."""
+        ...
+
+    async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
+        """Ask the model for a plan; `diff` holds it."""
+        ...
+
+    async def score_plans(self, judge: int, plans: Sequence[str]) -> Sequence[float | None]:
+        """Ask judge number `judge`, from 1, for a score of each plan, 0-1; None where it gave none."""
+        ...
+
+
+class AllActivities(RepairActivities, PlanActivities, Protocol):
+    """What both goals do outside."""

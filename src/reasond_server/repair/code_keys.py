@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.python_sources import PythonSourceError, is_python, parse_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.types.snapshots import SourceFile
+
+_HAVE_DOCSTRINGS: Final = frozenset({ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
 
 
 def key_of(changes: Mapping[str, bytes | None], files: Mapping[str, SourceFile]) -> str:
@@ -40,61 +43,70 @@ def _find_difference(path: str, file: SourceFile | None, new: bytes | None) -> t
         return 0, ""
     if new is None:
         return 3, "deleted"
-    forms = _list_forms(path, new)
-    known = _list_forms(path, old) if old is not None else ()
-    for rank, (form, before) in enumerate(zip(forms, known or ("",) * len(forms), strict=False)):
-        if form != before:
-            return 3 - rank, form
-    return 1, forms[-1]
+    before = iter(()) if old is None else _write_forms(path, old)
+    for rank, form in zip((3, 2), _write_forms(path, new), strict=True):
+        if form != next(before, ""):
+            return rank, form
+    return 1, hashlib.sha256(new).hexdigest()
 
 
-def _list_forms(path: str, content: bytes) -> tuple[str, str, str]:
-    """Return digests of the code, of the code with its docstrings, and of the bytes."""
-    exact = f"bytes {hashlib.sha256(content).hexdigest()}"
-    if is_python(path):
-        try:
-            tree = parse_python(content)
-        except PythonSourceError:
-            pass
-        else:
-            return _digest_tree(tree, has_docstrings=False), _digest_tree(tree, has_docstrings=True), exact
-    lines = b"\n".join(line.rstrip() for line in content.split(b"\n")).rstrip(b"\n")
-    text = f"text {hashlib.sha256(lines).hexdigest()}"
-    return text, text, exact
+def _write_forms(path: str, content: bytes) -> Iterator[str]:
+    """Yield digests of the code without and with its docstrings; the same twice for a text."""
+    try:
+        tree = parse_python(content) if is_python(path) else None
+    except PythonSourceError:
+        tree = None
+    if tree is None:
+        lines = b"\n".join(line.rstrip() for line in content.split(b"\n")).rstrip(b"\n")
+        yield from [f"text {hashlib.sha256(lines).hexdigest()}"] * 2
+    else:
+        yield _digest_tree(tree, has_docstrings=False)
+        yield _digest_tree(tree, has_docstrings=True)
 
 
 def _digest_tree(tree: ast.Module, *, has_docstrings: bool) -> str:
-    digest = hashlib.sha256()
-    for word in _write_tree(tree, has_docstrings=has_docstrings):
-        digest.update(word.encode() + b"\0")
-    return f"tree {digest.hexdigest()}"
+    words = "\0".join(_list_words(tree, has_docstrings=has_docstrings))
+    return f"tree {hashlib.sha256(words.encode()).hexdigest()}"
 
 
-def _write_tree(tree: ast.Module, *, has_docstrings: bool) -> Iterator[str]:
-    """Yield the words of a tree, from which it could be made again but for positions; needs no recursion."""
+def _list_words(tree: ast.Module, *, has_docstrings: bool) -> Sequence[str]:
+    """Return the words of a tree, from which it could be made again but for positions; needs no recursion.
+
+    Contexts, load or store, follow from the place of a node.
+    """
+    words: list[str] = []
     stack: list[object] = [tree]
     while stack:
         item = stack.pop()
         if isinstance(item, list):
-            yield f"[{len(item)}"
-            stack += reversed(item)
+            words.append(f"[{len(item)}")
+            stack += item
         elif isinstance(item, ast.Constant):
-            yield f"{type(item.value).__name__} {_write_constant(item.value)}"
+            words.append(f"{type(item.value).__name__} {_write_constant(item.value)}")
         elif isinstance(item, ast.AST):
-            yield type(item).__name__
-            skipped = 0 if has_docstrings else _count_docstrings(item)
-            fields = [(name, getattr(item, name, None)) for name in item._fields if name != "type_comment"]
-            parts = [part[skipped:] if name == "body" and isinstance(part, list) else part for name, part in fields]
-            stack += reversed(parts)
+            kind = type(item)
+            words.append(kind.__name__)
+            if kind in _HAVE_DOCSTRINGS and not has_docstrings and (skipped := _count_docstrings(item)):
+                stack += [
+                    getattr(item, name)[skipped:] if name == "body" else getattr(item, name)
+                    for name in _list_fields(item._fields)
+                ]
+            else:
+                stack += [getattr(item, name, None) for name in _list_fields(item._fields)]
         else:
-            yield ascii(item)
+            words.append(ascii(item))
+    return words
+
+
+@cache
+def _list_fields(names: tuple[str, ...]) -> Sequence[str]:
+    return [name for name in names if name not in {"ctx", "type_comment"}]
 
 
 def _count_docstrings(node: ast.AST) -> int:
-    """Return 1 for a node whose body begins with a docstring, otherwise 0."""
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
-        return 0
-    first = node.body[0]
+    """Return 1 if the body of a definition begins with a docstring, otherwise 0."""
+    body = getattr(node, "body", ())
+    first = body[0] if body else None
     return int(
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import ReplyListener, bound_prompt, run_by_size
+from reasond_server.context.calls import ReplyListener, bound_prompt, count_prompt, run_by_size
 from reasond_server.context.fences import fence
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
@@ -25,8 +25,9 @@ from reasond_server.repair.prompts import RepairPrompts
 from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
 from reasond_server.strategies.tree_of_thought.thoughts import read_points
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING
-from reasond_server.types.repairs import CandidateStatus
+from reasond_server.types.repairs import CandidateStatus, SandboxLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.runs.run import Run
+    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Usage
     from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
@@ -48,9 +50,12 @@ _UNKNOWN_WINDOW: Final = 32_768
 _LEAST_ROOM: Final = 256
 _FRAME_TOKENS: Final = 1024
 """Tokens of a prompt besides files and evidence: instructions, marks, the candidate number."""
-_PREVIOUS_TOKENS: Final = 3072
-MOST_LOOK_UP_TOKENS: Final = 8_192
-"""A look-up has at most as many characters, and a token has at least one."""
+_DIFF_TOKENS: Final = 2048
+_EVIDENCE_TOKENS: Final = 1024
+_LOOK_UP_TOKENS: Final = 1024
+_LOOK_UP_REPLY_TOKENS: Final = 512
+"""Tokens that the prompt keeps for each reply that looks something up; longer ones leave less for later ones."""
+_WINDOW_FULL: Final = "There is no room for more look-ups. Write the edit now."
 _CUT: Final = "The reply was cut off at max_tokens = {most} before its end. Write less, or smaller edits."
 
 
@@ -67,6 +72,8 @@ class LocalActivities:
         is_protected: whether candidates may not change a path.
         nonce: marks untrusted texts in prompts.
         clock: measures calls.
+        level: the level of the sandbox, for the observer.
+        observer: receives the ends of checks.
     """
 
     def __init__(
@@ -81,7 +88,11 @@ class LocalActivities:
         is_protected: Callable[[str], bool],
         nonce: str,
         clock: Clock,
+        level: SandboxLevel = SandboxLevel.OFF,
+        observer: RepairObserver = UNOBSERVED,
     ) -> None:
+        self._level = level
+        self._observer = observer
         self._run = run
         self._model = model
         self._task = task
@@ -113,6 +124,18 @@ class LocalActivities:
     def worst_cost(self) -> Mapping[str, float]:
         """The most that judging one candidate takes."""
         return {} if self._critics is None else self._critics.worst_cost
+
+    @property
+    def _window(self) -> int:
+        return self._model.context_window or _UNKNOWN_WINDOW
+
+    @property
+    def _diff_tokens(self) -> int:
+        return min(_DIFF_TOKENS, self._window // 8)
+
+    @property
+    def _evidence_tokens(self) -> int:
+        return min(_EVIDENCE_TOKENS, self._window // 16)
 
     async def prepare_plan(self) -> None:
         """Choose what the prompts of a plan show."""
@@ -148,10 +171,12 @@ class LocalActivities:
             return ShownFiles(texts={})
         model, task = self._model, self._task
         count = model.counter.count_text
-        window = model.context_window or _UNKNOWN_WINDOW
-        taken = self._parameters.max_tokens + _FRAME_TOKENS + _PREVIOUS_TOKENS
+        window = self._window
+        taken = self._parameters.max_tokens + _FRAME_TOKENS + self._diff_tokens + self._evidence_tokens
+        if self._parameters.allow_tool_use:
+            taken += MOST_LOOK_UPS * (_LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS)
         words = [evidence, task.description, *(f"{issue.path} {issue.message}" for issue in task.report.issues)]
-        room = window - taken - sum(count(text) for text in words)
+        room = window - taken - await asyncio.to_thread(lambda: sum(map(count, words)))
         if room < _LEAST_ROOM:
             raise ContextExhaustedError(
                 f"The window of {window} tokens has no room for code: description, report, evidence and the "
@@ -174,7 +199,7 @@ class LocalActivities:
         tokens = bound_prompt(self._write_prompt(order), self._model.counter) + self._parameters.max_tokens
         if not self._parameters.allow_tool_use:
             return tokens
-        added = self._parameters.max_tokens + MOST_LOOK_UP_TOKENS
+        added = self._parameters.max_tokens + _LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS
         return sum(tokens + place * added for place in range(1 + MOST_LOOK_UPS))
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:
@@ -245,8 +270,15 @@ class LocalActivities:
         return read_points(reply.parsed.text, count=len(plans))
 
     def _write_prompt(self, order: CandidateOrder) -> Sequence[Message]:
+        previous, head = order.previous, self._model.counter.head
+        if previous is not None:
+            previous = replace(
+                previous,
+                diff=head(previous.diff, self._diff_tokens),
+                evidence=head(previous.evidence, self._evidence_tokens),
+            )
         return self._prompts.write_generation(
-            order.number, previous=order.previous, may_look_up=self._parameters.allow_tool_use
+            order.number, previous=previous, may_look_up=self._parameters.allow_tool_use
         )
 
     async def _converse(self, order: CandidateOrder) -> tuple[ModelReply, Usage]:
@@ -274,11 +306,13 @@ class LocalActivities:
         except UnreadableActionError as error:
             found = f"{error}. {ACTION_RULE}"
         said = f"{reply.parsed.text}\n<action>{reply.parsed.content}</action>".strip()
-        return (
-            *messages,
-            Message(role=Role.ASSISTANT, content=said),
-            Message(role=Role.USER, content=fence("observation", found, nonce=self._prompts.nonce)),
+        counter, window = self._model.counter, self._window
+        messages = (*messages, Message(role=Role.ASSISTANT, content=said))
+        room = window - self._parameters.max_tokens - await count_prompt(messages, counter)
+        shown = (
+            counter.head(found, min(room - _LEAST_ROOM, _LOOK_UP_TOKENS)) if room > _LOOK_UP_TOKENS else _WINDOW_FULL
         )
+        return (*messages, Message(role=Role.USER, content=fence("observation", shown, nonce=self._prompts.nonce)))
 
     async def _ask(
         self, messages: Sequence[Message], *, label: str, index: int, temperature: float, may_look_up: bool = False
@@ -310,6 +344,8 @@ class LocalActivities:
         with trace_scoring(self._run.trace) as made:
             critique = await self._require_critics().judge(candidate.changes)
             made.scores.append(critique.score)
+        for report in critique.reports:
+            self._observer.check_ended(self._level, report.status, report.elapsed_s)
         return critique
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import ModelError, TokenBudgetExhaustedError
 from reasond_server.repair.activities import CandidateOrder
@@ -32,7 +32,7 @@ from reasond_server.types.repairs import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.repair.activities import RepairCandidate
+    from reasond_server.repair.activities import PlanActivities, RepairCandidate
     from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.repair.searching import Fill
     from reasond_server.types import Budget, Event
@@ -48,22 +48,6 @@ _FEWEST_WORDS: Final = 3
 _STEP: Final = re.compile(r"^[ \t]{0,3}(?:\d{1,3}[.)]|[-*+])[ \t]+(\S.*)$", re.MULTILINE)
 _NAMED: Final = re.compile(r"`[^`\n]{1,200}`|\b[\w/.-]{1,200}\.[A-Za-z]{1,8}\b|\b[A-Z][a-z]+[A-Z]\w*")
 _PENALTIES: Final = {Severity.HIGH: 25.0, Severity.MEDIUM: 10.0, Severity.LOW: 3.0}
-
-
-class PlanActivities(Protocol):
-    """What planning does outside; see `RepairActivities`."""
-
-    async def prepare_plan(self) -> None:
-        """Choose what the prompts show."""
-        ...
-
-    async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
-        """Ask the model for a plan; `diff` holds it."""
-        ...
-
-    async def score_plans(self, judge: int, plans: Sequence[str]) -> Sequence[float | None]:
-        """Ask judge number `judge`, from 1, for a score of each plan, 0-1; None where it gave none."""
-        ...
 
 
 class PlanRun:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import warnings
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_DEPTH: Final = 500
@@ -47,7 +51,15 @@ def parse_python(source: bytes) -> ast.Module:
 def _check_depth(tree: ast.Module) -> None:
     level: list[ast.AST] = [tree]
     for _ in range(_MAX_DEPTH):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        parts = [getattr(node, name, None) for node in level for name in _list_inner_fields(node._fields)]
+        level = [part for part in parts if isinstance(part, ast.AST)]
+        level += [each for part in parts if isinstance(part, list) for each in part if isinstance(each, ast.AST)]
         if not level:
             return
     raise PythonSourceError(f"is nested more than {_MAX_DEPTH} levels deep")
+
+
+@cache
+def _list_inner_fields(names: tuple[str, ...]) -> Sequence[str]:
+    """Return those fields of a node that may hold nodes with nodes below them."""
+    return [name for name in names if name not in {"ctx", "op", "ops", "id", "attr", "name", "arg"}]

@@ -232,8 +232,8 @@ class RepairService:
         if task.files:
             return (await self._snapshots.keep_files(caller.tenant, task.files)).snapshot_id
         if task.snapshot_id:
-            # Loads it all: what a repair cannot read must not begin.
-            await self._snapshots.load(caller.tenant, task.snapshot_id)
+            # What a repair cannot read must not begin.
+            await self._snapshots.require(caller.tenant, task.snapshot_id)
         return task.snapshot_id
 
     def _require_enabled(self) -> None:

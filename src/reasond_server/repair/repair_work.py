@@ -17,6 +17,7 @@ from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
 from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
+from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
+    from reasond_server.repair.activities import AllActivities
     from reasond_server.repair.critic import Critic
     from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
     from reasond_server.runs.plan import Plan
@@ -133,13 +135,72 @@ class RepairKind:
         Raises:
             PlanError: the plan was written by another version of the server.
         """
-        assignment = _read_assignment(plan.work)
+        assignment = read_assignment(plan.work)
         return RepairWork(
             kind=self,
             assignment=assignment,
             request=plan.to_request(recovery.execution, budget=assignment.task.budget),
             known=[digest_of_event(logged.event) for logged in recovery.events],
         )
+
+    @asynccontextmanager
+    async def open_activities(
+        self, run: Run, model: ChatModel, assignment: RepairAssignment
+    ) -> AsyncIterator[AllActivities]:
+        """Return a context with the activities over the code of a repair, which is on the disk meanwhile.
+
+        Raises:
+            SnapshotNotFoundError: the code is not kept any more.
+            SandboxUnavailableError: no sandbox works here.
+            NotResumableError: the environment is not configured any more.
+        """
+        task, parameters = assignment.task, assignment.parameters
+        files: Mapping[str, SourceFile] = {}
+        if task.snapshot_id:
+            files = await self.snapshots.load(run.identity.tenant, task.snapshot_id)
+        workshop = self.workshop
+        activities = partial(
+            LocalActivities,
+            run=run,
+            model=model,
+            task=task,
+            parameters=parameters,
+            files=files,
+            is_protected=build_protection(task.editable),
+            nonce=nonces(run.nonce)(),
+            clock=self.clock,
+            level=workshop.sandbox.level,
+            observer=self.observer,
+        )
+        if task.goal is RepairGoal.PLAN:
+            yield activities(critics=None)
+            return
+        if workshop.workspaces is None:
+            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
+        if task.environment not in workshop.environments:
+            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
+        tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        try:
+            critics = Critics(
+                sandbox=workshop.sandbox,
+                environment=workshop.environments[task.environment],
+                tree=tree,
+                files=files,
+                checks=[
+                    replace(check, argv=tuple(commands_of(check, self.policy.commands)), command="")
+                    for check in task.checks
+                ],
+                permits=workshop.permits,
+                critic_timeout_ms=parameters.critic_timeout_ms,
+                allow_unreproduced=parameters.allow_unreproduced,
+                linter=workshop.linter,
+                critics=workshop.critics,
+                perform=partial(perform_once, run),
+                observer=kind.observer,
+            )
+            yield activities(critics=critics)
+        finally:
+            await tree.remove()
 
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: repairs do not suspend."""
@@ -216,7 +277,7 @@ class RepairWork:
         self._kind = kind
         self._assignment = assignment
         self._known = known[1:]
-        self._activities: LocalActivities | None = None
+        self._activities: AllActivities | None = None
         self._progress: RepairRun | PlanRun | None = None
         self._outcome: RepairOutcome | None = None
 
@@ -227,10 +288,7 @@ class RepairWork:
 
     def describe(self) -> Json:
         """Return the task without its files, and the parameters."""
-        return {
-            "repair": _as_json(self._assignment.task),
-            "parameters": describe_parameters(self._assignment.parameters),
-        }
+        return describe_assignment(self._assignment)
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
@@ -257,7 +315,7 @@ class RepairWork:
         model: ChatModel = run.accounts.model
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
-        async with self._open_activities(run, model) as activities:
+        async with self._kind.open_activities(run, model, self._assignment) as activities:
             self._activities = activities
             self._progress = progress = self._make_run(run, activities)
             outcome = await progress.work()
@@ -310,7 +368,7 @@ class RepairWork:
     def _model_name(self, run: Run) -> str:
         return run.identity.model if self._kind.model is None else self._kind.model.name
 
-    def _make_run(self, run: Run, activities: LocalActivities) -> RepairRun | PlanRun:
+    def _make_run(self, run: Run, activities: AllActivities) -> RepairRun | PlanRun:
         """Return the run of the goal."""
         task, parameters = self._assignment.task, self._assignment.parameters
         if task.goal is RepairGoal.PLAN:
@@ -330,55 +388,6 @@ class RepairWork:
             observer=self._kind.observer,
         )
 
-    @asynccontextmanager
-    async def _open_activities(self, run: Run, model: ChatModel) -> AsyncIterator[LocalActivities]:
-        """Return a context with the activities over the code of the repair, which is on the disk meanwhile."""
-        kind, task, parameters = self._kind, self._assignment.task, self._assignment.parameters
-        files: Mapping[str, SourceFile] = {}
-        if task.snapshot_id:
-            files = await kind.snapshots.load(run.identity.tenant, task.snapshot_id)
-        activities = partial(
-            LocalActivities,
-            run=run,
-            model=model,
-            task=task,
-            parameters=parameters,
-            files=files,
-            is_protected=build_protection(task.editable),
-            nonce=nonces(run.nonce)(),
-            clock=kind.clock,
-        )
-        if task.goal is RepairGoal.PLAN:
-            yield activities(critics=None)
-            return
-        workshop = kind.workshop
-        if workshop.workspaces is None:
-            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
-        if task.environment not in workshop.environments:
-            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
-        tree = await workshop.workspaces.write_tree(tuple(files.values()))
-        try:
-            critics = Critics(
-                sandbox=workshop.sandbox,
-                environment=workshop.environments[task.environment],
-                tree=tree,
-                files=files,
-                checks=[
-                    replace(check, argv=tuple(commands_of(check, kind.policy.commands)), command="")
-                    for check in task.checks
-                ],
-                permits=workshop.permits,
-                critic_timeout_ms=parameters.critic_timeout_ms,
-                allow_unreproduced=parameters.allow_unreproduced,
-                linter=workshop.linter,
-                critics=workshop.critics,
-                perform=partial(_perform, run),
-                observer=kind.observer,
-            )
-            yield activities(critics=critics)
-        finally:
-            await tree.remove()
-
     async def _pause(self, run: Run) -> bool:
         """Wait while the log has no room; return whether the work has to stop here."""
         if not run.log.has_room:
@@ -386,7 +395,12 @@ class RepairWork:
         return run.leaves_at_checkpoint is not None and run.reach_checkpoint()
 
     def _append(self, run: Run, event: Event) -> None:
-        """Append an event, unless an earlier life already logged it: then the logged one stays."""
+        """Append an event, unless an earlier life already logged it: then the logged one stays.
+
+        After the run was stopped nothing is appended: another process may go on with it.
+        """
+        if run.phase is not Phase.WORKING:
+            return
         index = self.step_count
         is_known = self.new_step_count < 0
         if is_known and digest_of_event(event) != self._known[index]:
@@ -407,7 +421,7 @@ class RepairWork:
         return (_CHANGED.format(events=len(self._known)),)
 
 
-async def _perform(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
+async def perform_once(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
     """Perform a check or a review once per execution: return what it returned in an earlier life, or run it now.
 
     It is repeated where the server went down in between: it changes nothing outside its workspace.
@@ -437,7 +451,17 @@ def _plain(found: object) -> object:
     return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
 
 
-def _read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
+def describe_assignment(assignment: RepairAssignment) -> Json:
+    """Return an assignment as JSON."""
+    return {"repair": _as_json(assignment.task), "parameters": describe_parameters(assignment.parameters)}
+
+
+def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
+    """Return the assignment that `describe_assignment` described.
+
+    Raises:
+        PlanError: another version of the server wrote it.
+    """
     try:
         task = row["repair"]
         report = task["report"]
@@ -453,6 +477,7 @@ def _read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of an
                         ),
                         test_outcomes=tuple(SuiteOutcome(**each) for each in report["test_outcomes"]),
                     ),
+                    "files": (),
                     "editable": tuple(task["editable"]),
                     "budget": Budget(**task["budget"]),
                 }

@@ -102,6 +102,7 @@ class CandidateProposer:
         self._failures = failures
         self._number = 0
         self._reflected: dict[str, str] = {}
+        self._most_tokens: dict[str, int] = {}
 
     def bound_cost(self, node: Node[RepairNode], *, count: int) -> Cost:
         """Return the largest cost of `count` candidates below `node`."""
@@ -109,8 +110,16 @@ class CandidateProposer:
             return Cost()
         tokens = 0
         if self._are_tokens_bounded:
-            tokens = count * self._activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
+            tokens = count * self._bound_tokens(node)
         return Cost(model_calls=count * self._calls_each, tokens=tokens, resources={CANDIDATES: count})
+
+    def _bound_tokens(self, node: Node[RepairNode]) -> int:
+        """Return the most tokens of one candidate below `node`; the prompt of a node is counted once."""
+        known = self._most_tokens.get(node.node_id)
+        if known is None:
+            known = self._activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
+            self._most_tokens[node.node_id] = known
+        return known
 
     async def propose(self, node: Node[RepairNode], *, count: int) -> Proposals[RepairNode]:
         """Return the candidates of `count` calls, which run in parallel; see the port.
@@ -317,6 +326,8 @@ def build_search_plan(parameters: RepairParameters) -> SearchPlan:
         at_once=_MODEL_CALLS_AT_ONCE,
         solved_score=parameters.critique_threshold / 100 if parameters.enable_early_terminate else _NEVER_SOLVED,
         widening=_LATS_WIDENING if parameters.search is RepairSearch.LATS else None,
+        # A model that repeats itself must not end the search while candidates are left.
+        is_root_kept_open=True,
         novelty_patience=parameters.patience,
         seed=parameters.seed,
     )

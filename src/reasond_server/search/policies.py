@@ -46,6 +46,8 @@ class SearchPlan:
         unknown_score: score of a node that the evaluator could not judge.
         exploration: C_p of UCT.
         widening: how UCT expands nodes again; None expands each node once.
+        is_root_kept_open: whether UCT with widening goes on to expand the root after an expansion that brought nothing
+            new. Then the allowance or a patience has to end the search.
         patience: number of expansions without a better solution after which a search with a solution ends; None: never.
         novelty_patience: number of expansions without a new signature after which the search ends; None: never.
         max_failures: number of failed calls in a row after which the search fails.
@@ -61,6 +63,7 @@ class SearchPlan:
     unknown_score: float = 0.5
     exploration: float = CLASSIC_EXPLORATION
     widening: Widening | None = None
+    is_root_kept_open: bool = False
     patience: int | None = None
     novelty_patience: int | None = None
     max_failures: int = 3
@@ -196,7 +199,8 @@ class UctSelection(Generic[PayloadT]):
             if not expansion.is_failed:
                 self._back_up(standing, max((child.score for child in expansion.children), default=0.0))
             # A node without new children is not expanded again, because the search must end.
-            if self._plan.widening is not None and expansion.children:
+            is_kept_open = bool(expansion.children) or (self._plan.is_root_kept_open and standing is self._root)
+            if self._plan.widening is not None and is_kept_open:
                 self._set_open(standing, is_open=True)
         return pruned
 

@@ -75,23 +75,23 @@ class SnapshotKeeper:
         await self._store.put(tenant, contents)
         return await self._find(tenant, snapshot.snapshot_id)
 
-    async def load(self, tenant: str, snapshot_id: str) -> Mapping[str, SourceFile]:
-        """Return the files of a snapshot by path.
+    async def require(self, tenant: str, snapshot_id: str) -> Snapshot:
+        """Return a snapshot of which nothing is missing; no content is read.
 
         Raises:
             SnapshotNotFoundError: the tenant has none with this id, it has expired, or contents are missing.
         """
         snapshot = await self._find(tenant, snapshot_id)
+        _require_whole(snapshot, missing=len(snapshot.missing))
+        return snapshot
+
+    async def load(self, tenant: str, snapshot_id: str) -> Mapping[str, SourceFile]:
+        """Return the files of a snapshot by path. Raises as `require`."""
+        snapshot = await self.require(tenant, snapshot_id)
         digests = [*dict.fromkeys(entry.digest for entry in snapshot.entries)]
-        contents = {} if snapshot.missing else await self._store.read(tenant, digests)
-        # The store of one process may have lost contents between the two calls.
-        missing = len(snapshot.missing) or sum(digest not in contents for digest in digests)
-        if missing:
-            raise SnapshotNotFoundError(
-                f"Snapshot {show(snapshot_id)} is not complete: {missing} of its {len(digests)} contents are missing",
-                remedy="Create it again and upload the contents that the answer names.",
-                metadata={"missing": str(missing)},
-            )
+        contents = await self._store.read(tenant, digests)
+        # It may have been deleted between the two calls, where the retention is very short.
+        _require_whole(snapshot, missing=sum(digest not in contents for digest in digests))
         return await asyncio.to_thread(_build_files, snapshot, contents)
 
     async def _create(self, tenant: str, entries: Sequence[FileEntry]) -> Snapshot:
@@ -104,6 +104,16 @@ class SnapshotKeeper:
 
     def _expire_time(self, now: datetime) -> datetime:
         return now + timedelta(seconds=self._limits.retention_s)
+
+
+def _require_whole(snapshot: Snapshot, *, missing: int) -> None:
+    if missing:
+        number = len({entry.digest for entry in snapshot.entries})
+        raise SnapshotNotFoundError(
+            f"Snapshot {show(snapshot.snapshot_id)} is not complete: {missing} of its {number} contents are missing",
+            remedy="Create it again and upload the contents that the answer names.",
+            metadata={"missing": str(missing)},
+        )
 
 
 def _build_files(snapshot: Snapshot, contents: Mapping[str, bytes]) -> Mapping[str, SourceFile]:

@@ -28,7 +28,7 @@ class FileEntry:
 
 
 @value
-class Snapshot:  # same name: files of a client, where telemetry has what it counts at one moment
+class Snapshot:
     """A manifest that the server keeps; `snapshot_id` is derived from it, so equal manifests have one id.
 
     `missing` are the digests of the contents that the server does not have yet, each once.

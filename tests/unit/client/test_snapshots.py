@@ -198,7 +198,7 @@ def upload(request: pytest.FixtureRequest, server: ScriptedServer) -> Any:
     return blocking if request.param == "sync" else lambda path: asyncio.run(asynchronously(path))
 
 
-def created(*missing: bytes) -> pb.CreateSnapshotResponse:
+def answer_of(*missing: bytes) -> pb.CreateSnapshotResponse:
     digests = [hashlib.sha256(content).hexdigest() for content in missing]
     return pb.CreateSnapshotResponse(snapshot=repairs_pb2.Snapshot(snapshot_id="s1"), missing=digests)
 
@@ -206,7 +206,7 @@ def created(*missing: bytes) -> pb.CreateSnapshotResponse:
 def test_only_what_is_missing_is_sent_until_nothing_is(upload: Any, server: ScriptedServer, tmp_path: Path) -> None:
     for name, content in {"a": b"1", "b": b"22", "c": b"333", ".env": b"x"}.items():
         put(tmp_path / name, content)
-    server.answers("CreateSnapshot", created(b"1", b"333"), created(b"333"), created())
+    server.answers("CreateSnapshot", answer_of(b"1", b"333"), answer_of(b"333"), answer_of())
     done = upload(tmp_path)
     assert (done.snapshot_id, done.sent_contents, done.sent_bytes) == ("s1", 3, 7)
     assert [each.path for each in done.left_out] == [".env"]
@@ -218,14 +218,14 @@ def test_only_what_is_missing_is_sent_until_nothing_is(upload: Any, server: Scri
 
 def test_a_folder_that_the_server_has_sends_nothing(upload: Any, server: ScriptedServer, tmp_path: Path) -> None:
     put(tmp_path / "a", b"1")
-    server.answers("CreateSnapshot", created())
+    server.answers("CreateSnapshot", answer_of())
     assert upload(tmp_path).sent_contents == 0
     assert [call.method for call in server.calls] == ["CreateSnapshot"]
 
 
 def test_a_server_that_keeps_nothing_is_not_asked_forever(upload: Any, server: ScriptedServer, tmp_path: Path) -> None:
     put(tmp_path / "a", b"1")
-    server.answers("CreateSnapshot", *[created(b"1")] * 9)
+    server.answers("CreateSnapshot", *[answer_of(b"1")] * 9)
     with pytest.raises(UnavailableError, match="misses 1 contents, though they were uploaded 3 times"):
         upload(tmp_path)
     assert len(server.of("UploadBlobs")) == 3

@@ -188,6 +188,19 @@ async def test_no_search_makes_more_candidates_than_it_may(search: RepairSearch,
     assert 1 <= len(activities.orders) <= most
 
 
+@pytest.mark.parametrize("search", [RepairSearch.GREEDY, RepairSearch.BEST_OF_N, RepairSearch.LATS])
+async def test_a_model_that_repeats_itself_does_not_end_the_search(search: RepairSearch) -> None:
+    activities = ScriptedActivities(
+        lambda number: 100.0 if number == 20 else 40.0,
+        code_of=lambda number: str(number if number == 20 else number % 2),
+        evidence_of=lambda _: "always the same",
+    )
+    parameters = RepairParameters(search=search, max_candidates=25, patience=1000)
+    outcome, _, _ = await work(activities, parameters)
+    assert outcome.is_accepted
+    assert len(activities.orders) <= 25
+
+
 @pytest.mark.parametrize("search", list(RepairSearch))
 async def test_every_search_ends_at_a_candidate_that_passes(search: RepairSearch) -> None:
     activities = ScriptedActivities(lambda number: 100.0 if number == 4 else 40.0)

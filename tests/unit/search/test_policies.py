@@ -166,6 +166,15 @@ def test_an_expansion_that_brings_nothing_new_is_the_last_of_its_node(is_failed:
     assert not uct.choose()
 
 
+def test_a_root_that_is_kept_open_is_expanded_again_after_an_expansion_that_brings_nothing_new() -> None:
+    plan = SearchPlan(max_depth=1, branching=3, widening=Widening(factor=1), is_root_kept_open=True)
+    uct = UctSelection(build_root(""), plan)
+    for _ in range(3):
+        (chosen,) = uct.choose()
+        assert chosen.node.node_id == "n0"
+        uct.settle([chosen], [Expansion(node=chosen.node, children=())])
+
+
 @given(
     widths=st.lists(st.integers(0, 4), min_size=1, max_size=30),
     width=st.integers(1, 4),

@@ -53,12 +53,15 @@ async def test_an_incomplete_snapshot_is_not_loaded_and_the_error_says_how_much_
 ) -> None:
     snapshot = await keeper.create("acme", entries_of(FILES))
     await keeper.put("acme", [FILES["b"]])
-    with pytest.raises(SnapshotNotFoundError, match="1 of its 2 contents are missing") as caught:
-        await keeper.load("acme", snapshot.snapshot_id)
-    assert caught.value.metadata == {"missing": "1"}
-    for tenant, name in (("eve", snapshot.snapshot_id), ("acme", "0" * 64)):
-        with pytest.raises(SnapshotNotFoundError, match="not found"):
-            await keeper.load(tenant, name)
+    for act in (keeper.load, keeper.require):
+        with pytest.raises(SnapshotNotFoundError, match="1 of its 2 contents are missing") as caught:
+            await act("acme", snapshot.snapshot_id)
+        assert caught.value.metadata == {"missing": "1"}
+        for tenant, name in (("eve", snapshot.snapshot_id), ("acme", "0" * 64)):
+            with pytest.raises(SnapshotNotFoundError, match="not found"):
+                await act(tenant, name)
+    await keeper.put("acme", [FILES["again"]])
+    assert (await keeper.require("acme", snapshot.snapshot_id)).missing == ()
 
 
 async def test_a_snapshot_is_kept_as_long_as_it_is_used(keeper: SnapshotKeeper, time: Time) -> None:

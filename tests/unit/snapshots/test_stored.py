@@ -58,7 +58,7 @@ async def test_processes_that_upload_and_sweep_at_once_lose_nothing(
         open_snapshots(postgres_url, tmp_path, time) as second,
     ):
         clients = [Uploader(store, time) for store in (first, second)]
-        for _ in range(10):
+        for _ in range(4):
             for tree in trees[:2]:
                 await clients[0].upload(tree, kept_s=1)
             await time.advance(1)

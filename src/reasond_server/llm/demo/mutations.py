@@ -99,8 +99,10 @@ class _Finder:
         self._starts = [0, *(match.end() for match in re.finditer(rb"\r\n|\n|\r", self._bytes))]
         self._function: Function | None = None
         self._attributes = sorted({node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)})
-        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, Function)}
-        self._names: Mapping[Function, Sequence[str]] = {one: _names_of(one) for one in self._functions.values()}
+        functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
+        # Methods of several classes may have one name.
+        self._functions = {node.name: node for node in functions}
+        self._names: Mapping[Function, Sequence[str]] = {node: _names_of(node) for node in functions}
         self._methods: Mapping[type[ast.AST], Callable[[Any], Iterator[Mutation]]] = {
             ast.Compare: self._mutate_comparison,
             ast.Constant: self._mutate_constant,

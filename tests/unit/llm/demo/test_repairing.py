@@ -271,7 +271,12 @@ def test_the_form_of_edits_and_the_last_line_ask_for_a_repair(system: str, conte
     assert read_attempt(messages) == attempt
 
 
-@pytest.mark.parametrize("source", ["def broken(:\n", "", "x = '\u2028'\ny = 'é' < 'f'\n", "def f(): return 1 < 2\r\n"])
+CLASSES = "class A:\n    def f(self, x):\n        return x\n\n\nclass B:\n    def f(self, y):\n        return y\n"
+
+
+@pytest.mark.parametrize(
+    "source", ["def broken(:\n", "", "x = '\u2028'\ny = 'é' < 'f'\n", "def f(): return 1 < 2\r\n", CLASSES]
+)
 def test_sources_of_any_form_are_read(source: str) -> None:
     for one in find_mutations(source):
         changed = source.encode()[: one.start] + one.text.encode() + source.encode()[one.end :]
