@@ -175,8 +175,7 @@ async def stream(
         values = {"resume": {"execution_id": after[0], "after_sequence": after[1]}}
     request = json_format.ParseDict(values, pb.RepairStepsRequest())
     async with grpc.aio.insecure_channel(server.grpc) as channel:
-        events = repair_service_pb2_grpc.RepairServiceStub(channel).RepairSteps(
-            request, metadata=[("authorization", f"Bearer {server.token}")], timeout=280
-        )
+        stub: Any = repair_service_pb2_grpc.RepairServiceStub(channel)
+        events = stub.RepairSteps(request, metadata=[("authorization", f"Bearer {server.token}")], timeout=280)
         found = [(event.execution_id, event.sequence, str(event.WhichOneof("event"))) async for event in events]
     return [each for each in found if each[2] not in {"delta", "heartbeat"}]
