@@ -8,13 +8,16 @@ INTERPRETER = $(shell $(FIND))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check generate docs format bench bench-peers clean environment environment-dev
+.PHONY: help demo demo-repair serve test check generate docs format bench bench-peers clean environment environment-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: environment ## start a server with the embedded model and watch it reason
 	@$(BIN)/reasond demo
+
+demo-repair: environment ## watch a failing project being repaired in a sandbox, without a key
+	@$(BIN)/reasond demo --repair
 
 serve: environment ## start a development server and keep it running
 	@$(BIN)/reasond serve --dev

@@ -28,13 +28,15 @@ class ExitCode(IntEnum):
     LIMIT = 5
     MODEL = 6
     UNREACHABLE = 7
+    NOT_ACCEPTED = 8
+    NOT_APPLIED = 9
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
 
 MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType(
     {
-        ExitCode.OK: "done; for `ask`: answered",
+        ExitCode.OK: "done; for `ask`: answered; for `repair`: a patch was accepted",
         ExitCode.FAILURE: "a failure inside reasond",
         ExitCode.BAD_REQUEST: "the command line, the request or the configuration is wrong",
         ExitCode.NOT_ALLOWED: "not authenticated or not permitted",
@@ -42,6 +44,8 @@ MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType(
         ExitCode.LIMIT: "a limit, a budget, a deadline or the length was reached, or the server is full",
         ExitCode.MODEL: "the language model failed or withheld the text",
         ExitCode.UNREACHABLE: "no server answers, or it is shutting down",
+        ExitCode.NOT_ACCEPTED: "`repair` found no patch that passes everything that was asked for",
+        ExitCode.NOT_APPLIED: "a patch was accepted and does not apply here; nothing was changed",
         ExitCode.INTERRUPTED: "interrupted or cancelled",
         ExitCode.BROKEN_PIPE: "whoever read the output stopped reading",
     }

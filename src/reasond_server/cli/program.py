@@ -13,6 +13,7 @@ import typer
 
 from reasond_server.cli.options import AsJson, CaFile, Config, Dev, Target, Tls, Token, end
 from reasond_server.cli.outcome import MEANINGS, ExitCode
+from reasond_server.cli.repair_program import repair
 from reasond_server.cli.turn_program import sessions_app, turn, turns_app
 
 _EXIT_CODES = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in MEANINGS.items())
@@ -23,7 +24,7 @@ Exit codes:
 \b
 Environment:
   REASOND_CONFIG, REASOND__SECTION__KEY   configuration (see `reasond config show --origin`)
-  REASOND_TARGET, REASOND_TOKEN           the server that `ask`, `turn` and `strategies` call
+  REASOND_TARGET, REASOND_TOKEN           the server that `ask`, `turn`, `repair` and the like call
   REASOND_TLS, REASOND_CA_FILE            how they reach it; also REASOND_TIMEOUT_S
   NO_COLOR                                no colours
 """
@@ -44,6 +45,7 @@ tokenizer_app = typer.Typer(help="Bring tokenizers to this machine.", rich_marku
 app.add_typer(tokenizer_app, name="tokenizer")
 app.command(short_help="Run a turn of a conversation and watch it.")(turn)
 app.add_typer(turns_app, name="turns")
+app.command(short_help="Have failing code repaired and watch it.")(repair)
 app.add_typer(sessions_app, name="sessions")
 
 
@@ -105,14 +107,21 @@ def serve(
     end(command)
 
 
-@app.command(short_help="Watch an answer being found in a long book, and a turn with tools.")
+@app.command(short_help="Watch an answer being found in a long book, a turn with tools, or a repair.")
 def demo(
     *,
     turn: Annotated[bool, typer.Option("--turn", help="Only the turn: tools, a hand-off and an approval.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Only a repair: a failing project, run in a sandbox.")
+    ] = False,
 ) -> None:
     """Start a server with the embedded model; watch it find an answer in a long book and work on a turn with tools."""
 
     def command() -> ExitCode:
+        if repair:
+            from reasond_server.cli import demo_repair
+
+            return demo_repair.run()
         from reasond_server.cli import demo
 
         return demo.run(is_only_turn=turn)

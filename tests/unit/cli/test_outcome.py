@@ -76,6 +76,8 @@ def test_codes_are_the_documented_ones() -> None:
         "LIMIT": 5,
         "MODEL": 6,
         "UNREACHABLE": 7,
+        "NOT_ACCEPTED": 8,
+        "NOT_APPLIED": 9,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }

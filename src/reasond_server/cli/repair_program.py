@@ -1,0 +1,84 @@
+"""The command `repair` with its options; its code is imported when it runs."""
+
+# ruff: noqa: PLC0415 - a command imports its module when it runs, so that `--help` answers at once
+# The annotations stay values (no `from __future__`), because typer reads them.
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reasond_server.cli.options import CaFile, Target, Tls, Token, end
+from reasond_server.cli.outcome import ExitCode
+
+
+def repair(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the project.")],
+    *,
+    test: Annotated[
+        list[str] | None, typer.Option(metavar="COMMAND", help="It fails now and shall pass; repeatable.")
+    ] = None,
+    regression: Annotated[
+        list[str] | None, typer.Option(metavar="COMMAND", help="What passes now shall go on passing; repeatable.")
+    ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option("--held-out", metavar="COMMAND", help="It judges the winner alone, once; repeatable."),
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment of the server for the commands; else guessed.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="NAME", help="refine_beam, lats, greedy or best_of_n; else the server's.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the repair; repeatable.")
+    ] = None,
+    editable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Tests or configuration that may be changed all the same; repeatable."),
+    ] = None,
+    description: Annotated[str, typer.Option(metavar="TEXT", help="What is wrong or wanted, in words.")] = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Apply the patch if it is accepted, whole or not at all.")
+    ] = False,
+    target: Target = None,
+    token: Token = None,
+    tls: Tls = False,
+    ca_file: CaFile = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
+) -> None:
+    """Have failing code repaired: candidates are run on the server until one passes the checks.
+
+    A command may begin with how it reports (junit, go_json, tap or exit_code), as in "tap:prove -v". pytest, go test
+    and node --test need no such word.
+
+    What git lists below PATH is sent, without .env* and keys. Where stdout is no terminal it gets the patch alone, and
+    the rest goes to stderr. Ctrl-C cancels the repair.
+    """
+
+    def command() -> ExitCode:
+        from reasond_server.cli import connecting, mending
+
+        wanted = mending.WantedRepair(
+            root=path,
+            tests=test or (),
+            regressions=regression or (),
+            held_out=held_out or (),
+            environment=environment,
+            search=search,
+            settings=settings or (),
+            editable=editable or (),
+            description=description,
+            is_plan=plan,
+            is_applied=apply,
+        )
+        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
+        return mending.repair(wanted, way=way, environ=os.environ, as_json=as_json)
+
+    end(command)

@@ -1,0 +1,3 @@
+module example.com/window
+
+go 1.21
