@@ -93,8 +93,14 @@ MUTATIONS: Final = (
         new="return True",
     ),
     Mutation(
+        name="re-entry-with-any-etag",
+        path="turns/handoff.py",
+        old="    if handoff.etag != reentry.etag:",
+        new="    if False:",
+    ),
+    Mutation(
         name="same-re-entry-not-recognised",
-        path="turns/turn_service.py",
+        path="turns/reentries.py",
         old="if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:",
         new="if False:",
     ),
@@ -133,6 +139,18 @@ MUTATIONS: Final = (
         path="runs/driving.py",
         old="elif execution.request_id and run.log.error is None and _has_failed_before_cost(run):",
         new="elif execution.request_id and run.log.error is not None:",
+    ),
+    Mutation(
+        name="checks-not-found-on-record",
+        path="repair/repair_work.py",
+        old="        if effect.recorded is not None:\n            return effect.recorded\n",
+        new="",
+    ),
+    Mutation(
+        name="candidates-in-the-order-of-their-ends",
+        path="repair/searching.py",
+        old="        self._waiting[place] = make\n        while self._next in self._waiting:",
+        new="        if make is not None:\n            self._emit(make())\n        while self._next in self._waiting:",
     ),
 )
 

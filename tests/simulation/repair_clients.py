@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ class RepairClient(Client):
     def __init__(self, world: World, choose: Callable[[], Process | None], *, tag: str) -> None:
         super().__init__(world, choose, tag=tag, request_id=f"r-{tag}")
         del world.questions[tag]
-        self._assignment = assignment_by_chance(tag, world.chance)
+        # The same for all clients that share the request id.
+        self._assignment = assignment_by_chance(tag, random.Random(f"{world.seed} {tag}"))  # noqa: S311 - a seed
         self._keeps = world.chance.random() < 0.8
 
     async def _act(self, process: Process) -> None:
@@ -52,7 +54,6 @@ class RepairClient(Client):
                 budget=self._assignment.task.budget,
             )
             execution = await parts.runner.start(parts.repairs.create(self._assignment, request))
-            self._world.repairs.add(execution.execution_id)
             if execution.execution_id != self._execution_id:
                 self._execution_id, self._last = execution.execution_id, 0
 

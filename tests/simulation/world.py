@@ -266,6 +266,8 @@ class World:
             self._left_alone.add(execution_id)
         elif "turn" in kept:
             self.turns.was_created(execution_id, kept)
+        elif "repair" in kept:
+            self.repairs.add(execution_id)
         elif "task" in kept:
             self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:

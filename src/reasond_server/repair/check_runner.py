@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.calls import run_by_size
 from reasond_server.repair.outcomes import CheckOutcome
 from reasond_server.repair.reported_tests import UnreadableResultError, write_output
 from reasond_server.repair.result_reading import CheckResults, read_results
@@ -99,7 +101,9 @@ class CheckRunner:
             )
         # The name differs in each run; evidence shall be equal for equal failures.
         shown = replace(ended, output=ended.output.replace(report.encode(), REPORT.encode()))
-        return _judge_end(check, shown, result_format, report=ended.collected.get(report))
+        found = ended.collected.get(report)
+        size = len(ended.output) + len(found or b"")
+        return await run_by_size(size, partial(_judge_end, check, shown, result_format, report=found))
 
 
 def _judge_end(check: Check, ended: JobOutcome, result_format: ResultFormat, *, report: bytes | None) -> CheckOutcome:
@@ -130,7 +134,9 @@ def _judge_end(check: Check, ended: JobOutcome, result_format: ResultFormat, *, 
         # SIGKILL without a limit that was reached comes from outside, such as from a machine without memory.
         if ended.exit_code == _KILLED:
             return replace(outcome, status=CheckStatus.UNKNOWN, reason="it was killed from outside")
-        return replace(outcome, evidence=write_output(ended.output), reason=str(error))
+        is_unasked = result_format is ResultFormat.JUNIT and not any(REPORT in argument for argument in check.argv)
+        reason = f"its command says nowhere where the report belongs: write {REPORT}" if is_unasked else str(error)
+        return replace(outcome, evidence=write_output(ended.output), reason=reason)
     if ended.exit_code == _KILLED and result_format is ResultFormat.EXIT_CODE:
         return replace(outcome, status=CheckStatus.UNKNOWN, reason="it was killed from outside")
     return replace(

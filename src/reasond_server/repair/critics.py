@@ -36,7 +36,7 @@ ResultT = TypeVar("ResultT")
 CHECK: Final = "check"
 """Kind of the effect of one run of a check."""
 
-_NO_LINT: Final = "Static analysis was left out: ruff is not installed on this server."
+_NO_LINT: Final = "Static analysis was left out: ruff is not installed on this server (extra `repair`)."
 _PYTHON_ONLY: Final = "Static analysis covers Python alone; the other changed files were judged by checks only."
 
 

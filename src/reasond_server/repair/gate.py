@@ -25,7 +25,7 @@ from reasond_server.types.repairs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from reasond_server.repair.outcomes import Baseline, CheckOutcome
     from reasond_server.types.repairs import Finding
@@ -192,7 +192,9 @@ def _decide(statuses: Collection[CheckStatus], findings: Iterable[Finding]) -> C
 def _find_required(outcome: CheckOutcome, before: CheckOutcome, flaky: Collection[str]) -> Mapping[str, TestOutcome]:
     """Return the outcomes of the tests that `outcome` has to pass, those of the original first."""
     is_regression = before.role is CheckRole.REGRESSION
-    broken = [test_id for test_id, found in before.tests.items() if _is_broken_whole(test_id, found)]
+    broken = {test_id for test_id, found in before.tests.items() if _is_broken_whole(test_id, found)}
+    passed = [test_id for test_id, found in outcome.tests.items() if found is TestOutcome.PASSED]
+    mended = {whole for test_id in passed for whole in _list_wholes(test_id) if whole in broken} if broken else set()
     required: dict[str, TestOutcome] = {}
     for test_id, was in before.tests.items():
         found = outcome.tests.get(test_id, TestOutcome.MISSING)
@@ -204,10 +206,7 @@ def _find_required(outcome: CheckOutcome, before: CheckOutcome, flaky: Collectio
         elif is_regression and was is not TestOutcome.PASSED:
             continue
         elif test_id in broken:
-            has_tests = any(
-                _is_part(one, test_id) and found is TestOutcome.PASSED for one, found in outcome.tests.items()
-            )
-            required[test_id] = TestOutcome.PASSED if has_tests else TestOutcome.MISSING
+            required[test_id] = TestOutcome.PASSED if test_id in mended else TestOutcome.MISSING
         else:
             required[test_id] = found
     for test_id, found in outcome.tests.items():
@@ -215,7 +214,7 @@ def _find_required(outcome: CheckOutcome, before: CheckOutcome, flaky: Collectio
         if is_known or found is TestOutcome.SKIPPED or test_id in required:
             continue
         # What could not even be loaded on the original is no regression; anything else that fails newly is one.
-        if not is_regression or (found is TestOutcome.FAILED and not any(_is_part(test_id, one) for one in broken)):
+        if not is_regression or (found is TestOutcome.FAILED and broken.isdisjoint(_list_wholes(test_id))):
             required[test_id] = found
     return required
 
@@ -224,10 +223,11 @@ def _is_broken_whole(test_id: str, found: TestOutcome) -> bool:
     return test_id.endswith(AS_A_WHOLE) and found is TestOutcome.FAILED
 
 
-def _is_part(test_id: str, whole_id: str) -> bool:
-    """Return whether a test belongs to the file or package of `whole_id`."""
-    name = whole_id.removesuffix(AS_A_WHOLE)
-    return test_id != whole_id and test_id.startswith((f"{name}::", f"{name}.", f"{name}/"))
+def _list_wholes(test_id: str) -> Iterator[str]:
+    """Yield the ids of the files and packages to which a test may belong."""
+    for place, char in enumerate(test_id):
+        if char in "./:":
+            yield test_id[:place] + AS_A_WHOLE
 
 
 def _find_contradiction(outcome: CheckOutcome, before: CheckOutcome) -> str:

@@ -20,7 +20,7 @@ from reasond_server.repair.edits import EditError, apply_edits, read_reply
 from reasond_server.repair.evidence import write_evidence
 from reasond_server.repair.file_choice import ShownFiles, choose_files
 from reasond_server.repair.look_ups import MOST_LOOK_UPS, look_up
-from reasond_server.repair.patches import make_patch, validate_patch
+from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
 from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
@@ -227,14 +227,15 @@ class LocalActivities:
         )
         try:
             changes, thought = await run_by_size(len(text), partial(self._read, reply))
-        except EditError as error:
+            diff = await make_patch(self._files, changes)
+        except (EditError, PatchError) as error:
             return replace(candidate, problem=str(error), elapsed_s=self._clock.monotonic() - began_s)
         return replace(
             candidate,
             status=CandidateStatus.PROPOSED,
             key=await asyncio.to_thread(key_of, changes, self._files),
             changes=changes,
-            diff=await make_patch(self._files, changes),
+            diff=diff,
             thought=thought,
             elapsed_s=self._clock.monotonic() - began_s,
         )

@@ -8,7 +8,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.critic import find_new, require_findings
+from reasond_server.repair.critic import BUILT_IN_CRITICS, find_new, require_findings
 from reasond_server.repair.outcome_records import read_findings, write_findings
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Reviews:
 
         async def run() -> str:
             try:
-                async with asyncio.timeout(_LIMIT_S):
+                # Built-in critics have limits of their own, which do not count the time that they wait for a permit.
+                async with asyncio.timeout(None if critic.name in BUILT_IN_CRITICS else _LIMIT_S):
                     findings = await critic.review(self._files, changes)
                 return write_findings(require_findings(findings, changes))
             except Exception:  # noqa: BLE001 - code of others may raise anything

@@ -111,9 +111,10 @@ def _find_in_python(content: bytes) -> Iterator[tuple[int, str]]:
         return
     imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     system = {alias.asname or alias.name: _SYSTEM[alias.name] for alias in imports if alias.name in _SYSTEM}
+    main = {id(inner) for node in tree.body if _is_main(node) for inner in ast.walk(node)}
     told: set[int] = set()
     for node in ast.walk(tree):
-        message = _inspect(node, system)
+        message = _inspect(node, system) or ("" if id(node) in main else _inspect_exit(node))
         line = getattr(node, "lineno", 0)
         if message and line not in told:
             told.add(line)
@@ -139,6 +140,24 @@ def _inspect(node: ast.AST, system: Mapping[str, Collection[str]]) -> str:
         case ast.FunctionDef(name=name) if name in _ALWAYS and _holds_always(node):
             message = f"defines {name} so that it holds for everything"
     return message
+
+
+def _is_main(node: ast.AST) -> bool:
+    """Return whether a statement is `if __name__ == "__main__":`, which no import runs."""
+    return isinstance(node, ast.If) and any(
+        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
+    )
+
+
+def _inspect_exit(node: ast.AST) -> str:
+    """Return how a node may end the process as if all were well; an exit with an error is none."""
+    match node:
+        case ast.Raise(exc=ast.Name(id="SystemExit")):
+            return "raises SystemExit"
+        case ast.Call(func=ast.Name(id="SystemExit" | "exit" | "quit") | ast.Attribute(attr="exit"), args=args):
+            is_error = any(isinstance(one, ast.Constant) and one.value not in {0, None} for one in args[:1])
+            return "" if is_error else "may end the process with exit code 0"
+    return ""
 
 
 def _inspect_import(node: ast.Import | ast.ImportFrom) -> str:

@@ -32,6 +32,7 @@ Job: TypeAlias = Generator[tuple[str, Values | Sequence[Values]], Rows, ResultT]
 _VERSION: Final = 1
 _PIECE_BYTES: Final = 1024 * 1024
 _STATEMENTS_AT_ONCE: Final = 100
+_JOBS_AT_ONCE: Final = 2
 
 # Makes or locks the row: whatever else changes snapshots of the tenant waits until this transaction ends.
 _LOCK: Final = """
@@ -187,11 +188,15 @@ class PostgresSnapshotRows:
 
 
 class StoredSnapshotStore:
-    """A SnapshotStore over `rows`. Reading and writing contents never takes the event loop for more than a few MiB."""
+    """A SnapshotStore over `rows`; contents are read in pieces of about 1 MiB.
+
+    At most two of its jobs are in the database at once, because all jobs of the other stores use the same connections.
+    """
 
     def __init__(self, *, rows: SnapshotRows, quota: SnapshotQuota) -> None:
         self._rows = rows
         self._quota = quota
+        self._free = asyncio.Semaphore(_JOBS_AT_ONCE)
 
     async def create(
         self, tenant: str, entries: Sequence[FileEntry], *, now: datetime, expire_time: datetime
@@ -200,12 +205,12 @@ class StoredSnapshotStore:
         # 5,000 files take some 20 ms.
         values = await asyncio.to_thread(_encode, entries)
         values |= {"tenant": tenant, "now": now.timestamp(), "expire_time": expire_time.timestamp()}
-        times, missing = await self._rows.change(partial(_create, values, self._quota))
+        times, missing = await self._change(partial(_create, values, self._quota))
         return _build(values["snapshot_id"], entries, times, missing)
 
     async def put(self, tenant: str, contents: Mapping[str, bytes]) -> None:
         """See SnapshotStore."""
-        await self._rows.change(partial(_put, tenant, contents))
+        await self._change(partial(_put, tenant, contents))
 
     async def find(
         self, tenant: str, snapshot_id: str, *, now: datetime, expire_time: datetime | None = None
@@ -219,29 +224,37 @@ class StoredSnapshotStore:
             "now": now.timestamp(),
             "expire_time": (expire_time or now).timestamp(),
         }
-        times, missing, manifest = await self._rows.change(partial(_find, values))
+        times, missing, manifest = await self._change(partial(_find, values))
         entries = await asyncio.to_thread(_decode, manifest)
         return _build(snapshot_id, entries, times, missing)
 
     async def read(self, tenant: str, digests: Sequence[str]) -> Mapping[str, bytes]:
         """See SnapshotStore."""
         contents: dict[str, bytes] = {}
-        for piece in _split(await self._rows.select(_HELD, {"tenant": tenant, "digests": _encode_names(digests)})):
+        for piece in _split(await self._select(_HELD, {"tenant": tenant, "digests": _encode_names(digests)})):
             values = {"tenant": tenant, "digests": _encode_names(piece)}
-            rows = await self._rows.select(_READ, values)
+            rows = await self._select(_READ, values)
             contents.update((digest, content) for digest, content in rows)
         return contents
 
     async def sweep(self, *, now: datetime, limit: int) -> int:
         """See SnapshotStore. Each snapshot is a transaction, so that other writers need not wait for all."""
-        found = await self._rows.select(_EXPIRED, {"now": now.timestamp(), "limit": limit})
+        found = await self._select(_EXPIRED, {"now": now.timestamp(), "limit": limit})
         dropped = 0
         for tenant, snapshot_id in found:
             values = {"tenant": tenant, "snapshot_id": snapshot_id, "now": now.timestamp()}
-            dropped += await self._rows.change(partial(_sweep, values))
+            dropped += await self._change(partial(_sweep, values))
         if found:
             await self._rows.erase()
         return dropped
+
+    async def _change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        async with self._free:
+            return await self._rows.change(begin)
+
+    async def _select(self, statement: str, values: Values) -> Rows:
+        async with self._free:
+            return await self._rows.select(statement, values)
 
 
 def _create(values: Values, quota: SnapshotQuota) -> Job[tuple[Sequence[Any], Rows]]:

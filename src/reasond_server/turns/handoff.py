@@ -67,7 +67,8 @@ def build_handoff(
 
 def digest_of_reentry(reentry: TurnReentry) -> str:
     """Return a digest of what a re-entry says; the order of its results and decisions does not matter."""
-    results = sorted((one.call_id, one.result_json, one.is_error) for one in reentry.results)
+    # Each result has its own digest first: to write all of them as one JSON would hold the interpreter for too long.
+    results = sorted((one.call_id, digest_of_texts(one.result_json), one.is_error) for one in reentry.results)
     decisions = sorted((one.call_id, one.is_approved, one.reason) for one in reentry.decisions)
     return digest_of_texts(reentry.etag, json.dumps([results, decisions]))
 

@@ -66,6 +66,13 @@ async def test_what_cannot_be_read_says_why() -> None:
     assert "wrote no report" in outcome.reason
 
 
+async def test_a_command_that_names_no_report_is_told_how() -> None:
+    sandbox = ScriptedRunner(end_job(0, "2 passed"))
+    outcome = await runner(sandbox).run(check("unit", "pytest"), {}, limit_s=7.0)
+    assert outcome.status is CheckStatus.FAILED
+    assert "{report}" in outcome.reason
+
+
 @pytest.mark.parametrize("limit", ["wall_s", "cpu_s"])
 async def test_a_limit_of_time_is_timed_out_and_not_failed(limit: str) -> None:
     outcome, sandbox = await run(end_job(137, "so far", exceeded=limit))

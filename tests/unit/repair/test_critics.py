@@ -125,7 +125,8 @@ async def test_what_passes_on_the_original_is_not_reproduced() -> None:
     ("argv", "why"),
     [
         (("no-such-program",), "its command is not there"),
-        (("python", "-c", "print('usage: x')"), "wrote no report"),
+        (("python", "-c", "print('usage: x')"), "write {report}"),
+        (("python", "-c", "print('usage: x')", "{report}"), "wrote no report"),
         (("python", "-m", "pytest", "--junitxml={report}", "nowhere.py"), "names no test"),
     ],
 )

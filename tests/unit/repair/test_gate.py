@@ -159,6 +159,13 @@ def test_tests_of_a_file_that_could_not_be_loaded_are_no_regressions() -> None:
     )
 
 
+def test_many_files_that_could_not_be_loaded_take_no_longer_than_their_tests() -> None:
+    names = [f"tests.test_{n}" for n in range(30_000)]
+    before = baseline(outcome(more={f"{name}{AS_A_WHOLE}": F for name in names}))
+    after = outcome(more={f"{name}::one": P for name in names})
+    assert compare_with_baseline(after, before).status is CheckStatus.PASSED
+
+
 def test_flaky_tests_do_not_count_at_all() -> None:
     before = baseline(outcome(a=F, b=P), flaky=("unit::b",))
     for b in (P, F, S):

@@ -9,7 +9,7 @@ import pytest
 
 from reasond_server.snapshots.manifests import build_entries, digest_of
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
-from reasond_server.stores import open_stores
+from reasond_server.stores import Stores, open_stores
 from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
 from tests.unit.logs.stored.conftest import Time
 
@@ -59,6 +59,12 @@ def entries_of(contents: Mapping[str, bytes]) -> list[FileEntry]:
 
 @asynccontextmanager
 async def open_snapshots(url: str, folder: Path, time: Time) -> AsyncGenerator[SnapshotStore]:
+    async with open_all(url, folder, time) as stores:
+        yield stores.snapshots
+
+
+@asynccontextmanager
+async def open_all(url: str, folder: Path, time: Time) -> AsyncGenerator[Stores]:
     stores = await open_stores(
         url=url,
         data_dir=str(folder),
@@ -70,7 +76,7 @@ async def open_snapshots(url: str, folder: Path, time: Time) -> AsyncGenerator[S
         snapshot_quota=QUOTA,
     )
     try:
-        yield stores.snapshots
+        yield stores
     finally:
         await stores.aclose()
 

@@ -13,13 +13,24 @@ from psycopg import sql
 from reasond_server.errors import InternalError
 from reasond_server.snapshots.manifests import digest_of
 from tests.unit.logs.stored.conftest import Time
-from tests.unit.snapshots.conftest import Uploader, open_snapshots
+from tests.unit.snapshots.conftest import Uploader, open_all, open_snapshots
 
 SECRET = b"a text that must not stay " * 200
 
 
 def bytes_of(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+async def wait_for_lock(url: str) -> None:
+    """Return once a transaction of the database waits for another one."""
+    waiting = """
+        SELECT 1 FROM pg_sleep(0.01), pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND datname = current_database()
+    """
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        while not await (await connection.execute(waiting)).fetchall():
+            pass
 
 
 async def test_swept_contents_are_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
@@ -78,7 +89,6 @@ async def test_a_sweep_waits_for_an_upload_that_names_the_same_content(
     async with (
         open_snapshots(postgres_url, tmp_path, time) as store,
         await psycopg.AsyncConnection.connect(postgres_url) as other,
-        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as looking,
     ):
         await Uploader(store, time).upload({"a": b"a"}, kept_s=1)
         await time.advance(1)
@@ -87,15 +97,32 @@ async def test_a_sweep_waits_for_an_upload_that_names_the_same_content(
         await other.execute("INSERT INTO snapshots VALUES ('acme', %(new)s, 0, 1e12, 1, '{}')", names)
         await other.execute("INSERT INTO snapshot_files VALUES ('acme', %(new)s, %(content)s, 1)", names)
         sweep = asyncio.create_task(store.sweep(now=time.now(), limit=10))
-        waiting = """
-            SELECT 1 FROM pg_sleep(0.01), pg_stat_activity
-            WHERE wait_event_type = 'Lock' AND datname = current_database()
-        """
-        while not sweep.done() and not await (await looking.execute(waiting)).fetchall():
-            pass
+        waits = asyncio.create_task(wait_for_lock(postgres_url))
+        await asyncio.wait([sweep, waits], return_when=asyncio.FIRST_COMPLETED)
+        waits.cancel()
         await other.commit()
         assert await sweep == 1
         assert await Uploader(store, time).read(b"a") == [b"a"]
+
+
+async def test_uploads_that_wait_for_each_other_leave_connections_for_executions(
+    tmp_path: Path, time: Time, postgres_url: str
+) -> None:
+    async with (
+        open_all(postgres_url, tmp_path, time) as stores,
+        await psycopg.AsyncConnection.connect(postgres_url) as other,
+    ):
+        ann = Uploader(stores.snapshots, time)
+        await ann.upload({"a": b"a"})
+        await other.execute("UPDATE snapshot_tenants SET tenant = tenant")
+        uploads = [asyncio.create_task(ann.upload({"a": b"a"})) for _ in range(20)]
+        await wait_for_lock(postgres_url)
+        # Each look gives the uploads time to take another connection.
+        for _ in range(200):
+            assert await stores.executions.find_claim("acme", "r") is None
+        assert not any(upload.done() for upload in uploads)
+        await other.rollback()
+        assert len({upload.snapshot_id for upload in await asyncio.gather(*uploads)}) == 1
 
 
 async def test_a_snapshot_of_a_later_release_is_not_misread(tmp_path: Path, time: Time) -> None:

@@ -48,6 +48,13 @@ _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY")
 _BEGINNING: Final = 128
 _BATCH_FILES: Final = 1000
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\\]|[. ](?:/|$)")
+# Hooks have these variables; they would name another repository.
+_PLACES_OF_GIT: Final = frozenset(
+    {
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"),
+        *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX"),
+    }
+)
 _MAX_PATH_BYTES: Final = 1024
 _MAX_PART_BYTES: Final = 255
 
@@ -187,8 +194,7 @@ def _is_in_repository(root: Path) -> bool:
 
 
 def _list_by_git(root: Path) -> Iterable[str]:
-    # Variables such as GIT_DIR, which hooks have, would name another repository.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ = {name: value for name, value in os.environ.items() if name not in _PLACES_OF_GIT}
     command = ("git", "-c", "core.fsmonitor=false", "ls-files", "-co", "--exclude-standard", "-z")
     try:
         done = subprocess.run(command, cwd=root, env=environ, capture_output=True, check=True)  # noqa: S603 - constants
