@@ -25,9 +25,8 @@ from reasond_server.repair.prompts import RepairPrompts
 from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
 from reasond_server.strategies.tree_of_thought.thoughts import read_points
-from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING
-from reasond_server.types.repairs import CandidateStatus, SandboxLevel
+from reasond_server.types.repairs import CandidateStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.runs.run import Run
-    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Usage
     from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
@@ -72,8 +70,6 @@ class LocalActivities:
         is_protected: whether candidates may not change a path.
         nonce: marks untrusted texts in prompts.
         clock: measures calls.
-        level: the level of the sandbox, for the observer.
-        observer: receives the ends of checks.
     """
 
     def __init__(
@@ -88,11 +84,7 @@ class LocalActivities:
         is_protected: Callable[[str], bool],
         nonce: str,
         clock: Clock,
-        level: SandboxLevel = SandboxLevel.OFF,
-        observer: RepairObserver = UNOBSERVED,
     ) -> None:
-        self._level = level
-        self._observer = observer
         self._run = run
         self._model = model
         self._task = task
@@ -345,8 +337,6 @@ class LocalActivities:
         with trace_scoring(self._run.trace) as made:
             critique = await self._require_critics().judge(candidate.changes)
             made.scores.append(critique.score)
-        for report in critique.reports:
-            self._observer.check_ended(self._level, report.status, report.elapsed_s)
         return critique
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:
