@@ -75,11 +75,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a slow test, and the processes that it starts, without measuring coverage.
+    """Run a slow test or one of Hypothesis, and the processes that it starts, without measuring coverage.
 
-    Measuring doubles the processor time of a test, and quick tests run the same lines.
+    Measuring doubles the processor time of a test, and quick tests run the same lines as a hundred examples.
     """
-    measured = Coverage.current() if item.get_closest_marker("slow") else None
+    is_long = item.get_closest_marker("slow") or item.get_closest_marker("hypothesis")
+    measured = Coverage.current() if is_long else None
     if measured is None:
         return (yield)
     measured.stop()
