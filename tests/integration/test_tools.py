@@ -49,7 +49,8 @@ def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def stdio(*args: str, **changed: Any) -> McpOptions:
-    return McpOptions(**{"name": "t", "command": sys.executable, "args": (str(PROGRAM), *args)} | changed)
+    usual = {"name": "t", "command": sys.executable, "args": (str(PROGRAM), *args), "connect_timeout_s": LIMIT_S}
+    return McpOptions(**usual | changed)
 
 
 @contextmanager
@@ -100,7 +101,8 @@ def options(request: pytest.FixtureRequest) -> Iterator[McpOptions]:
         yield stdio(env={"TESTED_SECRET": "told"})
         return
     with over_http() as (_, port):
-        yield McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp", headers={"X-Test": "1"})
+        address = f"http://127.0.0.1:{port}/mcp"
+        yield McpOptions(name="t", url=address, headers={"X-Test": "1"}, connect_timeout_s=LIMIT_S)
 
 
 async def test_the_tools_of_a_server_are_called_and_its_results_mapped(options: McpOptions) -> None:
