@@ -23,12 +23,14 @@ from hypothesis import settings
 from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
+from tests.forked_commands import run_forking_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from tests.engines.postgres import PostgresServer
     from tests.engines.serving import Engine
+    from tests.forked_commands import ForkedCommands
 
     StartEngine = Callable[..., Engine]
 
@@ -53,8 +55,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_configure() -> None:
-    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it.
+
+    The process that only gives tests to others is not measured.
+    """
+    if (measured := Coverage.current()) and config.getoption("numprocesses", None):
+        measured.stop()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -133,6 +140,13 @@ def required_program() -> Callable[[str], str]:
 def grpcurl(required_program: Callable[[str], str]) -> str:
     """The path of grpcurl."""
     return required_program("grpcurl")
+
+
+@pytest.fixture(scope="session")
+def forked_commands(_without_foreign_settings: None) -> Iterator[ForkedCommands]:
+    """Commands of `reasond` that share their imports."""
+    with run_forking_process() as commands:
+        yield commands
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ class Load:
     async def call(self, client: reasond.AsyncClient) -> None:
         """Call again and again, with short random waits: without them the callers take the time of the starts."""
         while not self.is_over:
-            await asyncio.sleep(random.uniform(0, 0.05))  # noqa: S311 - no secret
+            await asyncio.sleep(random.uniform(0, 0.3))  # noqa: S311 - no secret
             try:
                 await client.reason("why?", strategy="chain_of_thought")
             except reasond.ReasondError as error:

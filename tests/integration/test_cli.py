@@ -28,7 +28,7 @@ from reasond_server.testing import Reply, ScriptedModel, running_server_in_threa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.forked_commands import ForkedCommands
+    from tests.forked_commands import ForkedCommands
 
 COMMAND = [str(Path(sys.executable).with_name("reasond"))]
 LIMIT_S = 180.0

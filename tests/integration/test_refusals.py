@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.integration.forked_commands import ForkedCommands
+    from tests.forked_commands import ForkedCommands
 
 GOOD_KEY = "a-key-of-this-test-that-nobody-guesses-71f0"
 PASSWORD = "hunter2-and-some-more"

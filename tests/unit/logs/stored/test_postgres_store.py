@@ -19,6 +19,7 @@ from reasond_server.errors import (
     TurnLeasedError,
 )
 from reasond_server.logs.store import Change, Lease, SessionClaim
+from reasond_server.storage import postgres_pool
 from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.stores import examine_stores, migrate_stores
 from reasond_server.types import ExecutionState, LoggedEvent
@@ -45,7 +46,14 @@ async def refusing(
         await connection.execute(b"DROP FUNCTION refuse CASCADE")
 
 
+@pytest.fixture
+def patient_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs wait longer for a connection than the two seconds of a server: a busy machine may need them."""
+    monkeypatch.setattr(postgres_pool, "_CONNECT_TIMEOUT_S", 100)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=250)
@@ -66,6 +74,7 @@ async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_p
         assert one.store.is_durable
 
 
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(50)]
@@ -73,18 +82,16 @@ async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str,
             await log.create()
             assert await log.suspend(first_event(), wake_time=time.now()) is None
         lease = Lease(owner="two", seconds=15)
-        taken = []
-        # Ten at a time: a store gives up after two seconds without a connection, and a busy machine may need longer.
-        for some in (logs[first : first + 10] for first in range(0, len(logs), 10)):
-            calls = [each.store.wake(lease, *log.name) for log in some for each in (one, other)]
-            looks = [each.store.recover(lease, limit=5) for each in (one, other)]
-            woken, found = await asyncio.gather(asyncio.gather(*calls), asyncio.gather(*looks))
-            taken += [recovery.execution.execution_id for recovery in woken if recovery is not None]
-            taken += [recovery.execution.execution_id for recoveries in found for recovery in recoveries]
+        calls = [each.store.wake(lease, *log.name) for log in logs for each in (one, other)]
+        looks = [each.store.recover(lease, limit=10) for each in (one, other)]
+        woken, found = await asyncio.gather(asyncio.gather(*calls), asyncio.gather(*looks))
+        taken = [recovery.execution.execution_id for recovery in woken if recovery is not None]
+        taken += [recovery.execution.execution_id for recoveries in found for recovery in recoveries]
         assert sorted(taken) == sorted(log.name[1] for log in logs)
         assert {(await one.store.find(*log.name)).state for log in logs} == {ExecutionState.RUNNING}
 
 
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_processes_let_one_start_and_one_event_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         lease = Lease(owner="two", seconds=15)

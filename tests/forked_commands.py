@@ -1,7 +1,7 @@
 """Runs commands of `reasond` in forks of one process that has imported everything: a start costs a tenth of the time.
 
 Each command has its own process, environment, folder and output. Only the start of the interpreter, the imports and
-the end of the interpreter are left out; `test_cli.py` has enough commands that run with them.
+the end of the interpreter are left out; `tests/integration/test_cli.py` has enough commands that run with them.
 """
 
 from __future__ import annotations
