@@ -119,7 +119,7 @@ def installed_ours() -> Installed:
         _pip(folder, "install", "--no-deps", *map(str, sorted(wheels.glob("*.whl"))))
         _pip(folder, "install", "-c", str(CONSTRAINTS), "uvloop")
         stamp.write_text(_tree_key(), encoding="utf-8")
-    return _describe(folder, ("reasond-server", "grpcio", "openai", "aiohttp", "uvloop"))
+    return _describe(folder, ("reasond-server", "grpcio", "aiohttp", "uvloop"))
 
 
 def wheels_megabytes() -> tuple[float, int]:

@@ -4,7 +4,8 @@ Prints a table and writes results/turn_stalls.json beside this file. Over SQLite
 tool of the server returns 2 MB; a client sends 2 MB with its re-entry; the results are read by JSON pointer, by a
 text that they contain, and whole. Beside it a task sleeps for a millisecond, again and again: the longest time by which
 it woke too late is the stall. Others use the machine too, so the processor time that the process itself took during the
-stall, in all its threads, is told beside it: the server blocks the loop for no longer than that.
+stall, in all its threads, is told beside it: the server blocks the loop for no longer than that. Then the same over
+both wires, in ASCII and in another writing, from a client in a process of its own (`benchmarks.turn_wire`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.suspended import open_store
+from benchmarks.turn_wire import measure_wires
 from benchmarks.turning import CALLER, open_turns
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext
 from reasond_server.types import ToolResult
@@ -143,6 +145,13 @@ async def measure(folder: str, rounds: int) -> list[dict[str, Any]]:
             if number == 1:
                 stalls.clear()
             await measure_once(core, text, stalls)
+
+    async def step(what: str, work: Callable[[], Awaitable[Any]]) -> None:
+        stall, _ = await measure_stall(work)
+        if what:
+            stalls.setdefault(what, []).append(stall)
+
+    await measure_wires(folder, step, rounds)
     return [
         {
             "step": what,

@@ -21,6 +21,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+    from datetime import datetime
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.runs.following import Follower
@@ -148,10 +149,14 @@ class ExecutionDesk:
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self.kind, session_id=session_id)
-        before = _place_of(page_token, wanted) if page_token else None
+        before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
-        token = _token_after(found[size - 1], wanted) if len(found) > size else ""
+        token = (
+            write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _filters_of(wanted))
+            if len(found) > size
+            else ""
+        )
         return ExecutionPage(executions=found[:size], next_page_token=token)
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
@@ -240,29 +245,28 @@ def note_concerned(execution_id: str) -> None:
     note_execution(execution_id)
 
 
-def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
-    """Return the token of the page that begins after `execution`."""
-    place = [execution.create_time.timestamp(), execution.execution_id, *_filters_of(wanted)]
-    return base64.urlsafe_b64encode(to_json(place)).decode()
+def write_page_token(time: datetime, name: str, filters: Sequence[str | None] = ()) -> str:
+    """Return the token of the page that begins after the item with this time and name, for these `filters`."""
+    return base64.urlsafe_b64encode(to_json([time.timestamp(), name, *filters])).decode()
+
+
+def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[float, str]:
+    """Return the time in seconds and the name that `token` stands for.
+
+    Raises:
+        InvalidRequestError: this server did not make the token, or it was made for other filters.
+    """
+    try:
+        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
+            case [float(time), str(name), *told] if told == [*filters]:
+                return time, name
+    except (ValueError, binascii.Error):
+        pass
+    text = "must be the next_page_token of the page before, with the same filters"
+    raise InvalidRequestError.of(Violation(field="page_token", description=text))
 
 
 def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
     """Return the filters in a token; servers of the release before know only the first two."""
     filters = (wanted.strategy, wanted.finish_reason)
     return (*filters, wanted.session_id) if wanted.session_id else filters
-
-
-def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
-    """Return the place (create time in seconds, id) that `token` stands for.
-
-    Raises:
-        InvalidRequestError: this server did not make the token, or it was made for another filter.
-    """
-    try:
-        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(execution_id), *filters] if filters == [*_filters_of(wanted)]:
-                return time, execution_id
-    except (ValueError, binascii.Error):
-        pass
-    text = "must be the next_page_token of the page before, with the same filters"
-    raise InvalidRequestError.of(Violation(field="page_token", description=text))

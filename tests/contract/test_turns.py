@@ -51,6 +51,9 @@ class Answer:
     body: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     violations: Sequence[tuple[str, str]] = ()
+    code: str = ""
+    text: str = ""
+    retry_ms: int | None = None
 
     @property
     def turn(self) -> Any:
@@ -58,8 +61,8 @@ class Answer:
 
     @property
     def fields(self) -> list[str]:
-        """The fields that violations name, without the part of the gRPC request that holds them."""
-        return [name.removeprefix("start.").removeprefix("reentry.") for name, _ in self.violations]
+        """The fields that violations name."""
+        return [name for name, _ in self.violations]
 
 
 RPCS = {
@@ -71,6 +74,7 @@ RPCS = {
     "turns.delete": ("DeleteTurn", ""),
     "turns.read_tool_result": ("ReadToolResult", ""),
     "sessions.get": ("GetSession", ""),
+    "sessions.list": ("ListSessions", ""),
     "sessions.delete": ("DeleteSession", ""),
 }
 
@@ -85,10 +89,24 @@ async def ask(server: Listening, wire: str, method: str, params: Mapping[str, An
             return Answer(body=found["result"])
         data = found["error"]["data"]
         violations = [(each["field"], each["description"]) for each in data.get("violations", [])]
-        return Answer(reason=data["reason"], violations=violations)
+        message = found["error"]["message"]
+        return Answer(
+            reason=data["reason"],
+            violations=violations,
+            code=data["grpc_code"],
+            text=f"{message.rstrip('.')}. {data['remedy']}" if "remedy" in data else message,
+            retry_ms=data.get("retry_after_ms"),
+        )
     rpc, holder = RPCS[method]
     request = getattr(pb, f"{rpc}Request")()
-    json_format.ParseDict({holder: params} if holder else dict(params), request)
+    held = {name: each for name, each in params.items() if name != "request_id"}
+    if rpc == "ReadToolResult" and "offset" in params:
+        params = {
+            **{name: each for name, each in params.items() if name != "offset"},
+            "range": {"offset": params["offset"]},
+        }
+    whole = {"request_id": params["request_id"]} if "request_id" in params else {}
+    json_format.ParseDict({holder: held, **whole} if holder else dict(params), request)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         call = getattr(turn_service_pb2_grpc.TurnServiceStub(channel), rpc)
         try:
@@ -101,10 +119,24 @@ async def ask(server: Listening, wire: str, method: str, params: Mapping[str, An
 def refusal_of(error: grpc.aio.AioRpcError) -> Answer:
     status: Any = rpc_status.from_call(error)  # type: ignore[arg-type]  # it reads an error like a call
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    retry, precondition = error_details_pb2.RetryInfo(), error_details_pb2.PreconditionFailure()
     for detail in status.details:
-        detail.Unpack(info)
-        detail.Unpack(bad)
-    return Answer(reason=info.reason, violations=[(each.field, each.description) for each in bad.field_violations])
+        for one in (info, bad, retry, precondition):
+            detail.Unpack(one)
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        assert [one.type for one in precondition.violations] == [info.reason]
+    return Answer(
+        reason=info.reason,
+        violations=[(_drop_holder(each.field), each.description) for each in bad.field_violations],
+        code=error.code().name,
+        text=_drop_holder(error.details() or ""),
+        retry_ms=retry.retry_delay.ToMilliseconds() if retry.HasField("retry_delay") else None,
+    )
+
+
+def _drop_holder(text: str) -> str:
+    """Return `text` without the part of the gRPC request that holds the fields."""
+    return text.replace("start.", "").replace("reentry.", "").replace("range.", "")
 
 
 def settle(answer: Answer, *results: tuple[str, str]) -> dict[str, Any]:

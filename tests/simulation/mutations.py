@@ -93,8 +93,14 @@ MUTATIONS: Final = (
         new="return True",
     ),
     Mutation(
+        name="re-entry-with-any-etag",
+        path="turns/handoff.py",
+        old="    if handoff.etag != reentry.etag:",
+        new="    if False:",
+    ),
+    Mutation(
         name="same-re-entry-not-recognised",
-        path="turns/turn_service.py",
+        path="turns/reentries.py",
         old="if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:",
         new="if False:",
     ),

@@ -191,7 +191,8 @@ class TurnChecks:
             world.report(f"the model is called for reply {index} of {turn_id}, whose log has {made}")
         if progress.handoff is not None or progress.result is not None:
             world.report(f"the model is called for {turn_id}, which waits or has ended")
-        if still_open := [one.call.call_id for one in progress.open_calls]:
+        last_calls = progress.replies[-1].calls if progress.replies else ()
+        if still_open := [one.call.call_id for one in last_calls if one.result is None]:
             world.report(f"the model is called for {turn_id} while {still_open} have no outcome")
         self._check_blocks(turn_id, request, progress)
 

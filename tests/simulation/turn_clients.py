@@ -151,7 +151,7 @@ class TurnClient(Client):
                 if process is None:
                     continue
                 variant = chance.choice((0, 0, 0, 1))
-                flaw = chance.choice(("", "", "", "", "partial", "unknown", "kind"))
+                flaw = chance.choice(("", "", "", "", "partial", "unknown", "kind", "etag"))
                 reentry = _settle(turn_id, handoff, variant=variant, flaw=flaw)
                 if not flaw:
                     self._world.turns.sent.add((turn_id, digest_of_reentry(reentry)))
@@ -179,11 +179,11 @@ class TurnClient(Client):
         world.happened[f"re-entry told {error.reason}"] += 1
         events = [logged.event for logged in world.log_of(turn_id)]
         took = [one for one in events if isinstance(one, Reentered) and one.etag == reentry.etag]
-        handed = [one for one in events if isinstance(one, HandedOff) and one.etag == reentry.etag]
+        handed = [one for one in events if isinstance(one, HandedOff) and reentry.etag.startswith(one.etag)]
         if isinstance(error, ToolResultsMissingError | ToolResultsUnexpectedError):
-            is_right = bool(flaw)
+            is_right = bool(flaw) and flaw != "etag"
         elif isinstance(error, EtagMismatchError):
-            is_right = bool(took) and took[0].digest != digest_of_reentry(reentry)
+            is_right = flaw == "etag" or (bool(took) and took[0].digest != digest_of_reentry(reentry))
         elif isinstance(error, HandoffExpiredError):
             is_right = world.loop.now() >= handed[0].expire_time
         elif isinstance(error, TurnNotAwaitingError):
@@ -260,4 +260,5 @@ def _settle(turn_id: str, handoff: HandedOff, *, variant: int, flaw: str) -> Tur
         results, decisions = results[1:], decisions[1:] if not results else decisions
     elif flaw == "unknown":
         results.append(ToolResult(call_id="c999", result_json="{}"))
-    return TurnReentry(turn_id=turn_id, etag=handoff.etag, results=tuple(results), decisions=tuple(decisions))
+    etag = f"{handoff.etag}0" if flaw == "etag" else handoff.etag
+    return TurnReentry(turn_id=turn_id, etag=etag, results=tuple(results), decisions=tuple(decisions))

@@ -84,7 +84,7 @@ class TurnsSettings(Section):
     )
     max_tool_calls: int = Field(default=50, ge=0, le=1000, description="Most tool calls of one turn.")
     max_calls_per_reply: int = Field(
-        default=32, ge=1, le=128, description="Most tool calls in one reply of the model; more end the turn."
+        default=32, ge=1, le=128, description="Most tool calls in one reply of the model; further ones are not made."
     )
     tool_parallelism: int = Field(
         default=1, ge=1, le=16, description="Server tools of one reply that run at once; 1: one after the other."

@@ -75,7 +75,7 @@ def read_action(content: str, *, call_id: str) -> ToolCall:
     if not isinstance(arguments, dict):
         raise UnreadableActionError('The "arguments" of an action must be a JSON object')
     written = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id=call_id, name=make_encodable(name)[:_MAX_TOOL_NAME], arguments_json=make_encodable(written))
+    return clean_call(ToolCall(call_id=call_id, name=name, arguments_json=written), call_id=call_id)
 
 
 def cut_invention(text: str) -> str | None:
@@ -84,7 +84,16 @@ def cut_invention(text: str) -> str | None:
     return None if found is None else text[: found.start()].rstrip()
 
 
-def make_encodable(text: str) -> str:
+def clean_call(call: ToolCall, *, call_id: str) -> ToolCall:
+    """Return `call` with our id, a name of at most 128 characters, and text that UTF-8 can encode."""
+    return ToolCall(
+        call_id=call_id,
+        name=_make_encodable(call.name)[:_MAX_TOOL_NAME],
+        arguments_json=_make_encodable(call.arguments_json),
+    )
+
+
+def _make_encodable(text: str) -> str:
     """Return `text` with "?" for characters without UTF-8 form."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -92,8 +101,8 @@ def make_encodable(text: str) -> str:
 def _bound_spec(spec: ToolSpec) -> ToolSpec:
     description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
     # In JSON a tag can only be inside a string, where the neutralised form is valid too.
-    parameters = json.loads(neutralize(make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
-    return replace(spec, description=make_encodable(neutralize(description)), parameters=parameters)
+    parameters = json.loads(neutralize(_make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
+    return replace(spec, description=_make_encodable(neutralize(description)), parameters=parameters)
 
 
 def _describe(spec: ToolSpec) -> str:

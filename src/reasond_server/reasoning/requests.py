@@ -16,6 +16,8 @@ from reasond_server.types import Budget
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _typeshed import DataclassInstance
+
     from reasond_server.types import Json, Task
 
 _UNBOUNDED = Budget()
@@ -64,9 +66,9 @@ def _require_none(text: str, problems: Iterator[Violation]) -> str:
     return text
 
 
-def digest_of(task: Task) -> str:
-    """Return a digest of the task; two tasks have the same digest only if they are equal (AIP-155)."""
-    text = json.dumps(asdict(task), sort_keys=True, default=str)
+def digest_of(request: DataclassInstance) -> str:
+    """Return a digest of what is asked for; only equal requests have the same one (AIP-155)."""
+    text = json.dumps(asdict(request), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.prompt_memory import PromptMemory
 from reasond_server.llm.counting.requests import count_bytes
-from reasond_server.types import NOTHING, ToolCall, ToolResult, Usage
+from reasond_server.types import ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextGoal,
@@ -77,10 +77,8 @@ class TurnProgress:
         replies: the replies of the model in order.
         ledger: all tool calls by id, in the order in which the model asked for them.
         handoff: the hand-off that waits for the client; None if there is none.
-        reentry: the last re-entry.
         renderings: how prompts show results, thoughts and earlier turns, by source.
         kept_bytes: the bytes of all results.
-        usage: what the model calls in the log have spent.
         result: the last event, once the turn has ended.
         memory: what the prompts that this process makes have in common.
     """
@@ -90,17 +88,10 @@ class TurnProgress:
     replies: list[FoldedReply] = field(default_factory=list)
     ledger: dict[str, LedgerCall] = field(default_factory=dict)
     handoff: HandedOff | None = None
-    reentry: Reentered | None = None
     renderings: dict[str, LoggedRendering] = field(default_factory=dict)
     kept_bytes: int = 0
-    usage: Usage = NOTHING
     result: TurnResult | None = None
     memory: PromptMemory = field(default_factory=PromptMemory, repr=False, compare=False)
-
-    @property
-    def open_calls(self) -> Sequence[LedgerCall]:
-        """The calls of the last reply that have no outcome yet."""
-        return [] if not self.replies else [one for one in self.replies[-1].calls if one.result is None]
 
     @property
     def made_calls(self) -> int:
@@ -146,7 +137,6 @@ class TurnProgress:
         self.replies.append(FoldedReply(step=step, calls=calls))
         self.ledger |= {one.call.call_id: one for one in calls}
         self.renderings |= {one.source: one for one in step.renderings}
-        self.usage += step.usage
 
     def _take_tool(self, step: ToolStep) -> None:
         one = self.ledger[step.call_id]
@@ -162,7 +152,7 @@ class TurnProgress:
             one.state, one.kind = LedgerState.HANDED_OFF, pending.kind
 
     def _take_reentry(self, event: Reentered) -> None:
-        self.handoff, self.reentry = None, event
+        self.handoff = None
         for result in event.results:
             one = self.ledger[result.call_id]
             one.result = result

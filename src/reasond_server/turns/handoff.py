@@ -19,6 +19,7 @@ from reasond_server.errors import (
     show,
 )
 from reasond_server.runs.recorded_calls import digest_of_texts
+from reasond_server.tools.json_reading import read_strict_json
 from reasond_server.tools.results import escape_unseen
 from reasond_server.types import ToolResult
 from reasond_server.types.turns import CallKind, HandedOff, PendingCall, Reentered
@@ -66,7 +67,8 @@ def build_handoff(
 
 def digest_of_reentry(reentry: TurnReentry) -> str:
     """Return a digest of what a re-entry says; the order of its results and decisions does not matter."""
-    results = sorted((one.call_id, one.result_json, one.is_error) for one in reentry.results)
+    # Each result has its own digest first: to write all of them as one JSON would hold the interpreter for too long.
+    results = sorted((one.call_id, digest_of_texts(one.result_json), one.is_error) for one in reentry.results)
     decisions = sorted((one.call_id, one.is_approved, one.reason) for one in reentry.decisions)
     return digest_of_texts(reentry.etag, json.dumps([results, decisions]))
 
@@ -125,7 +127,9 @@ def _find_unfit_results(reentry: TurnReentry, kinds: dict[str, CallKind], max_re
             text = f"has {size} bytes; [turns] max_result_bytes allows {max_result_bytes}"
             found.append(Violation(field=f"{field}.result_json", description=text))
         elif not _is_json(one.result_json):
-            found.append(Violation(field=f"{field}.result_json", description="must be JSON text in UTF-8"))
+            found.append(
+                Violation(field=f"{field}.result_json", description="must be JSON of finite numbers and valid Unicode")
+            )
     return found
 
 
@@ -158,15 +162,10 @@ def _find_unfit_id(
 
 def _is_json(text: str) -> bool:
     try:
-        text.encode()
-        json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        read_strict_json(text)
+    except ValueError:
         return False
     return True
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _list_ids(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS
+from reasond_server.context.text_calls import clean_call
 from reasond_server.errors import HandoffExpiredError, ReasondError
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
@@ -26,7 +27,7 @@ from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
-from reasond_server.types import FinishReason, ToolCall, ToolResult
+from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextScope,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ProvidedText, ProviderStates
     from reasond_server.turns.turn_tools import TurnTools
-    from reasond_server.types import Event, Usage
+    from reasond_server.types import Event, ToolCall, Usage
 
 RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
@@ -211,14 +212,7 @@ class TurnLoop:
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""
         first = len(self._progress.ledger) + 1
-        return tuple(
-            ToolCall(
-                call_id=f"c{first + place}",
-                name=_make_encodable(call.name)[:128],
-                arguments_json=_make_encodable(call.arguments_json),
-            )
-            for place, call in enumerate(calls)
-        )
+        return tuple(clean_call(call, call_id=f"c{first + place}") for place, call in enumerate(calls))
 
     async def _run_tools(self, calls: Sequence[LedgerCall]) -> None:
         """Execute calls of server tools: each has begun in the log before it begins, and its outcome follows."""
@@ -336,7 +330,3 @@ def reservation_record(index: int, tokens: int, *, before: Usage) -> Record:
     """
     most = {"most_tokens": before.total_tokens + tokens, "most_calls": before.model_calls + 1}
     return Record(key=f"{RESERVED}::{index}", body=json.dumps({"v": 1, **most}))
-
-
-def _make_encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")

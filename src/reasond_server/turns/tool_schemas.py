@@ -6,17 +6,19 @@ JSON Schema 2020-12; unknown keywords are accepted, as the standard says.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import show
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
+from reasond_server.tools.json_reading import read_strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 MAX_SCHEMA_BYTES: Final = 65_536
+NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+"""The schema of a tool without arguments."""
 
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _SCHEMAS_BY_NAME: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
@@ -36,7 +38,7 @@ def read_schema(text: str) -> Mapping[str, Any]:
         ValueError: it cannot be used; the text says what is wrong.
     """
     if not text:
-        return {"type": "object", "properties": {}}
+        return NO_ARGUMENTS
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_SCHEMA_BYTES:
         message = f"must be at most {MAX_SCHEMA_BYTES} bytes of UTF-8, got {size}; shorten its descriptions"
         raise ValueError(message)
@@ -58,18 +60,10 @@ def read_schema(text: str) -> Mapping[str, Any]:
 
 def _parse(text: str) -> object:
     try:
-        text.encode()
-        value: object = json.loads(text, parse_constant=_refuse_constant)
-        # An escaped lone surrogate passes the parser, but no transport can carry it.
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        return read_strict_json(text)
+    except ValueError:
         message = "must be valid JSON of finite numbers and valid Unicode"
         raise ValueError(message) from None
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _find_problems(schema: object, path: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from reasond_server.reasoning.requests import (
 )
 from reasond_server.turns.policy import OnUnknownOutcome
 from reasond_server.turns.tool_schemas import read_schema
+from reasond_server.turns.turn_tools import OWN_TOOLS
 from reasond_server.types.turns import ContextScope
 from reasond_server.violations import suggest_nearest
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import ToolResult
     from reasond_server.types.turns import ClientTool, ContextBlock, Decision, ResultPart, TurnReentry, TurnStart
-
-RESERVED_TOOL_NAMES: Final = frozenset({"mode_state_change", "read_tool_result"})
-"""The built-in tools of every turn."""
 
 MAX_ID_CHARACTERS: Final = 128
 MAX_BLOCKS: Final = 64
@@ -190,7 +188,7 @@ def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Col
 def _in_tool_name(field: str, name: str, count: int, server_names: Collection[str]) -> Iterator[Violation]:
     if not _TOOL_NAME.match(name):
         yield Violation(field=field, description=f"must have 1-64 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
-    elif name in RESERVED_TOOL_NAMES:
+    elif name in OWN_TOOLS:
         yield Violation(field=field, description=f"{show(name)} is a built-in tool of every turn; rename yours")
     elif name in server_names:
         yield Violation(field=field, description=f"{show(name)} is a tool of this server; rename yours")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from contextlib import aclosing
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import ADMIN, TOOLS
-from reasond_server.desk import link_rpc_to, note_concerned
+from reasond_server.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
 from reasond_server.errors import (
     EtagMismatchError,
     InvalidRequestError,
@@ -22,6 +20,7 @@ from reasond_server.errors import (
 )
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.store import SessionClaim
+from reasond_server.reasoning.requests import digest_of
 from reasond_server.runs.work import WorkRequest, failure_of
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import current_trace, note_result
@@ -31,22 +30,10 @@ from reasond_server.turns.fold import fold
 from reasond_server.turns.history import TURN
 from reasond_server.turns.reentries import Reentries, naming_turns
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
-from reasond_server.turns.turn_views import (
-    read_session_token,
-    take_excerpt,
-    view_session,
-    view_turn,
-    write_session_token,
-)
+from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import StreamEvent, TextDelta
-from reasond_server.types.turns import (
-    HandedOff,
-    TurnDelta,
-    TurnReentry,
-    TurnStart,
-    TurnStarted,
-)
+from reasond_server.types.turns import HandedOff, TurnDelta, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -258,11 +245,13 @@ class TurnService:
                 Violation(field="page_size", description=f"must be at least 0, got {page_size}")
             )
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        before = read_session_token(page_token) if page_token else None
+        before = read_page_token(page_token) if page_token else None
         found = await self._store.sessions.page(caller.tenant, size=size + 1, before=before)
         return SessionPage(
             sessions=[view_session(one, default_mode=self._policy.default_mode) for one in found[:size]],
-            next_page_token=write_session_token(found[size - 1]) if len(found) > size else "",
+            next_page_token=write_page_token(found[size - 1].update_time, found[size - 1].session_id)
+            if len(found) > size
+            else "",
         )
 
     async def delete_session(self, caller: Principal, session_id: str) -> None:
@@ -292,7 +281,7 @@ class TurnService:
         check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
         if not self._policy.records_content:
             check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
-        digest = _digest_of(start) if request_id else ""
+        digest = digest_of(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):
             known = await ids.find_known(caller.tenant, request_id, digest)
@@ -307,7 +296,7 @@ class TurnService:
         with await self._runner.find_place(caller.tenant) as place:
             permit = await self._limits.admit(caller, TURN)
             place.keep(permit)
-            for attempt in range(_MOST_ATTEMPTS):
+            for attempt in count(1):
                 session = await self._find_session(caller.tenant, start.session_id)
                 trace = current_trace()
                 request = WorkRequest(
@@ -326,12 +315,13 @@ class TurnService:
                 try:
                     execution = await self._runner.start(work, place=place)
                 except EtagMismatchError:
-                    if start.if_revision is not None or attempt == _MOST_ATTEMPTS - 1:
+                    # Another turn of the session began or ended meanwhile.
+                    if start.if_revision is not None or attempt == _MOST_ATTEMPTS:
                         raise
-                    continue
-                note_concerned(execution.execution_id)
-                return execution
-        raise AssertionError("unreachable")
+                else:
+                    break
+        note_concerned(execution.execution_id)
+        return execution
 
     def _claim(self, start: TurnStart, session: Session | None) -> SessionClaim | None:
         """Return the claim on the session with exactly the revision that the turn was made for; None without one."""
@@ -414,9 +404,3 @@ def _view_at_exit(run: Run) -> TurnView | None:
 def _may_use_tools(caller: Principal) -> bool:
     """Return whether the turns of the caller may use tools of the server."""
     return bool(caller.permissions & {TOOLS, ADMIN})
-
-
-def _digest_of(start: TurnStart) -> str:
-    """Return a digest that only an equal request has."""
-    text = json.dumps(asdict(start), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,6 +12,7 @@ from reasond_server.errors import Violation
 from reasond_server.llm.model import ToolSpec
 from reasond_server.reasoning.run_tools import TracedToolbox
 from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.turns.tool_schemas import NO_ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,7 +130,7 @@ class TurnTools:
 
 
 def _spec_of(tool: ClientTool) -> ToolSpec:
-    parameters = json.loads(tool.parameters_json) if tool.parameters_json else {"type": "object", "properties": {}}
+    parameters = json.loads(tool.parameters_json) if tool.parameters_json else NO_ARGUMENTS
     return ToolSpec(name=tool.name, description=tool.description, parameters=parameters)
 
 

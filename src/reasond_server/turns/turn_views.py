@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from typing import TYPE_CHECKING, Final
-
-from pydantic_core import from_json
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.tools.read_result import find_places
@@ -107,21 +102,3 @@ def _state_of(execution: Execution) -> TurnState:
     if not execution.state.has_ended or execution.finish_reason is None:
         return TurnState.RUNNING
     return _ENDED.get(execution.finish_reason, TurnState.SUCCEEDED)
-
-
-def write_session_token(session: Session) -> str:
-    """Return the token of the page after `session`."""
-    place = json.dumps([session.update_time.timestamp(), session.session_id])
-    return base64.urlsafe_b64encode(place.encode()).decode()
-
-
-def read_session_token(token: str) -> tuple[float, str]:
-    """Return the place (update time in seconds, id) that `token` stands for."""
-    try:
-        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(session_id)]:
-                return time, session_id
-    except (ValueError, binascii.Error):
-        pass
-    text = "must be the next_page_token of the page before"
-    raise InvalidRequestError.of(Violation(field="page_token", description=text))

@@ -61,8 +61,7 @@ class TurnKind:
     """Makes the work of turns under `policy`: new work, or restored work that goes on from the log.
 
     `providers` are the installed context providers, besides the built-in ones; `backends` are the models that modes may
-    name.
-    `observer` receives what happens to them.
+    name. `observer` receives what happens to the turns.
     """
 
     kind: str = TURN

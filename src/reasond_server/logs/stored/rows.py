@@ -345,7 +345,7 @@ def _head_of_damaged(row: TakenRow) -> Execution:
 def is_storable(*texts: str) -> bool:
     """Return whether a database can store `texts`: PostgreSQL refuses NUL, and both refuse lone surrogates."""
     try:
-        return all("\x00" not in text and text.encode() is not None for text in texts)
+        return all("\x00" not in text and (text.isascii() or text.encode() is not None) for text in texts)
     except UnicodeEncodeError:
         return False
 

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.context.text_calls import bound_specs, make_encodable
+from reasond_server.context.text_calls import bound_specs, clean_call
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.strategies.react import prompts as words
 from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
@@ -44,7 +44,6 @@ _SHORT_DESCRIPTION: Final = 200
 _BARE: Final = 3
 
 _MAX_SAME_CALLS: Final = 2
-_MAX_TOOL_NAME: Final = 128
 _NONE_LEFT: Final = "no calls are left; answer from what you know"
 
 
@@ -233,11 +232,7 @@ class ToolUse:
     def mint(self, call: ToolCall) -> ToolCall:
         """Return `call` with a generated id, and with text that can be encoded in UTF-8."""
         self._minted += 1
-        return ToolCall(
-            call_id=f"c{self._minted}",
-            name=make_encodable(call.name)[:_MAX_TOOL_NAME],
-            arguments_json=make_encodable(call.arguments_json),
-        )
+        return clean_call(call, call_id=f"c{self._minted}")
 
     async def make(self, call: ToolCall) -> tuple[ToolResult, str]:
         """Make one call if it is still allowed; return its result and a note about it for the model."""
