@@ -20,6 +20,7 @@ import pytest
 from coverage import Coverage
 from hypothesis import settings
 
+from reasond_server.storage import postgres_pool
 from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
@@ -200,6 +201,12 @@ def postgres_url(_migrated_url: str) -> str:
     with psycopg.connect(_migrated_url, autocommit=True) as connection:
         connection.execute("TRUNCATE executions, entries, claims, sessions, forgotten, agents")
     return _migrated_url
+
+
+@pytest.fixture
+def patient_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs wait longer for a connection than the two seconds of a server: a busy machine may need them."""
+    monkeypatch.setattr(postgres_pool, "_CONNECT_TIMEOUT_S", 100)
 
 
 @pytest.fixture(scope="session")

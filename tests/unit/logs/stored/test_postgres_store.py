@@ -19,7 +19,6 @@ from reasond_server.errors import (
     TurnLeasedError,
 )
 from reasond_server.logs.store import Change, Lease, SessionClaim
-from reasond_server.storage import postgres_pool
 from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.stores import examine_stores, migrate_stores
 from reasond_server.types import ExecutionState, LoggedEvent
@@ -44,12 +43,6 @@ async def refusing(
         yield
     finally:
         await connection.execute(b"DROP FUNCTION refuse CASCADE")
-
-
-@pytest.fixture
-def patient_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jobs wait longer for a connection than the two seconds of a server: a busy machine may need them."""
-    monkeypatch.setattr(postgres_pool, "_CONNECT_TIMEOUT_S", 100)
 
 
 @pytest.mark.slow
