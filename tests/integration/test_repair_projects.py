@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from reasond.v1.repair_service_pb2 import RepairStepsResponse
 
 FOLDER = Path(__file__).resolve().parents[1] / "projects"
+GO_CACHE = FOLDER.parents[1] / ".cache" / "go-build"
 LIMIT_S = 600.0
 NO_EDIT = "I would have to think about it."
 
@@ -41,6 +45,8 @@ class Project:
         return f"It is this line.\n\n{self.path}\n<<<<<<< SEARCH\n{self.line}\n=======\n{line}\n>>>>>>> REPLACE\n"
 
 
+# Compiling the standard library takes half a minute: the operator prepares what that gives; go must write there, too.
+_GO = f"cp -r {GO_CACHE} $GOCACHE && go test -json -run"
 _JAVA = "mkdir $TMPDIR/out && javac -d $TMPDIR/out Range.java RangeTest.java && java -cp $TMPDIR/out RangeTest {report}"
 PROJECTS = {
     "python": Project(
@@ -65,9 +71,9 @@ PROJECTS = {
     ),
     "go": Project(
         programs=("go",),
-        environment={"preset": "go"},
-        test=["go", "test", "-json", "-run", "TestThe", "."],
-        held_out=["go", "test", "-json", "-run", "TestAll", "."],
+        environment={"preset": "go", "root": str(GO_CACHE)},
+        test=["sh", "-c", f"{_GO} TestThe ."],
+        held_out=["sh", "-c", f"{_GO} TestAll ."],
         path="window.go",
         line="\tfor start := 0; start+size < len(values); start++ {",
         wrong="\tfor start := 0; start < len(values); start++ {",
@@ -123,11 +129,19 @@ async def work_out(name: str, files: Mapping[str, bytes], replies: Sequence[str]
             return [event async for event in client.repair_steps(task)]
 
 
+def _fill_go_cache(go: str) -> None:
+    GO_CACHE.mkdir(parents=True, exist_ok=True)
+    environ = {**os.environ, "GOCACHE": str(GO_CACHE), "CGO_ENABLED": "0", "GOFLAGS": ""}
+    command = [go, "test", "-json", "-run", "none", "."]
+    subprocess.run(command, cwd=FOLDER / "go", env=environ, check=True, capture_output=True, timeout=LIMIT_S)
+
+
 @pytest.mark.parametrize("name", PROJECTS)
 async def test_a_project_is_repaired(name: str, required_program: Callable[[str], str]) -> None:
     project = PROJECTS[name]
-    for program in project.programs:
-        required_program(program)
+    programs = [required_program(program) for program in project.programs]
+    if name == "go":
+        await asyncio.to_thread(_fill_go_cache, programs[0])
     replies = [project.write_edit(project.wrong), NO_EDIT, project.write_edit(project.right)]
     events = await work_out(name, read_files(name), replies)
     result = events[-1].completed
