@@ -66,6 +66,7 @@ ACCURACIES: Final = (0.05, 0.2, 0.5)
 BUDGETS: Final = (5, 10, 25, 50, 100, 200)
 SEEDS: Final = 5
 FAULTS: Final = (1, 2)
+ALL: Final = 10_000
 CHECK: Final = "tests"
 PATIENT: Final = RepairParameters(
     max_reflection_depth=10, patience=1000, min_improvement_delta=0.0, max_checks=100_000, num_candidates=5
@@ -399,10 +400,10 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--cases", type=int, default=10_000, help="most cases of each kind; fewer write no results")
+    parser.add_argument("--cases", type=int, help="most cases of each kind; then no results are written")
     asked = parser.parse_args()
     bench = Bench()
-    cases = {faults: build_cases(bench.laboratory, faults=faults, limit=asked.cases) for faults in FAULTS}
+    cases = {faults: build_cases(bench.laboratory, faults=faults, limit=asked.cases or ALL) for faults in FAULTS}
     print(f"{' and '.join(f'{len(found)} cases with {faults} fault(s)' for faults, found in cases.items())}")
     for found in cases.values():
         bench.prepare(found)
@@ -416,7 +417,7 @@ def main() -> None:
         "seeds": SEEDS,
         "rows": [asdict(row) for row in rows],
     }
-    if asked.cases >= max(map(len, cases.values())):
+    if asked.cases is None:
         write_down(report)
 
 
