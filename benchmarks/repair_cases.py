@@ -129,7 +129,7 @@ def _build_cases_of(subject: Subject, laboratory: Laboratory, *, faults: int) ->
         if not is_harmed or not is_seen or key in found:
             continue
         found[key] = Case(
-            name=f"{name}#{len(found) + 1}",
+            name=f"{name} {faults}#{len(found) + 1}",
             module=subject.module,
             visible=visible,
             held_out=held_out,

@@ -248,14 +248,20 @@ async def _go_on() -> bool:
 
 
 async def measure_curve(cases: Sequence[Case], bench: Bench, *, method: str, accuracy: float) -> list[Curve]:
-    """Let a method work on all cases with all seeds and budgets."""
-    rows = []
+    """Let a method work on all cases with all seeds and budgets.
+
+    A run that was accepted is not repeated with larger budgets: the budget decides nothing before it is reached.
+    """
+    rows: list[Curve] = []
+    accepted: dict[tuple[int, int], tuple[RepairOutcome, int]] = {}
     for budget in BUDGETS:
         solved, overfit, used = [0] * len(cases), 0, []
         for (place, case), seed in product(enumerate(cases), range(SEEDS)):
-            outcome, candidates = await run_case(
+            outcome, candidates = accepted.get((place, seed)) or await run_case(
                 case, bench, method=method, budget=budget, accuracy=accuracy, seed=seed
             )
+            if outcome.is_accepted:
+                accepted[place, seed] = outcome, candidates
             solved[place] += outcome.is_accepted
             overfit += any("fails held-out ones" in warning for warning in outcome.warnings)
             used.append(candidates)

@@ -13,7 +13,7 @@ import pytest
 
 from reasond_server.sandbox.levels import SandboxOptions, find_interpreter, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxLimits
-from reasond_server.sandbox.scratch import NOBODY, find_marked
+from reasond_server.sandbox.scratch import find_marked
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEVELS = (SandboxLevel.BWRAP, SandboxLevel.LANDLOCK)
 # Generous: the limits end what hangs, and a machine may be busy.
 LIMITS = SandboxLimits(wall_s=120.0, cpu_s=120.0)
-INTERPRETER, FOLDERS = find_interpreter(NOBODY if os.geteuid() == 0 else None, is_mounted=False)
+INTERPRETER, FOLDERS = find_interpreter(has_all=os.geteuid() != 0)
 ENVIRONMENT = ExecutionEnvironment(name="python", also_readable=FOLDERS)
 
 

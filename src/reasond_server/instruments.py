@@ -18,6 +18,7 @@ from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
+from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
@@ -150,7 +151,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
         "reason": frozenset({*reasons, *STOP_REASONS.values()}),
-        "strategy": frozenset({*strategies, TURN}),
+        "strategy": frozenset({*strategies, TURN, REPAIR}),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
         "model": frozenset(models - {""}),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import SettingsError
 from reasond_server.repair.critic import discover_critics
 from reasond_server.repair.linting import find_ruff
+from reasond_server.repair.patches import find_git
 from reasond_server.repair.repair_work import Workshop
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.sandbox.sandbox import SandboxFailedError
@@ -41,8 +42,13 @@ async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
     Where no level works, no code is run, and the log says why.
 
     Raises:
-        SettingsError: the folder for workspaces cannot be used, or a critic cannot be loaded.
+        SettingsError: git is missing, the folder for workspaces cannot be used, or a critic cannot be loaded.
     """
+    if find_git() is None:
+        raise SettingsError(
+            "Repairs need git, which is not installed",
+            remedy="Install git: patches are made and tried with it. Or set enabled = false in [repair].",
+        )
     critics = discover_critics(settings.critics)
     try:
         opened, environments = await open_sandboxes(settings)

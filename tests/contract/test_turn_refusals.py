@@ -229,7 +229,7 @@ FAILURES: Mapping[str, tuple[str, str, str, Callable[[], ScriptedModel], Mapping
         *("TOOL_NOT_REGISTERED", "FAILED_PRECONDITION", "ghost"),
         lambda: native(call_of("ghost", "{}"), "Here."),
         {},
-        [("c1", "expected")],
+        [("c1", "not_run")],
     ),
     "a tool that fails": (
         *("TOOL_FAILED", "ABORTED", "note"),

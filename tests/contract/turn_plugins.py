@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ENTRY_POINTS = """
 [reasond.tools]
+echo = tests.contract.turn_plugins:Echo
 note = tests.contract.turn_plugins:FailingNote
 [reasond.context_providers]
 broken = tests.contract.turn_plugins:BrokenProvider
@@ -36,6 +37,17 @@ class FailingNote(ModelledTool[NoteArguments]):
 
     async def call(self, arguments: NoteArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
         raise ToolFailedError("the disk is full")
+
+
+class Echo(ModelledTool[NoteArguments]):
+    """A tool that answers with another canary of `tests/contract/test_turns_without_content.py`."""
+
+    name: ClassVar[str] = "echo"
+    description: ClassVar[str] = "Echoes a text."
+    arguments_type: ClassVar[type[ToolArguments]] = NoteArguments
+
+    async def call(self, arguments: NoteArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+        return {"echo": arguments.text.replace("argument", "result")}
 
 
 class BrokenProvider:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond import AsyncClient, Budget, client_tool
+from reasond import AsyncClient, Budget, Check, ResultFormat, client_tool, repair_task
 from reasond_server.telemetry.catalogue import CATALOGUE
 from scripts.dashboard import WINDOW
 from tests.engines.prometheus_server import Target, require_program, running_prometheus
@@ -36,6 +37,22 @@ LIMIT_S = 180.0
 BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
 SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
 STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
+
+REPAIR = repair_task(
+    "The sum is wrong.",
+    files={
+        "calc.py": "def add(a, b):\n    return a - b\n",
+        "test_calc.py": "import calc\n\nassert calc.add(2, 3) == 5\n",
+    },
+    environment="python",
+    checks=[Check(name="sum", argv=["python", "test_calc.py"], format=ResultFormat.RESULT_FORMAT_EXIT_CODE)],
+    config={"num_candidates": 1, "max_candidates": 2},
+)
+REPAIRS = {
+    "REASOND__REPAIR__ENABLED": "true",
+    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
+    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__ROOT": sys.prefix,
+}
 
 # One call at a time at the backend, two places, one in the queue: four callers meet every kind of waiting.
 STRAITENED = {
@@ -119,6 +136,7 @@ async def use_freely(served: Served) -> None:
             pass
         await client.list_strategies()
         await client.turn("Read the book title.", tools=[book_title])
+        await await_end(client.repair(REPAIR))
         await await_end(client.reason(SUM, strategy="nothing_like_it"))
         await await_end(client.reason(SUM, budget=Budget(max_total_tokens=1)))
     async with AsyncClient(served.grpc, token="not a token") as stranger:
@@ -165,7 +183,7 @@ async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_fro
 ) -> None:
     plays, address = backend
     settings = {**STRAITENED, "REASOND__LLM__BASE_URL": address}
-    own = {"REASOND__LLM__PROVIDER": "demo", "REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
+    own = {"REASOND__LLM__PROVIDER": "demo", "REASOND__METRICS__ADDRESS": "127.0.0.1:0", **REPAIRS}
     async with AsyncExitStack() as stack:
         free = await stack.enter_async_context(serving(tmp_path, "free", own))
         short = await stack.enter_async_context(serving(tmp_path, "short", settings))

@@ -12,6 +12,7 @@ import statistics
 import textwrap
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ def edit(node: ast.AST, choice: int) -> None:
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
 
 
+@pytest.mark.slow
 @given(function=st.integers(0, 10_000), place=st.integers(0, 10_000), choice=st.integers(0, 100))
 @settings(deadline=None, max_examples=300)
 def test_one_edit_always_changes_the_key(function: int, place: int, choice: int) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ FILES = st.dictionaries(PATHS, st.tuples(draw_text(), st.booleans()), max_size=5
 WRITTEN = st.dictionaries(PATHS, draw_text(), max_size=4)
 
 
+@pytest.mark.slow
 @given(
     files=FILES,
     written=WRITTEN,

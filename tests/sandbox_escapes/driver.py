@@ -20,12 +20,12 @@ import sys
 import threading
 from pathlib import Path
 
-from reasond_server.sandbox.levels import SandboxOptions, find_interpreter, open_sandbox
+from reasond_server.sandbox.levels import OpenedSandbox, SandboxOptions, find_interpreter, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxLimits
-from reasond_server.sandbox.scratch import NOBODY, find_marked
+from reasond_server.sandbox.scratch import find_marked
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
-from tests.sandbox_escapes import files, processes
+from tests.sandbox_escapes import bad_programs, files, processes
 
 PRELUDE = Path(__file__).with_name("prelude.py").read_text(encoding="utf-8")
 PROGRAMS = {**files.PROGRAMS, **processes.PROGRAMS}
@@ -155,7 +155,7 @@ class Outside:
 
 async def run_all(level: SandboxLevel, folder: Path) -> None:
     """Run each program in a workspace of its own, and print a line of JSON for each and for the damage at the end."""
-    interpreter, folders = find_interpreter(NOBODY if os.geteuid() == 0 else None, is_mounted=False)
+    interpreter, folders = find_interpreter(has_all=os.geteuid() != 0)
     scratch = folder / "scratch"
     scratch.mkdir()
     scratch.chmod(0o711)
@@ -165,15 +165,7 @@ async def run_all(level: SandboxLevel, folder: Path) -> None:
         write(json.dumps({"failure": opened.reason}))
         await opened.close()
         return
-    marks = set()
-    make_job = opened._scratch.make_job
-
-    def note() -> tuple[int, Path]:
-        mark, job_folder = make_job()
-        marks.add(str(mark))
-        return mark, job_folder
-
-    opened._scratch.make_job = note  # type: ignore[method-assign] # one object of this program
+    marks = note_marks(opened)
     os.environ["PLANTED"] = "PLANTED"
     outside = Outside(folder)
     environment = ExecutionEnvironment(name="escapes", root=outside.environment, also_readable=folders)
@@ -209,6 +201,20 @@ async def run_all(level: SandboxLevel, folder: Path) -> None:
         outside.close()
         await tree.remove()
         await opened.close()
+
+
+def note_marks(opened: OpenedSandbox) -> set[str]:
+    """Return a set that gets the marks of all jobs of `opened`."""
+    marks = set()
+    make_job = opened._scratch.make_job
+
+    def note() -> tuple[int, Path]:
+        mark, job_folder = make_job()
+        marks.add(str(mark))
+        return mark, job_folder
+
+    opened._scratch.make_job = note  # type: ignore[method-assign] # one object of this program
+    return marks
 
 
 def write(line: str) -> None:
@@ -251,11 +257,66 @@ def run_plainly(folder: Path) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
+async def run_bad(level: SandboxLevel, folder: Path) -> None:
+    """Run the bad programs one after the other, and print which limit ended each and what is left of it."""
+    interpreter, folders = find_interpreter(has_all=os.geteuid() != 0)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o711)
+    opened = await open_sandbox(SandboxOptions(levels=(level,), folder=scratch))
+    marks = note_marks(opened)
+    environment = ExecutionEnvironment(name="bad", also_readable=folders)
+    for name, (program, expected) in bad_programs.BAD_PROGRAMS.items():
+        tree = await opened.workspaces.write_tree([SourceFile(path="job.py", content=program.encode())])
+        # What fills something gets the time for it.
+        wall_s = 3.0 if "wall_s" in expected else 60.0
+        limits = SandboxLimits(
+            wall_s=wall_s, cpu_s=20.0, memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=100_000
+        )
+        async with tree.open_workspace({}) as workspace:
+            argv = (interpreter, "-I", "job.py")
+            outcome = await opened.sandbox.run(Job(argv=argv, folder=workspace, environment=environment, limits=limits))
+            survivors = list(find_marked(marks))
+        await tree.remove()
+        found = {"name": name, "exceeded": outcome.exceeded, "size": len(outcome.output), "most": limits.output_bytes}
+        write(json.dumps({**found, "survivors": survivors, "end": outcome.output[-200:].decode(errors="replace")}))
+    kinds = ("workspaces", "jobs", "trees")
+    left = [path.name for kind in kinds for path in (opened._scratch.path / kind).iterdir()]
+    write(json.dumps({"left": left}))
+    await opened.close()
+
+
+async def serve(level: SandboxLevel, folder: Path) -> None:
+    """Run the program `folder`/job.py until this process is killed, and print the mark of its job first."""
+    interpreter, folders = find_interpreter(has_all=os.geteuid() != 0)
+    opened = await open_sandbox(SandboxOptions(levels=(level,), folder=folder))
+    make_job = opened._scratch.make_job
+
+    def note() -> tuple[int, Path]:
+        mark, job_folder = make_job()
+        write(str(mark))
+        return mark, job_folder
+
+    opened._scratch.make_job = note  # type: ignore[method-assign] # one object of this program
+    content = await asyncio.to_thread((folder / "job.py").read_bytes)
+    tree = await opened.workspaces.write_tree([SourceFile(path="job.py", content=content)])
+    environment = ExecutionEnvironment(name="killed", also_readable=folders)
+    limits = SandboxLimits(wall_s=3600.0, cpu_s=3600.0, processes=64)
+    async with tree.open_workspace({}) as workspace:
+        write(str(workspace))
+        argv = (interpreter, "-I", "job.py")
+        await opened.sandbox.run(Job(argv=argv, folder=workspace, environment=environment, limits=limits))
+
+
 def main() -> None:
     """Run at the level that the arguments name."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     level, folder = sys.argv[1], Path(sys.argv[2])
-    if level == "none":
+    if sys.argv[3:] == ["bad"]:
+        asyncio.run(run_bad(SandboxLevel(level), folder))
+    elif sys.argv[3:] == ["serve"]:
+        asyncio.run(serve(SandboxLevel(level), folder))
+    elif level == "none":
         run_plainly(folder)
     else:
         asyncio.run(run_all(SandboxLevel(level), folder))

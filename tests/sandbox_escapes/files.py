@@ -43,7 +43,7 @@ for place in range(3, 4096):
     "write_the_base_through_the_link": "tell_escape(open('kept.py', 'r+b'))",
     "append_to_the_base": "tell_escape(os.open('kept.py', os.O_WRONLY | os.O_APPEND))",
     "truncate_the_base": "os.truncate('kept.py', 0); tell_escape()",
-    "make_the_base_writable": "os.chmod('kept.py', 0o666)\nescaped(open('kept.py', 'r+b'))",
+    "make_the_base_writable": "os.chmod('kept.py', 0o666)\ntell_escape(open('kept.py', 'r+b'))",
     "make_the_base_writable_by_a_handle": """
 handle = os.open('kept.py', os.O_RDONLY)
 attempt(lambda: os.fchmod(handle, 0o666), lambda: os.chmod(f'/proc/self/fd/{handle}', 0o666))

@@ -78,7 +78,9 @@ tell_escape(target.raw)
 if os.getppid() > 1: tell_escape(read(f'/proc/{os.getppid()}/environ'))
 """,
     "read_the_command_of_the_server": "if b'python' in read(f'/proc/{victim}/cmdline'): tell_escape()",
-    "find_planted_variables": "if any('PLANTED' in text for text in (*os.environ, *os.environ.values())): tell_escape()",
+    "find_planted_variables": """
+if any('PLANTED' in text for text in (*os.environ, *os.environ.values())): tell_escape()
+""",
     "take_a_file_of_the_server": "tell_escape(call(438, os.pidfd_open(victim), 0, 0))",
     "take_a_file_of_the_server_by_its_path": "tell_escape(os.open(f'/proc/{victim}/fd/0', os.O_RDONLY))",
     "compare_with_the_server": "tell_escape(call(number(312, 272), os.getpid(), victim, 0, 0, 0))",
@@ -127,9 +129,12 @@ attributes = ctypes.create_string_buffer(struct.pack('II', 1, 128), 128)
 tell_escape(call(number(298, 241), attributes, 0, -1, -1, 0))
 """,
     "handle_faults": "tell_escape(call(number(323, 282), 1))",
-    "read_the_log_of_the_kernel": "tell_escape() if C.klogctl(3, ctypes.create_string_buffer(4096), 4096) > 0 else None",
+    "read_the_log_of_the_kernel": """
+tell_escape() if C.klogctl(3, ctypes.create_string_buffer(4096), 4096) > 0 else None
+""",
     "become_root": """
-attempt(lambda: (os.setuid(0), tell_escape()), lambda: (os.setgroups([0]), tell_escape()), lambda: (os.setgid(0), tell_escape()))
+for become in (lambda: os.setuid(0), lambda: os.setgroups([0]), lambda: os.setgid(0)):
+    attempt(lambda: (become(), tell_escape()))
 """,
     "keep_the_way_to_rights": "if C.prctl(39, 0, 0, 0, 0) != 1: tell_escape()",
     "have_rights": """

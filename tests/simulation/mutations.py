@@ -99,6 +99,12 @@ MUTATIONS: Final = (
         new="    if False:",
     ),
     Mutation(
+        name="mode-changed-in-a-commit-of-its-own",
+        path="turns/loop.py",
+        old="            self._append(ModeChange(",
+        new="            asyncio.get_running_loop().call_later(0.001, self._append, ModeChange(",
+    ),
+    Mutation(
         name="same-re-entry-not-recognised",
         path="turns/reentries.py",
         old="if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:",

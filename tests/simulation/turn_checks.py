@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import Finished, Role
 from reasond_server.runs.phase import Phase
 from reasond_server.turns.built_in_providers import TurnBlocks
 from reasond_server.turns.fold import TurnProgress, fold
-from reasond_server.types import ExecutionState, FinishReason, Usage
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
+from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Usage
 from reasond_server.types.turns import (
     HandedOff,
     LedgerState,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, ModelEvent
     from reasond_server.logs.store import Append, SessionClaim
     from reasond_server.tools.tool import ToolContext
-    from reasond_server.types import Event, Execution, LoggedEvent
+    from reasond_server.types import Event, Execution
     from tests.simulation.processes import Process
     from tests.simulation.turn_scripts import TurnScript
     from tests.simulation.world import World
@@ -108,6 +109,7 @@ class TurnChecks:
     def was_committed(self, part: Append) -> None:
         """Check the session of a turn that has just ended, and note one that has suspended."""
         turn_id, session_id = part.execution.execution_id, part.execution.session_id
+        self._check_switches(turn_id, part)
         if part.execution.state is ExecutionState.SUSPENDED:
             self._suspended_s[turn_id] = self._world.loop.time()
         if not part.execution.state.has_ended or turn_id in self._ended:
@@ -121,6 +123,17 @@ class TurnChecks:
             facts.until = part.session_end.expire_time
         self._check_revision(session_id, facts)
         self._prolong(facts)
+
+    def _check_switches(self, turn_id: str, part: Append) -> None:
+        """Check that a switch of the mode is committed with the result of the tool that asks for it."""
+        entries = [one.event if isinstance(one, LoggedEvent) else None for one in part.entries]
+        for one, then in zip_longest(entries, entries[1:]):
+            if not isinstance(one, ToolStep) or one.tool != MODE_STATE_CHANGE:
+                continue
+            if one.state is LedgerState.SUCCEEDED:
+                self._world.happened["mode switched"] += 1
+                if not isinstance(then, ModeChange) or then.call_id != one.call_id:
+                    self._world.report(f"the switch {one.call_id} of {turn_id} is committed without its change: {then}")
 
     def was_deleted(self, session_id: str) -> None:
         """Record that a session is gone with its turns."""

@@ -20,15 +20,21 @@ from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from reasond_server.sandbox.sandbox import Job, SandboxFailedError
+from reasond_server.sandboxes import open_sandboxes
 from reasond_server.stores import examine_stores
 from reasond_server.tools.mcp import describe_server, examine_server
 from reasond_server.toolsets import read_mcp_options, tools_of
+from reasond_server.types.repairs import SandboxLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from reasond_server.config import Settings
+    from reasond_server.config.repairs import RepairSettings
+    from reasond_server.sandbox.levels import OpenedSandbox
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment
 
 _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
@@ -89,6 +95,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Diagn
     yield _provider(loaded.settings, environ)
     yield _store(loaded.settings)
     yield from _tools(loaded.settings)
+    yield from asyncio.run(_examine_sandbox(loaded.settings.repair))
     yield _startable(config, environ)
     yield from _ports(loaded.settings)
 
@@ -193,6 +200,44 @@ def _tools(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)
         else:
             yield Diagnosis(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
+
+
+async def _examine_sandbox(settings: RepairSettings) -> Sequence[Diagnosis]:
+    """Return the level of the sandbox, proved by its self-test, and whether jobs run in each environment."""
+    if not settings.enabled:
+        return [Diagnosis(level="ok", subject="sandbox", text="not needed, because [repair] enabled is false")]
+    try:
+        opened, environments = await open_sandboxes(settings)
+    except SandboxFailedError as error:
+        remedy = "Name another one in [repair.sandbox] folder."
+        return [Diagnosis(level="fail", subject="sandbox", text=f"{error}", remedy=remedy)]
+    try:
+        level = opened.sandbox.level
+        if level is SandboxLevel.OFF:
+            remedy = "Repairs that run code are refused; see docs/operations/sandbox.md."
+            return [Diagnosis(level="warn", subject="sandbox", text=f"off: {opened.reason}", remedy=remedy)]
+        passed = f"{level.value}, whose self-test passed"
+        note = f"; not {opened.reason}" if opened.reason else ""
+        found = [Diagnosis(level="ok", subject="sandbox", text=passed + note)]
+        return [*found, *[await _examine_environment(one, opened) for one in environments.values()]]
+    finally:
+        await opened.close()
+
+
+async def _examine_environment(environment: ExecutionEnvironment, opened: OpenedSandbox) -> Diagnosis:
+    """Return whether a command can be run in `environment`; which one does not matter."""
+    place = f"{environment.name} at {environment.root or '/usr'}"
+    tree = await opened.workspaces.write_tree([])
+    try:
+        async with tree.open_workspace({}) as folder:
+            job = Job(argv=("true",), folder=folder, environment=environment, limits=environment.limits)
+            await opened.sandbox.run(job)
+    except SandboxFailedError as error:
+        remedy = f"Correct [repair.environments.{environment.name}]."
+        return Diagnosis(level="warn", subject="environment", text=f"{place} cannot be used: {error}", remedy=remedy)
+    finally:
+        await tree.remove()
+    return Diagnosis(level="ok", subject="environment", text=place)
 
 
 def _store(settings: Settings) -> Diagnosis:

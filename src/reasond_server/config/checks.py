@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback
@@ -266,6 +267,38 @@ def _repair_problems(settings: Settings) -> Iterator[Violation]:
         if value > most:
             text = f"is {value}, above repair.{ceiling} = {most}; lower it or raise the ceiling"
             yield Violation(field=f"repair.{key}", description=text)
+    yield from _sandbox_problems(settings)
+
+
+def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject folders of environments and workspaces that are not there, and images that no level in use can hold."""
+    sandbox = settings.repair.sandbox
+    if sandbox.folder:
+        yield from _folder_problems("repair.sandbox.folder", sandbox.folder)
+    for name, environment in settings.repair.environments.items():
+        section = f"repair.environments.{name}"
+        if environment.root:
+            yield from _folder_problems(f"{section}.root", environment.root)
+        if environment.is_image and not environment.root:
+            yield Violation(field=f"{section}.root", description="is empty, but is_image needs the folder of an image")
+        if environment.is_image and sandbox.level == "landlock":
+            yield Violation(
+                field=f"{section}.is_image",
+                description='is true, but repair.sandbox.level = "landlock" shows jobs the files of this machine; '
+                "name a folder with tools, or use bwrap",
+            )
+
+
+def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
+    path = Path(folder)
+    if not path.is_absolute():
+        yield Violation(field=field, description=f"{folder!r} is not an absolute path; begin it with /")
+    elif not path.is_dir():
+        yield Violation(
+            field=field, description=f"{folder!r} is no folder of this machine; make it, or correct the path"
+        )
+    elif path.parent == path:
+        yield Violation(field=field, description="is the root of this machine; name the folder that is meant")
 
 
 def _unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:

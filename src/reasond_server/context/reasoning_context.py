@@ -56,7 +56,7 @@ def build_reasoning_context(inputs: ContextInputs) -> ReasoningContext:
         draft = _Draft(inputs, is_as_before=True)
         draft.fit()
     if draft.surplus > 0:
-        raise _refuse(draft.prompt_tokens, inputs.budget_tokens or 0)
+        raise _refuse(draft.prompt_tokens, max(0, inputs.budget_tokens or 0))
     if not is_planning:
         draft.show_whole()
     return draft.build()

@@ -1,6 +1,6 @@
 """The JSON-RPC endpoint: checks media types, bounds bodies, sends answers or server-sent events.
 
-A stream has the same events as ReasonIterations or ExecuteTurn and is resumed by Last-Event-ID. Each event is
+A stream has the same events as that of its RPC and is resumed by Last-Event-ID. Each event is
 `id: <id of the log>:<sequence>` (logged events only), `event:` its kind and one line of JSON as `data:`. The last one
 is `completed`, or `error` with a JSON-RPC error object; a failed run sends both. Source: WHATWG HTML, section 9.2.
 """

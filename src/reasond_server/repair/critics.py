@@ -17,6 +17,7 @@ from reasond_server.repair.python_sources import is_python
 from reasond_server.repair.reviewing import Reviews, digest_changes, perform_directly
 from reasond_server.repair.tampering import TamperingCritic
 from reasond_server.search.waves import run_wave
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.repairs import CheckRole
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.reviewing import Perform
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
     from reasond_server.sandbox.workspaces import SourceTree
+    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types.repairs import Check, Finding
     from reasond_server.types.snapshots import SourceFile
 
@@ -55,6 +57,7 @@ class Critics:
         linter: absolute path of ruff; None leaves static analysis out, with a warning.
         critics: further critics, which packages have added.
         perform: makes each run of a check, and each review, an effect of the run.
+        observer: receives each run of a check that was really made.
 
     Attributes:
         checks_run: how many runs of checks were made, recorded ones included.
@@ -75,7 +78,10 @@ class Critics:
         linter: Path | None = None,
         critics: Sequence[Critic] = (),
         perform: Perform = perform_directly,
+        observer: RepairObserver = UNOBSERVED,
     ) -> None:
+        self._level = sandbox.level.value
+        self._observer = observer
         self._runner = CheckRunner(sandbox=sandbox, environment=environment, tree=tree, permits=permits)
         self._cpu_limit_s = environment.limits.cpu_s
         self._checks = {check.name: check for check in checks}
@@ -192,7 +198,9 @@ class Critics:
         digest = hashlib.sha256(json.dumps(row).encode()).hexdigest()
 
         async def run() -> str:
-            return write_outcome(await self._runner.run(check, changes, limit_s=limit_s))
+            outcome = await self._runner.run(check, changes, limit_s=limit_s)
+            self._observer.check_ended(self._level, outcome.status.value, outcome.elapsed_s)
+            return write_outcome(outcome)
 
         outcome = read_outcome(await self._perform(CHECK, digest, run))
         self.checks_run += 1

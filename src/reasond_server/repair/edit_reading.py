@@ -87,7 +87,7 @@ class CandidateSolution:
 
 
 def read_reply(text: str) -> EditReply:
-    """Return the edits of a reply, and what else it says.
+    """Return the edits of a reply, and what else it says; of several candidates those of the first.
 
     Raises:
         EditError: the reply has no edits, was cut, or has a block that cannot be read.
@@ -97,7 +97,7 @@ def read_reply(text: str) -> EditReply:
             f"The reply has {len(text)} characters; at most {_MAX_CHARACTERS} are read. Change fewer lines."
         )
     thinking, body = _divide_thinking(text)
-    reader = _EditReader(body)
+    reader = _EditReader(split_candidates(body)[0])
     reader.read()
     if not reader.edits:
         raise EditError("The reply has no edit that could be read. " + EDIT_FORMAT)

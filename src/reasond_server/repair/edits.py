@@ -6,8 +6,6 @@ order mark and a missing newline at the end of a file stay as they are.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.tags import restore
@@ -23,10 +21,10 @@ from reasond_server.repair.edit_reading import (
     split_candidates,
 )
 from reasond_server.repair.python_sources import PythonSourceError, is_python, parse_python
-from reasond_server.repair.source_paths import find_path_problem, fold_path
+from reasond_server.snapshots.paths import find_collisions, find_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reasond_server.types.snapshots import SourceFile
 
@@ -74,6 +72,7 @@ def apply_edits(
     problems = _collect_problems(edits, editing.apply)
     if not problems:
         problems = _collect_problems(editing.changes, editing.check)
+        problems += editing.list_collisions()[: _MAX_PROBLEMS - len(problems)]
     if problems:
         raise EditError("\n".join(problems))
     return editing.changes
@@ -110,7 +109,7 @@ class _Editing:
             EditError: it cannot be applied.
         """
         path = edit.path
-        if problem := find_path_problem(path):
+        for problem in find_problems(path):
             raise EditError(f"{show(path)} cannot be changed: the path {problem}.")
         if self._is_protected(path):
             raise EditError(f"{show(path)} is protected and stays as it is: change the code that is tested instead.")
@@ -132,7 +131,7 @@ class _Editing:
         """Check a changed file as a whole.
 
         Raises:
-            EditError: it is as before, too large, in the way of another file, or no longer Python.
+            EditError: it is as before, too large, or no longer Python.
         """
         file, after = self._files.get(path), self.changes[path]
         before = None if file is None else file.content
@@ -142,10 +141,18 @@ class _Editing:
             return
         if len(after) > self._max_file_bytes:
             raise EditError(f"{show(path)} would have {len(after)} bytes; the limit is {self._max_file_bytes}.")
-        if before is None:
-            self._check_place(path)
         if is_python(path):
             _check_python(path, before, after)
+
+    def list_collisions(self) -> list[str]:
+        """Return which new files exclude another one; deleted files count, because a patch cannot replace them."""
+        new = [path for path, content in self.changes.items() if content is not None and path not in self._files]
+        paths = [*self._files, *new] if new else []
+        return [
+            f"The new files do not fit the others: {show(paths[index])} {why}: {show(paths[other])}."
+            for index, other, why in find_collisions(paths)
+            if max(index, other) >= len(self._files)
+        ]
 
     def _edit(self, edit: Edit, before: bytes | None) -> bytes:
         path, text = edit.path, edit.text or ""
@@ -194,39 +201,6 @@ class _Editing:
         if b"\0" in content:
             raise EditError(f"The new text of {show(path)} has a NUL character.")
         return content
-
-    def _check_place(self, path: str) -> None:
-        """Check that a new file does not take the path of another file or folder on some file system."""
-        folded = fold_path(path)
-        others = self._places[folded] | self._folders[folded]
-        for parent in _list_parents(folded):
-            others |= self._places[parent]
-        if others - {path}:
-            raise EditError(f"The new file {show(path)} would be in the way of {show(min(others - {path}))}.")
-
-    @cached_property
-    def _places(self) -> defaultdict[str, set[str]]:
-        """All files by folded path, deleted ones included: a patch cannot put one file in the place of another."""
-        places: defaultdict[str, set[str]] = defaultdict(set)
-        for path in (*self._files, *self.changes):
-            places[fold_path(path)].add(path)
-        return places
-
-    @cached_property
-    def _folders(self) -> defaultdict[str, set[str]]:
-        """A file of each folder by the folder's folded path."""
-        folders: defaultdict[str, set[str]] = defaultdict(set)
-        for place, paths in self._places.items():
-            for parent in _list_parents(place):
-                folders[parent] |= paths
-        return folders
-
-
-def _list_parents(path: str) -> Iterator[str]:
-    """Yield the folders above a path."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 class _Lines:

@@ -20,14 +20,13 @@ from reasond_server.repair.edits import EditError, apply_edits, read_reply
 from reasond_server.repair.evidence import write_evidence
 from reasond_server.repair.file_choice import ShownFiles, choose_files
 from reasond_server.repair.look_ups import MOST_LOOK_UPS, look_up
-from reasond_server.repair.patches import make_patch, validate_patch
+from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
 from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
 from reasond_server.strategies.tree_of_thought.thoughts import read_points
-from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING
-from reasond_server.types.repairs import CandidateStatus, SandboxLevel
+from reasond_server.types.repairs import CandidateStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.runs.run import Run
-    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Usage
     from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
@@ -72,8 +70,6 @@ class LocalActivities:
         is_protected: whether candidates may not change a path.
         nonce: marks untrusted texts in prompts.
         clock: measures calls.
-        level: the level of the sandbox, for the observer.
-        observer: receives the ends of checks.
     """
 
     def __init__(
@@ -88,11 +84,7 @@ class LocalActivities:
         is_protected: Callable[[str], bool],
         nonce: str,
         clock: Clock,
-        level: SandboxLevel = SandboxLevel.OFF,
-        observer: RepairObserver = UNOBSERVED,
     ) -> None:
-        self._level = level
-        self._observer = observer
         self._run = run
         self._model = model
         self._task = task
@@ -227,14 +219,15 @@ class LocalActivities:
         )
         try:
             changes, thought = await run_by_size(len(text), partial(self._read, reply))
-        except EditError as error:
+            diff = await make_patch(self._files, changes)
+        except (EditError, PatchError) as error:
             return replace(candidate, problem=str(error), elapsed_s=self._clock.monotonic() - began_s)
         return replace(
             candidate,
             status=CandidateStatus.PROPOSED,
             key=await asyncio.to_thread(key_of, changes, self._files),
             changes=changes,
-            diff=await make_patch(self._files, changes),
+            diff=diff,
             thought=thought,
             elapsed_s=self._clock.monotonic() - began_s,
         )
@@ -344,8 +337,6 @@ class LocalActivities:
         with trace_scoring(self._run.trace) as made:
             critique = await self._require_critics().judge(candidate.changes)
             made.scores.append(critique.score)
-        for report in critique.reports:
-            self._observer.check_ended(self._level, report.status, report.elapsed_s)
         return critique
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:

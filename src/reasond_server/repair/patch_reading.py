@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from reasond_server.errors import show
-from reasond_server.repair.source_paths import find_path_problem
+from reasond_server.snapshots.paths import find_problems
 
 MAX_PATCH_BYTES: Final = 1024 * 1024
 """The largest patch, in bytes."""
@@ -103,7 +103,7 @@ class _PatchReader:
         old, new = _read_quoted(rest[:middle]), _read_quoted(rest[middle + 1 :])
         if rest[middle] != " " or not old.startswith("a/") or not new.startswith("b/") or old[2:] != new[2:]:
             self._refuse("a section names two files, or none")
-        if problem := find_path_problem(old[2:]):
+        for problem in find_problems(old[2:]):
             raise PatchError(f"the path {show(old[2:])} {problem}")
         self._at += 1
         return old[2:]

@@ -7,6 +7,7 @@ anybody is run, and never finds a repository around its folder. Everything that 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.awake import limit_awake_time
 from reasond_server.errors import show
 from reasond_server.repair.patch_reading import PatchError, check_patch
-from reasond_server.repair.source_paths import find_path_problem
+from reasond_server.snapshots.paths import find_problems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.types.snapshots import SourceFile
 
-__all__ = ["PatchError", "PatchToolError", "check_patch", "make_patch", "validate_patch"]
+__all__ = ["PatchError", "PatchToolError", "check_patch", "find_git", "make_patch", "validate_patch"]
 
 _TIMEOUT_S: Final = 60.0
 _FOLDER_PREFIX: Final = "reasond-patch-"
@@ -38,12 +39,17 @@ class PatchToolError(Exception):
     """git is missing or did not answer in time; says nothing about the patch."""
 
 
+def find_git() -> str | None:
+    """Return the path of git; None if it is not installed."""
+    return shutil.which("git", path=_SEARCH_PATH)
+
+
 async def make_patch(files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None]) -> str:
     """Return a unified diff of `files` to `changes` with the prefixes a/ and b/; empty if nothing differs.
 
     Raises:
         PatchError: a path, a mode or a content cannot be in a patch.
-        PatchToolError: git cannot be run.
+        PatchToolError: git cannot be run, or its files not be written.
     """
     _require_texts(files, changes)
     old = {path: files[path].content for path in changes if path in files}
@@ -96,7 +102,7 @@ def _require_texts(files: Mapping[str, SourceFile], changes: Mapping[str, bytes 
         PatchError: something else does.
     """
     for path, content in changes.items():
-        if problem := find_path_problem(path):
+        for problem in find_problems(path):
             raise PatchError(f"the path {show(path)} {problem}")
         for each in (content, files[path].content if path in files else None):
             if each is not None and not _is_text(each):
@@ -122,13 +128,21 @@ async def _open_folder() -> AsyncGenerator[Path, None]:
 
 
 def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[str, bytes]) -> None:
-    """Write files below `root` with the modes that they have in the snapshot."""
-    root.mkdir()
-    for path, content in contents.items():
-        place = root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-        place.chmod(_mode_of(files, path))
+    """Write files below `root` with the modes that they have in the snapshot.
+
+    Raises:
+        PatchToolError: they cannot be written.
+    """
+    try:
+        root.mkdir()
+        for path, content in contents.items():
+            place = root / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+            place.chmod(_mode_of(files, path))
+    except OSError as error:
+        problem = errno.errorcode.get(error.errno or 0, "an error")
+        raise PatchToolError(f"the files of a patch cannot be written to the temporary folder: {problem}") from error
 
 
 def _mode_of(files: Mapping[str, SourceFile], path: str) -> int:
@@ -155,7 +169,7 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
     Raises:
         PatchToolError: it cannot be run, or did not end in time.
     """
-    program = shutil.which("git", path=_SEARCH_PATH)
+    program = find_git()
     if program is None:
         raise PatchToolError(
             f"git is in none of {_SEARCH_PATH}; install it, because patches are made and tried with it"

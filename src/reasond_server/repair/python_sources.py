@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_DEPTH: Final = 500
+# The filters of warnings belong to the process: two threads that change them at once would not put them back.
+_FILTERING: Final = threading.Lock()
 _SUFFIXES: Final = (".py", ".pyi")
 
 
@@ -35,7 +38,7 @@ def parse_python(source: bytes) -> ast.Module:
     if len(source) > _MAX_BYTES:
         raise PythonSourceError(f"has {len(source)} bytes; at most {_MAX_BYTES} are parsed")
     try:
-        with warnings.catch_warnings():
+        with _FILTERING, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except SyntaxError as error:

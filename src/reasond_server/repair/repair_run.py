@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from reasond_server.types.repairs import VoteResult
 
 _MOST_RANKED: Final = 5
+# With the winner's patch, which stands twice in the result, they fit into one message of gRPC (4 MiB).
+_MAX_RANKED_BYTES: Final = 1024 * 1024
 _BUDGET_REACHED: Final = "Maximum search budget reached: no candidate was accepted within max_candidates = {most}."
 _DEPTH_REACHED: Final = "Max reflection depth reached without passing CriticAgent: no candidate passes every check."
 _TOO_SIMILAR: Final = (
@@ -247,9 +249,10 @@ class RepairRun:
         )
 
     async def _rank_patches(self) -> tuple[Sequence[RankedPatch], JudgedCandidate | None]:
-        """Return the best patches that apply, and the candidate of the first one."""
+        """Return the best patches that apply, as far as there is room for them, and the candidate of the first one."""
         ranking: list[RankedPatch] = []
         winner: JudgedCandidate | None = None
+        room = _MAX_RANKED_BYTES
         for one in rank_candidates(self.judged):
             if len(ranking) == _MOST_RANKED:
                 break
@@ -261,7 +264,10 @@ class RepairRun:
                 if winner is None:
                     self._warnings.append(_DEMOTED.format(problem=found.problem))
                 continue
-            winner = winner or one
+            winner, is_first = winner or one, winner is None
+            room -= 0 if is_first else len(found.patch.encode())
+            if room < 0:
+                break
             ranking.append(
                 RankedPatch(
                     candidate_id=one.candidate.candidate_id,

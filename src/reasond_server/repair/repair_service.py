@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import ADMIN, REPAIR_COMMANDS
+from reasond_server.access.permissions import may_use_commands
 from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import InternalError, InvalidRequestError, SandboxUnavailableError
 from reasond_server.limits.callers import NO_LIMITS
@@ -180,7 +180,7 @@ class RepairService:
             task,
             policy=self._policy,
             environments=self._kind.workshop.environments,
-            may_use_commands=bool(caller.permissions & {REPAIR_COMMANDS, ADMIN}),
+            may_use_commands=may_use_commands(caller),
             request_id=options.request_id,
         )
         parameters = resolve_parameters(task.config, self._policy)

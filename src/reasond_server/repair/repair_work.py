@@ -169,8 +169,6 @@ class RepairKind:
             is_protected=build_protection(task.editable),
             nonce=nonces(run.nonce)(),
             clock=self.clock,
-            level=workshop.sandbox.level,
-            observer=self.observer,
         )
         if task.goal is RepairGoal.PLAN:
             yield activities(critics=None)
@@ -196,6 +194,7 @@ class RepairKind:
                 linter=workshop.linter,
                 critics=workshop.critics,
                 perform=partial(perform_once, run),
+                observer=self.observer,
             )
             yield activities(critics=critics)
         finally:

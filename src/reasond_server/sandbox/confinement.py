@@ -58,15 +58,15 @@ class Bubblewrap:
 
     Args:
         program: the absolute path of bubblewrap.
-        uid: what processes become before bubblewrap starts; None: what the server is, without its rights.
+        has_users: whether jobs become the user whose workspace it is before bubblewrap starts.
         folder: a folder of the server for what all jobs see below /etc.
     """
 
     level = SandboxLevel.BWRAP
 
-    def __init__(self, *, program: str, uid: int | None, folder: Path) -> None:
+    def __init__(self, *, program: str, has_users: bool, folder: Path) -> None:
         self._program = program
-        self._uid = uid
+        self._has_users = has_users
         self._etc = _copy_system_files(folder / "etc")
 
     def place(self, job: Job, private: Path) -> tuple[str, str]:  # noqa: ARG002 - the same for all jobs
@@ -91,7 +91,7 @@ class Bubblewrap:
         words += ["--bind", str(job.folder), WORKSPACE, "--remount-ro", "/", "--chdir", WORKSPACE]
         for name, value in list_variables(job, *self.place(job, private)).items():
             words += ["--setenv", name, value]
-        is_shared = self._uid is None and not environment.has_writable_sources
+        is_shared = not self._has_users and not environment.has_writable_sources
         return {
             "launcher": words,
             "readable": [],
@@ -99,7 +99,7 @@ class Bubblewrap:
             "devices": [],
             "is_scoped": True,
             "filter": find_filter("namespaces_shared" if is_shared else "namespaces"),
-            "uid": self._uid,
+            "uid": find_user(job) if self._has_users else None,
             "staged": [[source, target] for source, target in staged.items()],
         }
 
@@ -107,7 +107,7 @@ class Bubblewrap:
         """Return where folders are mounted that the user of the jobs cannot reach, such as those in root's home."""
         image = (environment.root,) if environment.is_image and environment.root else ()
         staged: dict[str, str] = {}
-        for folder in () if self._uid is None else (*image, *list_folders(environment)):
+        for folder in () if not self._has_users else (*image, *list_folders(environment)):
             if not may_others_reach(folder):
                 target = private / f"staged{len(staged)}"
                 target.mkdir()
@@ -124,12 +124,12 @@ class Landlock:
 
     level = SandboxLevel.LANDLOCK
 
-    def __init__(self, *, uid: int | None) -> None:
+    def __init__(self, *, has_users: bool) -> None:
         abi = find_landlock_abi()
         if abi < _LOWEST_ABI:
             what = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is switched off"
             raise SandboxFailedError(f"this kernel {what}; version {_LOWEST_ABI} (Linux 6.2) is the lowest")
-        self._uid = uid
+        self._has_users = has_users
         self._is_scoped = abi >= _ABI_WITH_SCOPES
 
     def place(self, job: Job, private: Path) -> tuple[str, str]:
@@ -144,10 +144,10 @@ class Landlock:
                 f"the environment {environment.name} is an image, which needs bubblewrap; give it a folder with tools"
             )
         for folder in list_folders(environment):
-            if self._uid is not None and not may_others_reach(folder):
+            if self._has_users and not may_others_reach(folder):
                 raise SandboxFailedError(
-                    f"user {self._uid}, as which jobs of root run, cannot reach {folder}; make it readable for others, "
-                    "or run the server as another user"
+                    f"jobs of root run as users without rights, who cannot reach {folder}; make it readable for "
+                    "others, or run the server as another user"
                 )
         system = [f"/{name}" for name in _SYSTEM]
         return {
@@ -157,9 +157,21 @@ class Landlock:
             "devices": list(_DEVICES),
             "is_scoped": self._is_scoped,
             "filter": find_filter("landlock" if self._is_scoped else "landlock_unscoped"),
-            "uid": self._uid,
+            "uid": find_user(job) if self._has_users else None,
             "staged": [],
         }
+
+
+def find_user(job: Job) -> int:
+    """Return the user to whom the workspace of `job` was given.
+
+    Raises:
+        SandboxFailedError: it was given to nobody.
+    """
+    user = job.folder.stat().st_uid
+    if user == 0:
+        raise SandboxFailedError(f"{job.folder} was given to no user for jobs; open it as a workspace")
+    return user
 
 
 def list_variables(job: Job, workspace: str, temporary: str) -> dict[str, str]:

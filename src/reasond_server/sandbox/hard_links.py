@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,10 +76,12 @@ class LinkedTree:
     def _fill(self, folder: Path, changes: Mapping[str, bytes | None], is_writable: bool) -> None:  # noqa: FBT001 - passed by place through a thread
         root, base = folder / _FILES, self._folder / _FILES
         root.mkdir()
-        self._scratch.give(root)
+        user = self._scratch.choose_user()
+        give = partial(self._scratch.give, user=user)
+        give(root)
         kept = [path for path in self._sizes if path not in changes]
         written = {path: content for path, content in changes.items() if content is not None}
-        count = _make_folders(root, [*kept, *written], self._scratch.give)
+        count = _make_folders(root, [*kept, *written], give)
         for path in kept:
             target = root / path
             if is_writable:
@@ -88,7 +91,7 @@ class LinkedTree:
         for path, content in written.items():
             _write(root / path, content, is_executable=path in self._executable, is_writable=is_writable)
             if is_writable:
-                self._scratch.give(root / path)
+                give(root / path)
         total = sum(self._sizes[path] for path in kept) + sum(_round(len(content)) for content in written.values())
         # How much may be taken before the job takes anything; the job cannot see this file.
         (folder / SIZE_FILE).write_text(str(total + _BLOCK * count), encoding="ascii")

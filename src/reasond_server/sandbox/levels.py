@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from reasond_server.sandbox.confinement import Bubblewrap, Landlock, may_others_pass, may_others_reach
 from reasond_server.sandbox.hard_links import LinkedWorkspaces
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
-from reasond_server.sandbox.scratch import NOBODY, Scratch
+from reasond_server.sandbox.scratch import Scratch, find_users
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
@@ -83,7 +83,7 @@ async def open_sandbox(options: SandboxOptions) -> OpenedSandbox:
     """
     reasons = []
     for level in options.levels:
-        scratch = await asyncio.to_thread(Scratch, options.folder, uid=_choose_uid())
+        scratch = await asyncio.to_thread(Scratch, options.folder, users=find_users())
         try:
             sandbox = await _prove(level, options, scratch)
         except SandboxFailedError as error:
@@ -93,15 +93,10 @@ async def open_sandbox(options: SandboxOptions) -> OpenedSandbox:
             workspaces = LinkedWorkspaces(scratch)
             return OpenedSandbox(sandbox=sandbox, workspaces=workspaces, reason="; ".join(reasons), scratch=scratch)
     reason = "; ".join(reasons) or "it is switched off"
-    scratch = await asyncio.to_thread(Scratch, options.folder, uid=None)
+    scratch = await asyncio.to_thread(Scratch, options.folder, users=None)
     return OpenedSandbox(
         sandbox=UnavailableSandbox(reason), workspaces=LinkedWorkspaces(scratch), reason=reason, scratch=scratch
     )
-
-
-def _choose_uid() -> int | None:
-    """Return the user for jobs: that of the server, None, or for root one without any rights."""
-    return NOBODY if os.geteuid() == 0 else None
 
 
 async def _prove(level: SandboxLevel, options: SandboxOptions, scratch: Scratch) -> ShepherdedSandbox:
@@ -122,17 +117,18 @@ async def _prove(level: SandboxLevel, options: SandboxOptions, scratch: Scratch)
 def _make_confiner(level: SandboxLevel, options: SandboxOptions, scratch: Scratch) -> Bubblewrap | Landlock:
     if sys.platform != "linux":
         raise SandboxFailedError(f"the sandbox needs Linux, and this is {sys.platform}")
-    if scratch.uid is not None and not may_others_pass(options.folder):
+    has_users = scratch.users is not None
+    if has_users and not may_others_pass(options.folder):
         raise SandboxFailedError(
-            f"user {scratch.uid}, as which jobs of root run, cannot go through {options.folder}; set "
-            "[repair.sandbox] folder to one that others may pass, or run the server as another user"
+            f"jobs of root run as users without rights, who cannot go through {options.folder}; set [repair.sandbox] "
+            "folder to one that others may pass, or run the server as another user"
         )
     if level is SandboxLevel.LANDLOCK:
-        return Landlock(uid=scratch.uid)
+        return Landlock(has_users=has_users)
     program = shutil.which(options.bwrap)
     if program is None:
         raise SandboxFailedError(f"there is no program {options.bwrap}; install the package bubblewrap")
-    return Bubblewrap(program=str(Path(program).absolute()), uid=scratch.uid, folder=scratch.path)
+    return Bubblewrap(program=str(Path(program).absolute()), has_users=has_users, folder=scratch.path)
 
 
 async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
@@ -141,8 +137,7 @@ async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
     Raises:
         SandboxFailedError: it could not be run, or it found a way out.
     """
-    is_mounted = sandbox.level is SandboxLevel.BWRAP
-    interpreter, folders = find_interpreter(scratch.uid, is_mounted=is_mounted)
+    interpreter, folders = find_interpreter(has_all=scratch.users is None or sandbox.level is SandboxLevel.BWRAP)
     environment = ExecutionEnvironment(name="self-test", also_readable=folders)
     secret = scratch.path / "secret"
     secret.write_text("secret", encoding="ascii")
@@ -163,10 +158,10 @@ async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
         raise SandboxFailedError(f"its self-test failed with {outcome.exit_code}: {told or outcome.exceeded}")
 
 
-def find_interpreter(uid: int | None, *, is_mounted: bool) -> tuple[str, Sequence[Path]]:
+def find_interpreter(*, has_all: bool) -> tuple[str, Sequence[Path]]:
     """Return a Python that the probe can use, and the folders that it needs besides those of the system.
 
-    With `is_mounted` it need not be reached by user `uid`.
+    With `has_all` jobs reach all that the server reaches, else only what users without rights reach.
 
     Raises:
         SandboxFailedError: the user of the jobs can reach none.
@@ -177,9 +172,9 @@ def find_interpreter(uid: int | None, *, is_mounted: bool) -> tuple[str, Sequenc
         (base / "bin" / version, (base,)),
         *((Path(folder, "python3"), ()) for folder in ("/usr/bin", "/usr/local/bin")),
     ):
-        if program.exists() and (uid is None or is_mounted or may_others_reach(program)):
+        if program.exists() and (has_all or may_others_reach(program)):
             return str(program), folders
     raise SandboxFailedError(
-        f"user {uid} can reach no Python for the self-test, neither {base} nor one below /usr; run the server as "
-        "another user than root, or make the folder readable for others"
+        f"jobs of root run as users without rights, who reach no Python for the self-test, neither {base} nor one "
+        "below /usr; run the server as another user, or make the folder readable for others"
     )

@@ -22,7 +22,8 @@ class SandboxLimits:
     """The limits of one job, over all its processes together. Times are in seconds, sizes in bytes.
 
     `output_bytes` bounds what is kept of the standard output and error, which are one stream: its first quarter and its
-    last three quarters. A job that prints more goes on.
+    last three quarters. A job that prints more goes on. So does one that is refused a further process, which is how
+    `processes` is held where jobs have a user of their own; elsewhere a job with more of them is ended.
     """
 
     wall_s: float = 60.0

@@ -24,6 +24,20 @@ _MARK_BITS = 40
 _LIMIT_LINE = "Max realtime timeout"
 _SWEEP_ROUNDS = 100
 NOBODY = 65534
+# Of no distribution, and of none of systemd's ranges: a user for each workspace. Jobs of one user would share the limit
+# of processes, and could reach each other where no namespace parts them.
+_UNUSED_USERS = range(1_879_048_192, 2_147_352_576)
+
+
+def find_users() -> range | None:
+    """Return the users for jobs: none of root's, and all of them this process's own if it is not root's."""
+    if os.geteuid() != 0:
+        return None
+    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+        first, _, count = map(int, line.split())
+        if first <= _UNUSED_USERS.start and _UNUSED_USERS.stop <= first + count:
+            return _UNUSED_USERS
+    return range(NOBODY, NOBODY + 1)
 
 
 class Scratch:
@@ -31,14 +45,14 @@ class Scratch:
 
     Args:
         parent: the operator's folder.
-        uid: the user that jobs run as; None: they run as this process does.
+        users: the ids of users that jobs run as; None: they run as this process does.
 
     Raises:
         SandboxFailedError: the folder cannot be made.
     """
 
-    def __init__(self, parent: Path, *, uid: int | None) -> None:
-        self.uid = uid
+    def __init__(self, parent: Path, *, users: range | None) -> None:
+        self.users = users
         home = parent / f"reasond-sandbox-{os.geteuid()}"
         try:
             _make_own(home)
@@ -68,10 +82,15 @@ class Scratch:
         self._make(folder)
         return mark, folder
 
-    def give(self, folder: Path) -> None:
-        """Make a folder of this process one that jobs may write."""
-        if self.uid is not None:
-            os.chown(folder, self.uid, self.uid)
+    def choose_user(self) -> int | None:
+        """Return a user for the jobs of a new workspace, which no other one has if there are many; None: this one."""
+        return None if self.users is None else self.users[secrets.randbelow(len(self.users))]
+
+    @staticmethod
+    def give(path: Path, user: int | None) -> None:
+        """Make a folder or file of this process one that jobs of `user` may write."""
+        if user is not None:
+            os.chown(path, user, user)
 
     def close(self) -> None:
         """Remove everything; no job may run any more."""

@@ -109,8 +109,9 @@ class ShepherdedSandbox:
         folders = [private / name for name in ("tmp", "shm")]
         for folder in folders:
             folder.mkdir()
-            self._scratch.give(folder)
         confinement = self._confiner.confine(job, private)
+        for folder in folders:
+            self._scratch.give(folder, confinement["uid"])
         order = private / "order"
         with os.fdopen(os.open(order, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump(self._describe(job, confinement, mark, private, folders), file)

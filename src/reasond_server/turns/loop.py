@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS
-from reasond_server.context.text_calls import clean_call
-from reasond_server.errors import HandoffExpiredError, ReasondError
+from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
+from reasond_server.errors import ContextExhaustedError, HandoffExpiredError, ReasondError
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
 from reasond_server.logs.store import Record
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from reasond_server.clock import Clock
     from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
-    from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
+    from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import LedgerCall, TurnProgress
@@ -141,7 +141,10 @@ class TurnLoop:
         offered = self._tools.offered_in(mode)
         provided = self._providers.render(step.goal, is_first=not self._progress.replies)
         room, inputs = self._fit(step, model, offered, provided)
-        context = await build_context(inputs)
+        try:
+            context = await build_context(inputs)
+        except ContextExhaustedError as error:
+            raise _tell_tools(error, offered, model) if offered else error from None
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self._clock.monotonic(), model.usage
         reply = await self._caller.ask(
@@ -180,7 +183,7 @@ class TurnLoop:
         budget_tokens: int | None = None
         if window is not None:
             wanted = max(LEAST_TOKENS, min(wanted, window // 2))
-            beside = _count_specs(offered, model.counter) if model.has_native_tools else CORRECTION_TOKENS
+            beside = _count_tools(offered, model) if model.has_native_tools else CORRECTION_TOKENS
             budget_tokens = window - wanted - beside
         inputs = build_inputs(
             self._progress,
@@ -276,7 +279,9 @@ class TurnLoop:
         assert handoff is not None  # noqa: S101 - the caller looked
         for pending in handoff.calls:
             one = self._progress.ledger[pending.call.call_id]
-            self._close_call(one, LedgerState.NOT_RUN, "expired", _EXPIRED)
+            # Nobody knows whether a call ran whose outcome the client was asked for.
+            if pending.kind is not CallKind.RESOLVE:
+                self._close_call(one, LedgerState.NOT_RUN, "expired", _EXPIRED)
         error = HandoffExpiredError(
             f"The client settled none of the {len(handoff.calls)} pending calls until {handoff.expire_time.isoformat()}"
         )
@@ -319,8 +324,22 @@ class TurnLoop:
         return nullcontext() if self._run.journal is None else self._run.journal.act()
 
 
-def _count_specs(specs: Sequence[ToolSpec], counter: TokenCounter) -> int:
-    return count_extras(ChatRequest(messages=(), max_tokens=1, tools=specs), counter)
+def _count_tools(specs: Sequence[ToolSpec], model: ChatModel) -> int:
+    """Return the tokens of the tools, in the form in which `model` gets them."""
+    if model.has_native_tools:
+        return count_extras(ChatRequest(messages=(), max_tokens=1, tools=specs), model.counter)
+    return model.counter.count_text(write_tools(bound_specs(specs)))
+
+
+def _tell_tools(error: ContextExhaustedError, offered: Sequence[ToolSpec], model: ChatModel) -> ContextExhaustedError:
+    """Return `error` with the tokens that the offered tools take of the window."""
+    tokens = _count_tools(offered, model)
+    return ContextExhaustedError(
+        f"{error.message}; the {len(offered)} tools that are offered take {tokens} of the window of "
+        f"{model.context_window} tokens",
+        remedy=error.remedy,
+        metadata={**error.metadata, "tools_tokens": str(tokens)},
+    )
 
 
 def reservation_record(index: int, tokens: int, *, before: Usage) -> Record:

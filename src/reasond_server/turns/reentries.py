@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.access import audit
 from reasond_server.errors import (
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import Execution, Principal
     from reasond_server.types.turns import TurnReentry
+
+
+_ENDS_WITHIN_S: Final = 10.0
 
 
 class Reentries:
@@ -97,13 +100,26 @@ class Reentries:
         finally:
             if permit is not None:
                 permit.leave()
-        if not is_first:
-            # Another re-entry was first: the same one is followed, any other is refused.
-            _, _, sequence = await self._read_for_reentry(caller, reentry)
-            if sequence is None:
-                raise _refuse_reentry(reentry, progress)
-            return sequence - 1, False
-        return execution.last_sequence, True
+        if is_first:
+            return execution.last_sequence, True
+        _, progress, sequence = await self._read_for_reentry(caller, reentry)
+        if sequence is None:
+            # No re-entry took the turn, so it ends now: its hand-off has expired, or it was cancelled.
+            await self._wait_for_end(caller, reentry.turn_id)
+            _, progress, sequence = await self._read_for_reentry(caller, reentry)
+        if sequence is None:
+            raise _refuse_reentry(reentry, progress)
+        return sequence - 1, False
+
+    async def _wait_for_end(self, caller: Principal, turn_id: str) -> None:
+        """Wait until the turn has ended, or for 10 seconds: the process that has taken it may have died."""
+        with suppress(TimeoutError, ReasondError):
+            async with (
+                asyncio.timeout(_ENDS_WITHIN_S),
+                aclosing(self._desk.resume(caller, turn_id, after_sequence=0)) as events,
+            ):
+                async for _ in events:
+                    pass
 
     async def _read_for_reentry(
         self, caller: Principal, reentry: TurnReentry

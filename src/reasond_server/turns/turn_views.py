@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import InvalidRequestError, Violation, show
@@ -9,11 +10,20 @@ from reasond_server.tools.read_result import find_places
 from reasond_server.tools.results import cut_to_bytes, resolve_pointer, to_json_text
 from reasond_server.turns.fold import TurnProgress
 from reasond_server.types import ExecutionState, FinishReason
-from reasond_server.types.turns import ResultExcerpt, SessionView, TextHit, Turn, TurnState
+from reasond_server.types.turns import (
+    CallKind,
+    LedgerState,
+    ResultExcerpt,
+    SessionView,
+    TextHit,
+    Turn,
+    TurnState,
+)
 
 if TYPE_CHECKING:
+    from reasond_server.turns.fold import LedgerCall
     from reasond_server.types import Execution, Session, ToolResult
-    from reasond_server.types.turns import ResultPart
+    from reasond_server.types.turns import LedgerEntry, ResultPart
 
 MAX_EXCERPT_BYTES: Final = 3 * 1024 * 1024
 """Most bytes of text that one call returns of a tool result: the response must fit into a message."""
@@ -36,13 +46,21 @@ def view_turn(execution: Execution, progress: TurnProgress | None = None) -> Tur
         model=execution.model,
         create_time=execution.create_time,
         handoff=known.handoff if execution.state is ExecutionState.SUSPENDED else None,
-        ledger=tuple(one.entry for one in known.ledger.values()),
+        ledger=tuple(_close_entry(one) if execution.state.has_ended else one.entry for one in known.ledger.values()),
         end_time=execution.end_time,
         expire_time=execution.expire_time,
         usage=execution.usage,
         last_sequence=execution.last_sequence,
         request_id=execution.request_id,
     )
+
+
+def _close_entry(one: LedgerCall) -> LedgerEntry:
+    """Return a call of a turn that has ended: what is still open is not made any more, or its outcome is not known."""
+    entry = one.entry
+    if entry.state is LedgerState.STARTED or (entry.state is LedgerState.HANDED_OFF and one.kind is CallKind.RESOLVE):
+        return replace(entry, state=LedgerState.UNKNOWN)
+    return entry if entry.state.is_closed else replace(entry, state=LedgerState.NOT_RUN)
 
 
 def view_session(session: Session, *, default_mode: str) -> SessionView:

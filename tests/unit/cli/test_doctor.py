@@ -4,10 +4,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from reasond_server.cli.doctor import Diagnosis, examine, line_of, port_finding
+from tests.sandboxing import LEVELS, require_level
 
 if TYPE_CHECKING:
-    import pytest
+    from reasond_server.types.repairs import SandboxLevel
 
 NO_FILE = Path("/dev/null")
 FREE = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "[::1]:0"}
@@ -84,3 +87,43 @@ def test_a_tool_that_is_not_installed_is_a_failure(capsys: pytest.CaptureFixture
     code, lines = findings({**FREE, "REASOND__TOOLS__ENABLED": '["nothing"]'}, capsys)
     assert code == 1
     assert any(line.startswith("fail  tools") and "'nothing'" in line for line in lines)
+
+
+def test_the_sandbox_is_not_tried_where_repairs_are_off(capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines = findings(FREE, capsys)
+    assert "ok    sandbox       not needed, because [repair] enabled is false" in lines
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.value)
+def test_the_level_of_the_sandbox_is_proved_and_environments_are_tried(
+    capsys: pytest.CaptureFixture[str], level: SandboxLevel
+) -> None:
+    require_level(level)
+    environ = {
+        **FREE,
+        "REASOND__REPAIR__ENABLED": "true",
+        "REASOND__REPAIR__SANDBOX__LEVEL": level.value,
+        "REASOND__REPAIR__ENVIRONMENTS__SYSTEM__PRESET": "plain",
+        "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
+        "REASOND__REPAIR__ENVIRONMENTS__PYTHON__ROOT": "/usr",
+    }
+    code, lines = findings(environ, capsys)
+    assert (code, [line for line in lines if line.startswith("fail")]) == (0, [])
+    assert f"ok    sandbox       {level.value}, whose self-test passed" in lines
+    assert [line for line in lines if line[6:18].strip() == "environment"] == [
+        "ok    environment   python at /usr",
+        "ok    environment   system at /usr",
+    ]
+
+
+def test_a_sandbox_that_does_not_work_is_a_warning_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {
+        **FREE,
+        "REASOND__REPAIR__ENABLED": "true",
+        "REASOND__REPAIR__SANDBOX__LEVEL": "bwrap",
+        "REASOND__REPAIR__SANDBOX__BWRAP": "/no/such/program",
+    }
+    code, lines = findings(environ, capsys)
+    (line,) = (line for line in lines if line[6:18].strip() == "sandbox")
+    assert code == 0
+    assert line.startswith("warn  sandbox       off: bwrap: there is no program /no/such/program; install the package")

@@ -56,6 +56,11 @@ def test_a_block_is_read_however_it_is_dressed(text: str) -> None:
     assert read_edits(text) == [EDIT]
 
 
+def test_of_several_candidates_the_first_is_read() -> None:
+    other = BLOCK.replace("x = 2", "x = 3")
+    assert read_edits(f"I have two ideas.\n\n### Candidate 1:\n{BLOCK}\n### Candidate 2:\n{other}") == [EDIT]
+
+
 def test_a_second_block_belongs_to_the_file_of_the_first() -> None:
     rest = BLOCK.partition("\n")[2]
     assert [edit.path for edit in read_edits(f"{BLOCK}\nand also this\n\n{rest}")] == ["src/a.py", "src/a.py"]

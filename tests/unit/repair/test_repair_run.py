@@ -286,6 +286,15 @@ async def test_a_patch_that_does_not_apply_gives_way_to_the_next_one() -> None:
     assert [event.is_valid for event in validations] == [False, True]  # type: ignore[attr-defined]
 
 
+async def test_the_ranked_patches_fit_into_one_message() -> None:
+    activities = ScriptedActivities(lambda number: 90.0 + number, code_of=lambda number: str(number) * 1_000_000)
+    parameters = RepairParameters(num_candidates=5, max_reflection_depth=1, enable_early_terminate=False)
+    outcome, _, _ = await work(activities, parameters)
+    assert outcome.patch.startswith("diff ")
+    assert outcome.ranking[0].patch == outcome.patch
+    assert sum(len(each.patch) for each in outcome.ranking) + len(outcome.patch) < 4 * 1024 * 1024
+
+
 async def test_held_out_checks_judge_the_winner_once() -> None:
     activities = ScriptedActivities(lambda _: 100.0, held_out=CheckStatus.PASSED)
     outcome, _, _ = await work(activities)

@@ -25,7 +25,7 @@ FILES = [
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
-    one = Scratch(tmp_path, uid=None)
+    one = Scratch(tmp_path, users=None)
     yield one
     one.close()
 

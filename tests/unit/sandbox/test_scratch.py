@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def test_what_a_living_process_has_is_kept_and_what_a_dead_one_left_is_removed(tmp_path: Path) -> None:
-    living = Scratch(tmp_path, uid=None)
-    dead = Scratch(tmp_path, uid=None)
+    living = Scratch(tmp_path, users=None)
+    dead = Scratch(tmp_path, users=None)
     (dead.make_folder("workspaces") / "file").write_text("left", encoding="ascii")
     os.close(dead._lock)
-    newest = Scratch(tmp_path, uid=None)
+    newest = Scratch(tmp_path, users=None)
     assert set(newest.path.parent.iterdir()) == {living.path, newest.path}
     living.close()
     newest.close()
 
 
 def test_processes_of_a_dead_server_are_found_by_their_mark_and_ended(tmp_path: Path) -> None:
-    dead = Scratch(tmp_path, uid=None)
+    dead = Scratch(tmp_path, users=None)
     mark, _ = dead.make_job()
     program = (
         "import os, resource, sys, time\n"
@@ -40,7 +40,7 @@ def test_processes_of_a_dead_server_are_found_by_their_mark_and_ended(tmp_path: 
     subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, stdout=subprocess.PIPE)
     assert list(find_marked({str(mark)}))
     os.close(dead._lock)
-    Scratch(tmp_path, uid=None).close()
+    Scratch(tmp_path, users=None).close()
     assert not [pid for pid in find_marked({str(mark)}) if not is_zombie(pid)]
 
 
@@ -57,4 +57,4 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     home.mkdir()
     home.chmod(0o777)
     with pytest.raises(SandboxFailedError, match="others may write it"):
-        Scratch(tmp_path, uid=None)
+        Scratch(tmp_path, users=None)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting import ByteCounter
+from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import Role
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.testing import Reply, ScriptedModel
@@ -238,3 +239,27 @@ async def test_a_turn_may_switch_to_a_model_without_native_tools_and_back() -> N
     assert all(not message.tool_calls for message in request.messages)
     assert '<action>{"tool": "mode_state_change"' in request.messages[2].content
     assert len(require_pairs(server.model.requests[1])) == 2
+
+
+@pytest.mark.parametrize("has_native_tools", [True, False])
+async def test_tools_that_do_not_fit_the_window_are_refused_before_the_model_is_called(has_native_tools: bool) -> None:  # noqa: FBT001 - a case
+    tools = [replace(client_tool(f"open_{number}"), description="Opens it. " * 50) for number in range(40)]
+    server = serve([], has_native_tools=has_native_tools, context_window=4_096)
+
+    with pytest.raises(ContextExhaustedError, match="the 41 tools that are offered take") as caught:
+        await server.run(TurnStart(message="Go", client_tools=tools))
+
+    assert int(caught.value.metadata["tools_tokens"]) > 4_096
+    assert int(caught.value.metadata["budget_tokens"]) >= 0
+
+
+@pytest.mark.parametrize("has_native_tools", [True, False])
+async def test_tools_that_fit_leave_the_reply_its_room(has_native_tools: bool) -> None:  # noqa: FBT001 - a case
+    tools = [client_tool(f"open_{number}") for number in range(20)]
+    server = serve(["Done."], has_native_tools=has_native_tools, context_window=8_192)
+
+    await server.run(TurnStart(message="Go", client_tools=tools))
+
+    (request,) = server.model.requests
+    used = server.model.counter.count_prompt(request.messages) + count_extras(request, server.model.counter)
+    assert used + request.max_tokens <= 8_192

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,23 +16,28 @@ if TYPE_CHECKING:
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _OPEN_FILES = 4096
-# The limit of processes counts those of the user on the whole machine, so it only slows what starts very many; the
-# shepherd counts those of the job.
-_USERS_PROCESSES = 4096
+# The limit of processes counts the threads of the user on the whole machine. Where jobs have no user of their own it
+# leaves room for other jobs and for the server: it only keeps a job that starts very many from taking the machine, and
+# the shepherd counts those of the job.
+_ROOM_FOR_OTHERS = 512
 _PRIORITY = 10
+_NOBODY = 65534
+# Processes that belong to us: two of bubblewrap, or one that ends the others.
+OWN_TASKS = 2
 
 
-def launch(order: Order, *, output: int, failures: int, status: int) -> NoReturn:
+def launch(order: Order, *, output: int, failures: int, status: int, commands: int) -> NoReturn:
     """Turn this process into the job. What goes wrong is written to `failures`, which closes when the job runs.
 
-    `output` is the pipe of the job's output, `status` that in which bubblewrap tells how its command ended.
+    `output` is the pipe of the job's output, `status` that in which bubblewrap tells how its command ended, `commands`
+    that at whose end the job is ended.
     """
     try:
         _prepare(order, output)
         if order["confinement"]["launcher"]:
             _start_bubblewrap(order, status)
         else:
-            _start_confined(order)
+            _start_confined(order, commands)
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a shepherd
         with suppress(OSError):
             os.write(failures, f"{type(error).__name__}: {error}".encode())
@@ -44,7 +50,6 @@ def _prepare(order: Order, output: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     # Where the kernel runs out of memory it ends jobs first.
     with suppress(OSError):
         handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
@@ -71,7 +76,7 @@ def _limit(order: Order) -> None:
         resource.RLIMIT_CPU: math.ceil(bounds["cpu_s"]) + 1,
         resource.RLIMIT_FSIZE: bounds["disk_bytes"],
         resource.RLIMIT_NOFILE: _OPEN_FILES,
-        resource.RLIMIT_NPROC: max(_USERS_PROCESSES, bounds["processes"]),
+        resource.RLIMIT_NPROC: bounds["processes"] + OWN_TASKS + _count_others(order["confinement"]["uid"]),
         resource.RLIMIT_MEMLOCK: 65536,
         # It bounds real-time processes, which a job cannot start; here it is the mark of the job.
         resource.RLIMIT_RTTIME: order["mark"],
@@ -84,6 +89,20 @@ def _limit(order: Order) -> None:
         resource.setrlimit(kind, (least, least))
 
 
+def _count_others(uid: int | None) -> int:
+    """Return how many threads more than its own the user of the job may have."""
+    if uid is not None and uid != _NOBODY:
+        return 0  # a user of its own
+    owner, count = (os.geteuid() if uid is None else uid), 0
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.name.isdecimal() and entry.stat().st_uid == owner:
+                    # Two of its links are not threads.
+                    count += os.stat(f"{entry.path}/task").st_nlink - 2  # noqa: PTH116 - pathlib is slow to import
+    return count + _ROOM_FOR_OTHERS
+
+
 def _start_bubblewrap(order: Order, status: int) -> None:
     confinement = order["confinement"]
     program = os.memfd_create("filter", 0)
@@ -91,16 +110,21 @@ def _start_bubblewrap(order: Order, status: int) -> None:
     os.lseek(program, 0, os.SEEK_SET)
     os.set_inheritable(status, True)
     launcher = confinement["launcher"]
+    os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     words = [*launcher, "--json-status-fd", str(status), "--seccomp", str(program), "--", *order["argv"]]
     os.execve(launcher[0], words, {})  # noqa: S606 - no shell is wanted
 
 
-def _start_confined(order: Order) -> None:
+def _start_confined(order: Order, commands: int) -> None:
     confinement = order["confinement"]
     program = _read(confinement["filter"])
     folder, argv, variables = order["folder"], order["argv"], order["variables"]
     os.chdir(folder)
     kernel.refuse_new_privileges()
+    if confinement["is_scoped"]:
+        kernel.bound_signals()
+        _start_executioner(commands)
+    os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     kernel.restrict_paths(
         readable=[*confinement["readable"], f"/proc/{os.getpid()}"],
         writable=confinement["writable"],
@@ -109,6 +133,24 @@ def _start_confined(order: Order) -> None:
     )
     kernel.install_filter(program)
     _execute(argv, variables)
+
+
+def _start_executioner(commands: int) -> None:
+    """Start a process that kills all processes of the job in one call when `commands` says so, or closes.
+
+    It stands in the domain around that of the job: it can signal the job and nobody else, and the job cannot signal it.
+    The job is not its parent, so that the job does not wait for it.
+    """
+    middle = os.fork()
+    if middle == 0:
+        if os.fork() == 0:
+            os.dup2(commands, 0)
+            os.closerange(1, _OPEN_FILES)
+            os.read(0, 1)
+            with suppress(OSError):
+                os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(middle, 0)
 
 
 def _execute(argv: list[str], variables: dict[str, str]) -> None:

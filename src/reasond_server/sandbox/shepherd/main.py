@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reasond_server.sandbox.shepherd import disk, kernel, kin
-from reasond_server.sandbox.shepherd.launching import NOT_EXECUTABLE, NOT_FOUND, launch
+from reasond_server.sandbox.shepherd.launching import NOT_EXECUTABLE, NOT_FOUND, OWN_TASKS, launch
 
 if TYPE_CHECKING:
     from reasond_server.sandbox.shepherd.order import Bounds, JobReport, Order
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LIFELINE, _ANSWER = 0, 1
 _CHUNK = 65536
 _LOOK_S = 0.05
+_PRIORITY = -10
 # Looking at the disk takes at most this share of the time, however many files there are.
 _DISK_SHARE = 10
 _KILLED = 128 + signal.SIGKILL
@@ -90,7 +91,7 @@ class Watch:
     def _find_used_up(self, pids: list[int]) -> str:
         bounds = self._bounds
         usage = kin.measure(pids, memory_limit=bounds["memory_bytes"])
-        if usage.tasks > bounds["processes"]:
+        if usage.tasks > bounds["processes"] + OWN_TASKS:
             return "processes"
         if usage.memory_bytes > bounds["memory_bytes"]:
             return "memory_bytes"
@@ -121,10 +122,11 @@ class StartedJob:
         output, output_end = os.pipe()
         failures, failures_end = os.pipe()
         status, status_end = os.pipe()
+        commands, self._commands = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            launch(order, output=output_end, failures=failures_end, status=status_end)
-        for end in (output_end, failures_end, status_end):
+            launch(order, output=output_end, failures=failures_end, status=status_end, commands=commands)
+        for end in (output_end, failures_end, status_end, commands):
             os.close(end)
         self._failures, self._status = failures, status
         self.output = output
@@ -141,6 +143,11 @@ class StartedJob:
                     code = os.waitstatus_to_exitcode(ended[1])
                     self.code = code if code >= 0 else 128 - code
         return is_over
+
+    def end(self) -> None:
+        """Kill all processes of the job and wait until none is left."""
+        os.close(self._commands)
+        kin.end_all()
 
     def read_failure(self) -> str:
         """Return why there was no job, or nothing; waits until it runs."""
@@ -166,6 +173,9 @@ def main(path: str) -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
         order: Order = json.load(file)
     kernel.become_subreaper()
+    # What the job starts in great number must not keep the shepherd from ending it.
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     report, output = run(order)
     line = json.dumps(report).encode() + b"\n"
     for part in (line, output):
@@ -182,7 +192,7 @@ def run(order: Order) -> tuple[JobReport, bytes]:
     kept = Output(bounds["output_bytes"])
     failure = job.read_failure()
     exceeded = "" if failure else attend(job, kept, Watch(bounds, started))
-    kin.end_all()
+    job.end()
     while chunk := os.read(job.output, _CHUNK):
         kept.add(chunk)
     output, code = kept.close(), job.code

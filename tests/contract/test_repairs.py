@@ -1,0 +1,173 @@
+"""Repairs over gRPC and JSON-RPC against a real server with a real sandbox: the same cases with the same results."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+
+from reasond_server.errors import ModelFailedError
+from reasond_server.testing import Reply, ScriptedModel
+from tests.contract.repair_calls import CALC, CHECK, EDIT, TASK, TEST, WIRES, call, mint, repairing_server, stream
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_repair_is_accepted_kept_and_found_again_under_its_request_id() -> None:
+    with ScriptedModel([EDIT, EDIT]) as model:
+        async with repairing_server(model) as server:
+            for wire in WIRES:
+                done = (await call(server, wire, "repair.execute", {**TASK, "request_id": wire})).body["repair"]
+                again = (await call(server, wire, "repair.execute", {**TASK, "request_id": wire})).body["repair"]
+                got = (await call(server, wire, "repair.get", {"execution_id": done["execution_id"]})).body
+                assert (done["is_accepted"], done["verification"], done["finish_reason"]) == (
+                    True,
+                    "visible_only",
+                    "answered",
+                )
+                assert "-    return a - b\n+    return a + b" in done["patch"]
+                assert done["ranking"][0]["patch"] == done["patch"]
+                assert done["level"] in {"bwrap", "landlock"}
+                assert again == got["repair"] == done
+                assert (got["execution"]["state"], got["execution"]["request_id"]) == ("succeeded", wire)
+    assert len(model.requests) == 2, "a request that is sent again asks the model nothing"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_stream_is_resumed_after_any_event_over_the_other_wire(wire: str) -> None:
+    other = next(each for each in WIRES if each != wire)
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model) as server:
+            events = await stream(server, wire, TASK)
+            names = [name for _, _, name in events]
+            assert [sequence for _, sequence, _ in events] == list(range(1, len(events) + 1))
+            assert names[:4] == ["started", "baseline", "candidate", "critique"]
+            assert names[-1] == "completed"
+            execution_id = events[0][0]
+            for place in (0, 3, len(events) - 1):
+                rest = await stream(server, other, TASK, after=(execution_id, place))
+                assert rest == events[place:]
+
+
+MISTAKES = {
+    **TASK,
+    "files": [],
+    "environment": "pyton",
+    "checks": [
+        {**CHECK, "name": "Bad name"},
+        {"name": "twice", "argv": ["true"], "command": "script"},
+        {"name": "twice", "command": "scrpt"},
+        {"name": "none"},
+    ],
+    "report": {"issues": [{"rule_id": "F1", "line": -1}], "test_outcomes": [{"is_passed": True, "coverage": 101.0}]},
+    "editable": [""],
+    "budget": {"max_model_calls": 0},
+    "request_id": "a\tb",
+}
+
+
+async def test_every_mistake_is_named_once_and_in_the_same_words() -> None:
+    async with repairing_server(ScriptedModel([])) as server:
+        over_grpc, over_json = [await call(server, wire, "repair.execute", MISTAKES) for wire in WIRES]
+    assert over_grpc == over_json
+    assert over_json.reason == "INVALID_REQUEST"
+    assert [name for name, _ in over_json.violations] == [
+        *("files", "environment", "checks[0].name", "checks[1].name", "checks[1].command", "checks[2].name"),
+        *("checks[2].command", "checks[3].argv", "report.issues[0].line", "report.test_outcomes[0].coverage"),
+        *("editable[0]", "budget.max_model_calls", "request_id"),
+    ]
+    said = dict(over_json.violations)
+    assert "did you mean 'python'?" in said["environment"]
+    assert "did you mean 'script'?" in said["checks[2].command"]
+
+
+async def test_wrong_parameters_are_named_in_the_same_words_and_a_similarity_is_refused_with_the_reason() -> None:
+    config = {"deduplication_similarity": 0.95, "max_candidates": 1001, "temperature": 3.0, "num_candidates": 6}
+    async with repairing_server(ScriptedModel([]), REASOND__REPAIR__MAX_ALLOWED_NUM_CANDIDATES="5") as server:
+        answers = [await call(server, wire, "repair.execute", {**TASK, "config": config}) for wire in WIRES]
+        unknown = await call(
+            server, "jsonrpc", "repair.execute", {**TASK, "config": {"max_candidate": 3, "search": "x"}}
+        )
+    over_grpc, over_json = (sorted(answer.violations) for answer in answers)
+    assert {answer.reason for answer in answers} == {"INVALID_CONFIG"}
+    assert over_grpc == over_json
+    assert [name for name, _ in over_json] == [f"config.{name}" for name in sorted(config)]
+    assert "syntax tree" in dict(over_json)["config.deduplication_similarity"]
+    assert "did you mean 'max_candidates'?" in dict(unknown.violations)["config.max_candidate"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_commands_of_the_callers_own_need_a_permission_and_those_of_the_server_none(wire: str) -> None:
+    poor, reader = mint("repair:execute"), mint("executions:read")
+    named = {**TASK, "checks": [{"name": "script", "command": "script", "format": "exit_code"}]}
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model) as server:
+            refused = await call(server, wire, "repair.execute", TASK, poor)
+            done = await call(server, wire, "repair.execute", named, poor)
+            wanted = {"execution_id": done.body["repair"]["execution_id"]}
+            unread = await call(server, wire, "repair.get", wanted, poor)
+            got = await call(server, wire, "repair.get", wanted, reader)
+            unused = await call(server, wire, "repair.execute", named, reader)
+            foreign = await call(server, wire, "repair.get", wanted, mint("admin", tenant="globex"))
+            listed = await call(server, wire, "repair.list_environments", {}, poor)
+    ((field, text),) = refused.violations
+    assert (refused.reason, field) == ("INVALID_REQUEST", "checks[0].argv")
+    assert "repair:commands" in text
+    assert "script" in text
+    assert done.body["repair"]["is_accepted"] is True
+    assert (unread.reason, unused.reason) == ("PERMISSION_MISSING", "PERMISSION_MISSING")
+    assert got.body["repair"]["patch"] == done.body["repair"]["patch"]
+    assert foreign.reason == "EXECUTION_NOT_FOUND"
+    assert (listed.body["environments"][0]["name"], listed.body["commands"]) == ("python", ["script"])
+
+
+async def test_what_cannot_be_repaired_is_refused_before_a_token_is_spent() -> None:
+    right = [{"path": "calc.py", "content": CALC.replace("-", "+")}, {"path": "test_calc.py", "content": TEST}]
+    wanting = {
+        "NOT_REPRODUCED": {**TASK, "files": right},
+        "CHECK_UNUSABLE": {**TASK, "checks": [{**CHECK, "argv": ["no-such-program"]}]},
+        "SNAPSHOT_NOT_FOUND": {**TASK, "files": [], "snapshot_id": "0" * 64},
+    }
+    async with repairing_server(model := ScriptedModel([])) as server:
+        for reason, params in wanting.items():
+            for wire in WIRES:
+                answer = await call(server, wire, "repair.execute", params)
+                assert answer.reason == reason
+        assert not model.requests
+    async with repairing_server(ScriptedModel([]), REASOND__REPAIR__SANDBOX__LEVEL="off") as server:
+        assert {(await call(server, wire, "repair.execute", TASK)).reason for wire in WIRES} == {"SANDBOX_UNAVAILABLE"}
+        assert {(await call(server, wire, "repair.list_environments", {})).body["level"] for wire in WIRES} == {"off"}
+
+
+async def test_code_is_uploaded_once_and_repaired_by_the_id_of_its_snapshot() -> None:
+    contents = {"calc.py": CALC.encode(), "test_calc.py": TEST.encode()}
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    manifest = [
+        {"path": path, "digest": digests[path], "size_bytes": len(content)} for path, content in contents.items()
+    ]
+    with ScriptedModel([EDIT, EDIT]) as model:
+        async with repairing_server(model) as server:
+            for wire, tenant in zip(WIRES, ("acme", "globex"), strict=True):
+                token = mint("repair:execute", "repair:commands", tenant=tenant)
+                first = (await call(server, wire, "repair.create_snapshot", {"manifest": manifest}, token)).body
+                early = {**TASK, "files": [], "snapshot_id": first["snapshot"]["snapshot_id"]}
+                assert (await call(server, wire, "repair.execute", early, token)).reason == "SNAPSHOT_NOT_FOUND"
+                blobs = [base64.b64encode(content).decode() for content in contents.values()]
+                put = (await call(server, wire, "repair.upload_blobs", {"contents": blobs}, token)).body
+                again = (await call(server, wire, "repair.create_snapshot", {"manifest": manifest}, token)).body
+                done = (await call(server, wire, "repair.execute", early, token)).body["repair"]
+                assert sorted(first["missing"]) == sorted(put["digests"]) == sorted(digests.values())
+                assert not again.get("missing")
+                assert again["snapshot"]["snapshot_id"] == first["snapshot"]["snapshot_id"]
+                assert done["is_accepted"] is True
+
+
+async def test_a_repair_whose_model_fails_keeps_what_it_has() -> None:
+    async with repairing_server(ScriptedModel([Reply(error=ModelFailedError("gone"))] * 20)) as server:
+        failed = await call(server, "jsonrpc", "repair.execute", TASK)
+        kept = failed.body["repair"]
+        got = (await call(server, "grpc", "repair.get", {"execution_id": kept["execution_id"]})).body
+    assert failed.reason == "MODEL_FAILED"
+    assert (kept["finish_reason"], kept["error"]["reason"], kept["patch"]) == ("failed", "MODEL_FAILED", "")
+    assert (got["execution"]["state"], got["repair"]["finish_reason"]) == ("failed", "failed")
