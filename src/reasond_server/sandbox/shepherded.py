@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import stat
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +17,7 @@ from reasond_server.sandbox.hard_links import SIZE_FILE
 from reasond_server.sandbox.removal import remove_folder
 from reasond_server.sandbox.sandbox import JobOutcome, SandboxFailedError
 from reasond_server.sandbox.scratch import end_marked
+from reasond_server.sandbox.shepherds import Shepherds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.shepherd.order import Confinement, JobReport, Order
     from reasond_server.types.repairs import SandboxLevel
 
-_PACKAGES = Path(__file__).resolve().parents[2]
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from reasond_server.sandbox.shepherd.main import main; "
-    "main(sys.argv[2])"
-)
 _MAX_COLLECTED_BYTES = 4 * 1024 * 1024
 _MAX_THREADS = 256
 
@@ -60,6 +54,7 @@ class ShepherdedSandbox:
     def __init__(self, *, confiner: Confiner, scratch: Scratch) -> None:
         self._confiner = confiner
         self._scratch = scratch
+        self._shepherds = Shepherds()
         # Threads of its own: those that wait for jobs must not keep others from working.
         self._threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="sandbox")
 
@@ -90,6 +85,7 @@ class ShepherdedSandbox:
     def close(self) -> None:
         """Wait for the threads; no job may be started any more."""
         self._threads.shutdown()
+        self._shepherds.close()
 
     def _run(self, job: Job, lifeline: Lifeline) -> JobOutcome:
         """Run a job; blocks."""
@@ -115,17 +111,9 @@ class ShepherdedSandbox:
         order = private / "order"
         with os.fdopen(os.open(order, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump(self._describe(job, confinement, mark, private, folders), file)
-        done = subprocess.run(  # noqa: S603 - a program of ours
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(_PACKAGES), str(order)],
-            stdin=lifeline.far_end,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={},
-            check=False,
-            start_new_session=True,
-        )
-        line, _, output = done.stdout.partition(b"\n")
-        if done.returncode or not line:
+        with os.fdopen(self._shepherds.start(order, lifeline.far_end), "rb") as answer:
+            line, output = answer.readline(), answer.read()
+        if not line:
             end_marked({str(mark)})
             raise SandboxFailedError("the shepherd of a job ended early")
         report: JobReport = json.loads(line)

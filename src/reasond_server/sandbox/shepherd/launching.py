@@ -22,6 +22,8 @@ _OPEN_FILES = 4096
 _ROOM_FOR_OTHERS = 512
 _PRIORITY = 10
 _NOBODY = 65534
+# What Python and the shepherd ignore, a job would ignore too.
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 # Processes that belong to us: two of bubblewrap, or one that ends the others.
 OWN_TASKS = 2
 
@@ -47,6 +49,8 @@ def launch(order: Order, *, output: int, failures: int, status: int, commands: i
 def _prepare(order: Order, output: int) -> None:
     """Give the process its session, streams, limits, priority and user."""
     os.setsid()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

@@ -1,8 +1,8 @@
-"""The program of a shepherd: `main(path)` runs the job that the order at `path` describes.
+"""The program of shepherds: `serve()` forks one for each order, and `main(path)` runs its job.
 
-Standard input is the lifeline: when the server closes it, or ends in whatever way, the job ends. Standard output gets
-one line with a report, then the output of the job. The shepherd adopts orphans of the job, so that none gets away, and
-ends only when no process of the job is left.
+Standard input of a shepherd is the lifeline: when the server closes it, or ends in whatever way, the job ends. Standard
+output gets one line with a report, then the output of the job. The shepherd adopts orphans of the job, so that none
+gets away, and ends only when no process of the job is left.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _LIFELINE, _ANSWER = 0, 1
 _CHUNK = 65536
+_LONGEST_PATH = 4096
 _LOOK_S = 0.05
 _PRIORITY = -10
 # Looking at the disk takes at most this share of the time, however many files there are.
@@ -166,10 +168,33 @@ def read_all(handle: int) -> bytes:
     return b"".join(parts)
 
 
-def main(path: str) -> None:
-    """Run the job, unless the lifeline was cut before."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+def serve() -> None:
+    """Fork a shepherd for each order that comes through standard input, a socket, until the server closes it.
+
+    A message is the path of an order, with the far ends of its lifeline and of the pipe of its answer.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
+    orders = socket.socket(fileno=0)
+    while True:
+        path, handles, _, _ = socket.recv_fds(orders, _LONGEST_PATH, 2)
+        if not path:
+            return
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for handle, stream in zip(handles, (_LIFELINE, _ANSWER), strict=True):
+                os.dup2(handle, stream)
+                os.close(handle)
+            try:
+                main(path.decode())
+            finally:
+                os._exit(0)
+        for handle in handles:
+            os.close(handle)
+
+
+def main(path: str) -> None:
+    """Run the job of the order at `path`."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
         order: Order = json.load(file)
     kernel.become_subreaper()
