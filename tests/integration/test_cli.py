@@ -110,7 +110,7 @@ def test_help_and_version_answer_and_unknown_commands_are_usage_errors() -> None
     shown = run("--help")
     assert shown.returncode == 0
     assert "Exit codes" in shown.stdout
-    for command in ("serve", "demo", "ask", "strategies", "token", "config", "doctor"):
+    for command in ("serve", "demo", "ask", "strategies", "repair", "token", "config", "doctor"):
         assert command in shown.stdout
     assert run("--version").stdout.startswith("reasond 0.")
     assert run("nonsense").returncode == 2

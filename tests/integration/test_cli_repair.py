@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from reasond import Client, SandboxLevel
 from reasond_server.cli import demo_repair
 from reasond_server.cli.demo_repair import read_project
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.testing import running_server_in_thread
+from reasond_server.testing import FunctionModel, running_server_in_thread
 from tests.conftest import IN_CI
 from tests.integration.test_cli import COMMAND as REASOND
 from tests.integration.test_cli import LIMIT_S, caller, run, terminal_output
@@ -21,6 +22,8 @@ from tests.integration.test_cli import LIMIT_S, caller, run, terminal_output
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from reasond_server.llm.model import ChatRequest
 
 COMMAND = "python3 -m tests.tap tests.test_rooms"
 TEST = f"tap:{COMMAND}"
@@ -87,7 +90,7 @@ def test_a_repository_is_repaired_and_the_patch_goes_to_stdout(server: Mapping[s
     assert not any("build/out.txt" in line for line in lines)
     assert any("the checks on the original" in line for line in lines)
     assert any(line.startswith("   cand-1 ") for line in lines)
-    assert any(" passed, 6 of 6 tests, score 100" in line for line in lines)
+    assert any(" passed, 6 of 6 tests pass, score 100" in line for line in lines)
     assert "accepted: it passes the checks that the search saw; no others were sent" in lines
     assert any("embedded demo model" in line for line in lines)
 
@@ -140,6 +143,41 @@ def test_a_terminal_shows_the_diff_in_colour(server: Mapping[str, str], project:
     assert f"\x1b[31m-{FAULT}" in shown
 
 
+def test_ctrl_c_cancels_the_repair(server: Mapping[str, str], project: Path) -> None:
+    with subprocess.Popen(
+        [*REASOND, "repair", str(project), "--test", "sleep 600"],
+        env={**os.environ, **server},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line.startswith("repair ") for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            _, shown = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130, shown
+    assert "no patch was found" in shown
+    assert "cancelled, 0 rounds" in shown
+
+
+def test_a_plan_is_written_and_nothing_is_run(project: Path) -> None:
+    plan = "1. Move the intervals into a package of their own: intervals.py. Seen by the tests."
+
+    def reply(request: ChatRequest) -> str:
+        return plan if "Attempt" in request.messages[-1].content else "1: 7, 2: 6, 3: 5, 4: 4, 5: 3"
+
+    with running_server_in_thread(model=FunctionModel(reply), environ=ENVIRON) as listening:
+        environ = caller({"grpc": listening.grpc, "token": listening.token})
+        done = run("repair", str(project), "--plan", "--description", "Split the module.", environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == plan
+    assert "held by" not in done.stderr
+    assert "the checks on the original" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -177,7 +215,7 @@ def test_the_demo_repairs_a_project_and_shows_how(server: Mapping[str, str], tmp
             "round 1: ",
             "passed, 6 of 6 tests",
             "the patch of",
-            "held out, held-out: passed, 5 of 5 tests",
+            "held out, held-out: passed, 5 of 5 tests pass",
             f"+{BUNDLED_FIX}",
             "accepted: it passes checks that the search never saw, too",
             "note: answered by the embedded demo model",

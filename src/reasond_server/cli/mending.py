@@ -169,7 +169,7 @@ class _Follower:
                 self._show(stream)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                self._cancel(client, stream)
+                self._show_rest(client, stream)
             raise
         finally:
             self._end(stream.result)
@@ -182,11 +182,10 @@ class _Follower:
             else:
                 self._display.show(event)
 
-    def _cancel(self, client: Client, stream: RepairStream) -> None:
-        """Cancel the repair, and show its last events."""
+    def _show_rest(self, client: Client, stream: RepairStream) -> None:
+        """Show the last events of a repair, which the server cancels because its only follower has left."""
         if not stream.execution_id or stream.result is not None:
             return
-        client.cancel_execution(stream.execution_id, timeout_s=_CANCEL_LIMIT_S)
         cursor = ExecutionCursor(execution_id=stream.execution_id, after_sequence=stream.last_sequence)
         with client.repair_steps(cursor, timeout_s=_CANCEL_LIMIT_S) as rest:
             self._show(rest)

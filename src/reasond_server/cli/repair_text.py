@@ -196,7 +196,7 @@ def _count_tests(reports: Iterable[CheckReport]) -> list[str]:
     counted = [(report.passed, report.total) for report in reports if report.total]
     if not counted:
         return []
-    return [f"{sum(passed for passed, _ in counted)} of {sum(total for _, total in counted)} tests"]
+    return [f"{sum(passed for passed, _ in counted)} of {sum(total for _, total in counted)} tests pass"]
 
 
 def _name_finding(rule: str, path: str, line: int) -> str:

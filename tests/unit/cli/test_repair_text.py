@@ -100,7 +100,7 @@ def test_the_start_says_what_holds_the_code_and_the_baseline_what_fails() -> Non
     assert _lines(STARTED, BASELINE) == [
         "repair e1, model demo, environment python, held by Landlock",
         "the checks on the original (250 ms):",
-        "   test: failed, 2 of 6 tests; fails: a, b, c, 1 more",
+        "   test: failed, 2 of 6 tests pass; fails: a, b, c, 1 more",
         "   regression: passed",
         "   left out, because two runs differed: test::slow",
     ]
@@ -110,7 +110,7 @@ def test_a_candidate_waits_for_its_verdict_and_shows_what_it_changes() -> None:
     proposed = _candidate("cand-1", parent_id="cand-0", code_or_plan=DIFF)
     assert _lines(proposed) == []
     assert _lines(proposed, _critique("cand-1", "FAILED", 3, 61.4)) == [
-        "   cand-1 failed, 3 of 4 tests, score 61, from cand-0, 0 ms, F821 in one.py:3",
+        "   cand-1 failed, 3 of 4 tests pass, score 61, from cand-0, 0 ms, F821 in one.py:3",
         "          - a = 1; + a = 2",
     ]
 
@@ -132,7 +132,7 @@ def test_rounds_votes_and_validations_are_told() -> None:
         "round 2: 2 candidates, best score 61; Candidates too similar; aborting further reflection",
         "vote: cand-3 0.50 (2 alike); decided by gate",
         "the patch of cand-3 applies",
-        "   held out, held-out: passed, 5 of 5 tests",
+        "   held out, held-out: passed, 5 of 5 tests pass",
     ]
     refused = RepairStepsResponse(validation=ValidationStep(candidate_id="cand-3", problem="a link"))
     assert _lines(refused) == ["the patch of cand-3 is refused: a link"]
@@ -189,6 +189,6 @@ def test_elsewhere_than_on_a_terminal_there_are_plain_lines() -> None:
     display.show_patch(_result(patch=DIFF))
     display.show_end(_result(patch=DIFF))
     shown = stream.getvalue()
-    assert "   cand-1 passed, 4 of 4 tests, score 100" in shown
+    assert "   cand-1 passed, 4 of 4 tests pass, score 100" in shown
     assert "\n-a = 1\n+a = 2\n" in shown
     assert "\x1b" not in shown
