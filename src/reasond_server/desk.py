@@ -7,6 +7,7 @@ import base64
 import binascii
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic_core import from_json, to_json
@@ -20,7 +21,7 @@ from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from datetime import datetime
 
     from reasond_server.logs.store import ExecutionStore
@@ -56,6 +57,8 @@ class ExecutionDesk:
 
     It finds executions of one `kind` of work only; an empty one stands for every kind. The permissions to read and to
     list apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
+    `other_kinds` have no such calls of their own: the desk cancels and deletes their executions too, if the function of
+    the kind does not refuse it, and lists them where the kind is asked for as a strategy.
 
     The audit log records what is found and refused.
     """
@@ -68,8 +71,10 @@ class ExecutionDesk:
         follower: Follower,
         kind: str,
         require_use: Callable[[Principal, Execution], None],
+        other_kinds: Mapping[str, Callable[[Principal, Execution], None]] = MappingProxyType({}),
     ) -> None:
         self.kind = kind
+        self._other_kinds = other_kinds
         self._require_use = require_use
         self._store = store
         self._runner = runner
@@ -127,7 +132,7 @@ class ExecutionDesk:
 
         An execution in another process, or in none, is returned in its present state after 10 seconds at most.
         """
-        return await self._stop(await self._find(caller, execution_id, is_used=True))
+        return await self._stop(await self._find_endable(caller, execution_id))
 
     async def list(
         self,
@@ -148,7 +153,8 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self.kind, session_id=session_id)
+        kind = strategy if strategy in self._other_kinds else self.kind
+        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=kind, session_id=session_id)
         before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -161,26 +167,34 @@ class ExecutionDesk:
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
-        await self._stop(await self._find(caller, execution_id, is_used=True))
+        await self._stop(await self._find_endable(caller, execution_id))
         await self._store.delete(caller.tenant, execution_id)
 
-    async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
-        """Return the caller's execution of this kind; with `is_used`, refuse it if the caller may not use it."""
+    async def _find_endable(self, caller: Principal, execution_id: str) -> Execution:
+        """Return the caller's execution of this or another kind, if the caller may cancel and delete it."""
+        return await self._find(caller, execution_id, is_used=True, others=self._other_kinds)
+
+    async def _find(
+        self,
+        caller: Principal,
+        execution_id: str,
+        *,
+        is_used: bool = False,
+        others: Mapping[str, Callable[[Principal, Execution], None]] = MappingProxyType({}),
+    ) -> Execution:
+        """Return the caller's execution of this kind, or of `others`; with `is_used` only if the caller may use it."""
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
-            self._require_access(caller, execution, is_used=is_used)
+            if self.kind and execution.kind not in {self.kind, *others}:
+                raise build_not_found_error(execution_id)
+            if is_used:
+                others.get(execution.kind, self._require_use)(caller, execution)
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
         note_concerned(execution_id)
         return execution
-
-    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool) -> None:
-        if self.kind and execution.kind != self.kind:
-            raise build_not_found_error(execution.execution_id)
-        if is_used:
-            self._require_use(caller, execution)
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
         """Return the events of the log; of a damaged log, the events before the damage and the last one."""

@@ -99,6 +99,16 @@ def require_strategy(principal: Principal, strategy: str) -> None:
         raise _build_error(f"{EXECUTE}:{strategy}")
 
 
+def require_repairs(principal: Principal) -> None:
+    """Refuse `principal` if it may not work with repairs.
+
+    Raises:
+        PermissionMissingError: the token lacks `repair:execute`.
+    """
+    if not principal.permissions & {EXECUTE_REPAIRS, ADMIN}:
+        raise _build_error(EXECUTE_REPAIRS)
+
+
 def require_tools(principal: Principal) -> None:
     """Refuse `principal` if its runs may not call tools.
 

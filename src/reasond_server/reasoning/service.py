@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
@@ -28,7 +29,7 @@ from reasond_server.types import Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.clock import Clock
@@ -84,7 +85,7 @@ class Policy:
 class ReasoningService:
     """Executes tasks for verified callers.
 
-    `desk` reads, follows, lists, cancels and deletes the executions.
+    `desk` reads, follows, lists, cancels and deletes the executions; of `other_kinds` what ExecutionDesk says.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ReasoningService:
         clock: Clock,
         policy: Policy,
         limits: CallerLimits = NO_LIMITS,
+        other_kinds: Mapping[str, Callable[[Principal, Execution], None]] = MappingProxyType({}),
     ) -> None:
         self._limits = limits
         self._registry = registry
@@ -131,6 +133,7 @@ class ReasoningService:
             follower=follower,
             kind=REASONING,
             require_use=lambda caller, execution: require_strategy(caller, execution.strategy),
+            other_kinds=other_kinds,
         )
 
     @property
