@@ -66,6 +66,7 @@ ACCURACIES: Final = (0.05, 0.2, 0.5)
 BUDGETS: Final = (5, 10, 25, 50, 100, 200)
 SEEDS: Final = 5
 FAULTS: Final = (1, 2)
+ALL: Final = 10_000
 CHECK: Final = "tests"
 PATIENT: Final = RepairParameters(
     max_reflection_depth=10, patience=1000, min_improvement_delta=0.0, max_checks=100_000, num_candidates=5
@@ -323,19 +324,20 @@ def page_lines(report: Mapping[str, Any]) -> list[str]:
                 f" {accuracy:g}, by budget of candidates:"
             ),
             "",
-            f"| | {' | '.join(str(budget) for budget in BUDGETS)} | overfit |",
-            f"| --- | {' | '.join('---' for _ in BUDGETS)} | --- |",
+            f"| | {' | '.join(str(budget) for budget in BUDGETS)} | made | overfit |",
+            f"| --- | {' | '.join('---' for _ in BUDGETS)} | --- | --- |",
         ]
         for method in METHODS:
             mine = [row for row in rows if (row.faults, row.accuracy, row.method) == (faults, accuracy, method)]
             shares = " | ".join(f"{row.solved:.1%}" for row in mine)
-            lines.append(f"| {method} | {shares} | {mine[-1].overfit:.1%} |")
+            lines.append(f"| {method} | {shares} | {mine[-1].candidates:.1f} | {mine[-1].overfit:.1%} |")
         lines.append("")
     error = 100 * max(row.error for row in rows)
     lines += [
         f"The standard error of a share, over cases, is at most {error:.1f} points. No run made more candidates than",
-        "its budget. `overfit` is the share of runs with the largest budget whose winner passed the tests that the",
-        "search saw and failed the held-out ones: such a patch is returned as not accepted.",
+        f"its budget. `made` is how many a run with {BUDGETS[-1]} made on the average. `overfit` is the share of these",
+        "runs whose winner passed the tests that the search saw and failed the held-out ones: such a patch is returned",
+        "as not accepted.",
         "",
         *compare_lines(rows),
     ]
@@ -344,22 +346,29 @@ def page_lines(report: Mapping[str, Any]) -> list[str]:
 
 def compare_lines(rows: Sequence[Curve]) -> list[str]:
     """Return where LATS is better than best of n by more than two standard errors, where worse, and where neither."""
-    found: dict[str, list[str]] = {"better": [], "worse": [], "neither": []}
-    by_place = {(row.faults, row.accuracy, row.budget, row.method): row for row in rows}
-    for faults, accuracy, budget, method in by_place:
-        if method != "lats":
-            continue
-        lats, flat = by_place[faults, accuracy, budget, "lats"], by_place[faults, accuracy, budget, "best of n"]
-        noise = 2 * math.hypot(lats.error, flat.error)
-        gain = lats.solved - flat.solved
-        state = "better" if gain > noise else "worse" if gain < -noise else "neither"
-        found[state].append(f"{faults} fault(s) at {accuracy:g} with {budget}")
+    by_place = {(row.faults, row.accuracy, row.method, row.budget): row for row in rows}
     titles = {
-        "better": "LATS solves more than best of n, by more than two standard errors of the difference, with",
-        "worse": "LATS solves less than best of n, by more than two standard errors of the difference, with",
-        "neither": "LATS is not told apart from best of n with",
+        1: "LATS solves more than best of n, by more than two standard errors of the difference:",
+        -1: "LATS solves less than best of n, by more than two standard errors of the difference:",
+        0: "LATS is not told apart from best of n:",
     }
-    return [f"- {titles[state]}: {'; '.join(places) or 'nothing'}." for state, places in found.items()]
+    lines = []
+    for sign, title in titles.items():
+        places = []
+        for faults, accuracy in product(FAULTS, ACCURACIES):
+            pairs = [[by_place[faults, accuracy, name, each] for name in ("lats", "best of n")] for each in BUDGETS]
+            budgets = [str(lats.budget) for lats, flat in pairs if _compare(lats, flat) == sign]
+            words = "one fault" if faults == 1 else f"{faults} faults"
+            places += [f"{words}, accuracy {accuracy:g}, budget {', '.join(budgets)}"] if budgets else []
+        lines += [f"- {title}", *(f"  - {place}" for place in places or ["nowhere"])]
+    return lines
+
+
+def _compare(one: Curve, other: Curve) -> int:
+    """Return 1 or -1 if one curve is better or worse than the other beyond the noise, else 0."""
+    noise = 2 * math.hypot(one.error, other.error)
+    gain = one.solved - other.solved
+    return int(gain > noise) - int(gain < -noise)
 
 
 def draw(rows: Sequence[Curve], faults: int) -> str:
@@ -391,10 +400,10 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--cases", type=int, default=10_000, help="most cases of each kind; fewer write no results")
+    parser.add_argument("--cases", type=int, help="most cases of each kind; then no results are written")
     asked = parser.parse_args()
     bench = Bench()
-    cases = {faults: build_cases(bench.laboratory, faults=faults, limit=asked.cases) for faults in FAULTS}
+    cases = {faults: build_cases(bench.laboratory, faults=faults, limit=asked.cases or ALL) for faults in FAULTS}
     print(f"{' and '.join(f'{len(found)} cases with {faults} fault(s)' for faults, found in cases.items())}")
     for found in cases.values():
         bench.prepare(found)
@@ -408,7 +417,7 @@ def main() -> None:
         "seeds": SEEDS,
         "rows": [asdict(row) for row in rows],
     }
-    if asked.cases >= max(map(len, cases.values())):
+    if asked.cases is None:
         write_down(report)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.repair.critics import Critics
+from reasond_server.repair.junit_results import MAX_REPORT_BYTES
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, SandboxFailedError
 from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SandboxLevel
 from reasond_server.types.snapshots import SourceFile
@@ -176,4 +177,5 @@ def _write(place: Path, content: bytes) -> None:
 
 def _collect(folder: Path, name: str) -> bytes | None:
     place = folder / name
-    return place.read_bytes() if place.is_file() and not place.is_symlink() else None
+    is_readable = place.is_file() and not place.is_symlink() and place.stat().st_size <= MAX_REPORT_BYTES
+    return place.read_bytes() if is_readable else None

@@ -245,7 +245,8 @@ def _assemble_reasoning(
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
         ),
         limits=limits,
-        other_kinds={REPAIR: lambda caller, _: require_repairs(caller)},
+        or_kind=REPAIR,
+        require_other=require_repairs,
     )
 
 

@@ -7,7 +7,6 @@ import base64
 import binascii
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic_core import from_json, to_json
@@ -21,7 +20,7 @@ from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import datetime
 
     from reasond_server.logs.store import ExecutionStore
@@ -55,10 +54,9 @@ class ExecutionPage:
 class ExecutionDesk:
     """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    It finds executions of one `kind` of work only; an empty one stands for every kind. The permissions to read and to
-    list apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
-    `other_kinds` have no such calls of their own: the desk cancels and deletes their executions too, if the function of
-    the kind does not refuse it, and lists them where the kind is asked for as a strategy.
+    It finds executions of one `kind` of work only; an empty one stands for every kind. Those of the kind `or_kind` it
+    lists, cancels and deletes as well; their own service reads and follows them. The permissions to read and to list
+    apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
 
     The audit log records what is found and refused.
     """
@@ -71,10 +69,10 @@ class ExecutionDesk:
         follower: Follower,
         kind: str,
         require_use: Callable[[Principal, Execution], None],
-        other_kinds: Mapping[str, Callable[[Principal, Execution], None]] = MappingProxyType({}),
+        or_kind: str = "",
     ) -> None:
         self.kind = kind
-        self._other_kinds = other_kinds
+        self._or_kind = or_kind
         self._require_use = require_use
         self._store = store
         self._runner = runner
@@ -132,7 +130,7 @@ class ExecutionDesk:
 
         An execution in another process, or in none, is returned in its present state after 10 seconds at most.
         """
-        return await self._stop(await self._find_endable(caller, execution_id))
+        return await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
 
     async def list(
         self,
@@ -153,8 +151,13 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        kind = strategy if strategy in self._other_kinds else self.kind
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=kind, session_id=session_id)
+        wanted = ExecutionFilter(
+            strategy=strategy,
+            finish_reason=finish_reason,
+            kind=self.kind,
+            or_kind=self._or_kind,
+            session_id=session_id,
+        )
         before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -167,34 +170,31 @@ class ExecutionDesk:
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
-        await self._stop(await self._find_endable(caller, execution_id))
+        await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
         await self._store.delete(caller.tenant, execution_id)
 
-    async def _find_endable(self, caller: Principal, execution_id: str) -> Execution:
-        """Return the caller's execution of this or another kind, if the caller may cancel and delete it."""
-        return await self._find(caller, execution_id, is_used=True, others=self._other_kinds)
-
     async def _find(
-        self,
-        caller: Principal,
-        execution_id: str,
-        *,
-        is_used: bool = False,
-        others: Mapping[str, Callable[[Principal, Execution], None]] = MappingProxyType({}),
+        self, caller: Principal, execution_id: str, *, is_used: bool = False, may_be_other: bool = False
     ) -> Execution:
-        """Return the caller's execution of this kind, or of `others`; with `is_used` only if the caller may use it."""
+        """Return the caller's execution of this kind, or with `may_be_other` of the other one.
+
+        With `is_used`, refuse it if the caller may not use it.
+        """
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
-            if self.kind and execution.kind not in {self.kind, *others}:
-                raise build_not_found_error(execution_id)
-            if is_used:
-                others.get(execution.kind, self._require_use)(caller, execution)
+            self._require_access(caller, execution, is_used=is_used, or_kind=self._or_kind if may_be_other else "")
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
         note_concerned(execution_id)
         return execution
+
+    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool, or_kind: str) -> None:
+        if self.kind and execution.kind not in {self.kind, or_kind}:
+            raise build_not_found_error(execution.execution_id)
+        if is_used:
+            self._require_use(caller, execution)
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
         """Return the events of the log; of a damaged log, the events before the damage and the last one."""

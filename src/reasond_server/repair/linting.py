@@ -78,6 +78,10 @@ class LintCritic:
                 )
             )
         report = ended.collected.get(name)
+        if ended.exceeded or (report is None and not ended.exit_code):
+            # Files may be made so that ruff says more than is read: the candidate failed then, and not the critic.
+            text = "ruff cannot judge it within its limits of time, memory and findings"
+            return (Finding(rule_id=LINT, severity=Severity.HIGH, path=paths[0], line=0, message=text),)
         if ended.exit_code or report is None:
             raise SandboxFailedError(f"ruff ended with exit code {ended.exit_code} and without a report")
         return _read(report, paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -91,8 +91,8 @@ async def test_only_changed_python_files_that_are_still_there_are_given_to_it() 
     assert sandbox.jobs[0].argv[-2:] == ("--", "a.py")
 
 
-@pytest.mark.parametrize("report", [None, "{}", "[1]", "no json", '[{"code": "F821"}]', "[" * 100_000])
-async def test_a_report_that_cannot_be_read_is_a_failure_of_the_critic(report: str | None) -> None:
+@pytest.mark.parametrize("report", ["{}", "[1]", "no json", '[{"code": "F821"}]', "[" * 100_000])
+async def test_a_report_that_cannot_be_read_is_a_failure_of_the_critic(report: str) -> None:
     if report == "{}":
         assert not await lint({"a.py": "x"}, ScriptedRunner(end_job(0, report=report)))
         return
@@ -100,6 +100,17 @@ async def test_a_report_that_cannot_be_read_is_a_failure_of_the_critic(report: s
         await lint({"a.py": "x"}, ScriptedRunner(end_job(0, report=report)))
     with pytest.raises(SandboxFailedError):
         await lint({"a.py": "x"}, ScriptedRunner(end_job(2, report="[]")))
+
+
+@pytest.mark.parametrize("outcome", [end_job(0), end_job(137, exceeded="wall_s"), end_job(1, exceeded="memory_bytes")])
+async def test_a_file_that_ruff_cannot_judge_is_a_high_finding_and_no_failure_of_the_critic(outcome: Any) -> None:
+    (found,) = await lint({"a.py": "x"}, ScriptedRunner(outcome))
+    assert (found.severity, found.path, found.line) == (Severity.HIGH, "a.py", 0)
+
+
+async def test_more_findings_than_are_read_are_such_a_file() -> None:
+    (found,) = await lint({"a.py": "x = [" + "undefined,\n" * 60_000 + "]\n"})
+    assert "within its limits" in found.message
 
 
 def test_ruff_is_found_beside_this_interpreter() -> None:
