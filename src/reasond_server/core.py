@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.access.permissions import require_repairs
 from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
@@ -244,6 +245,8 @@ def _assemble_reasoning(
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
         ),
         limits=limits,
+        or_kind=REPAIR,
+        require_other=require_repairs,
     )
 
 

@@ -54,8 +54,9 @@ class ExecutionPage:
 class ExecutionDesk:
     """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    It finds executions of one `kind` of work only; an empty one stands for every kind. The permissions to read and to
-    list apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
+    It finds executions of one `kind` of work only; an empty one stands for every kind. Those of the kind `or_kind` it
+    lists, cancels and deletes as well; their own service reads and follows them. The permissions to read and to list
+    apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
 
     The audit log records what is found and refused.
     """
@@ -68,8 +69,10 @@ class ExecutionDesk:
         follower: Follower,
         kind: str,
         require_use: Callable[[Principal, Execution], None],
+        or_kind: str = "",
     ) -> None:
         self.kind = kind
+        self._or_kind = or_kind
         self._require_use = require_use
         self._store = store
         self._runner = runner
@@ -127,7 +130,7 @@ class ExecutionDesk:
 
         An execution in another process, or in none, is returned in its present state after 10 seconds at most.
         """
-        return await self._stop(await self._find(caller, execution_id, is_used=True))
+        return await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
 
     async def list(
         self,
@@ -148,7 +151,13 @@ class ExecutionDesk:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason, kind=self.kind, session_id=session_id)
+        wanted = ExecutionFilter(
+            strategy=strategy,
+            finish_reason=finish_reason,
+            kind=self.kind,
+            or_kind=self._or_kind,
+            session_id=session_id,
+        )
         before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -161,23 +170,28 @@ class ExecutionDesk:
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
-        await self._stop(await self._find(caller, execution_id, is_used=True))
+        await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
         await self._store.delete(caller.tenant, execution_id)
 
-    async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
-        """Return the caller's execution of this kind; with `is_used`, refuse it if the caller may not use it."""
+    async def _find(
+        self, caller: Principal, execution_id: str, *, is_used: bool = False, may_be_other: bool = False
+    ) -> Execution:
+        """Return the caller's execution of this kind, or with `may_be_other` of the other one.
+
+        With `is_used`, refuse it if the caller may not use it.
+        """
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
-            self._require_access(caller, execution, is_used=is_used)
+            self._require_access(caller, execution, is_used=is_used, or_kind=self._or_kind if may_be_other else "")
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
         note_concerned(execution_id)
         return execution
 
-    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool) -> None:
-        if self.kind and execution.kind != self.kind:
+    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool, or_kind: str) -> None:
+        if self.kind and execution.kind not in {self.kind, or_kind}:
             raise build_not_found_error(execution.execution_id)
         if is_used:
             self._require_use(caller, execution)

@@ -12,8 +12,8 @@ import grpc
 import httpx
 from google.protobuf import json_format
 
+from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc, repair_service_pb2_grpc
 from reasond.v1 import repair_service_pb2 as pb
-from reasond.v1 import repair_service_pb2_grpc
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import running_server
@@ -61,6 +61,11 @@ RPCS: Final = {
     "repair.create_snapshot": "CreateSnapshot",
     "repair.upload_blobs": "UploadBlobs",
     "repair.list_environments": "ListEnvironments",
+    "executions.list": "ListExecutions",
+    "executions.get": "GetExecution",
+    "executions.cancel": "CancelExecution",
+    "executions.delete": "DeleteExecution",
+    "reasoning.list_strategies": "ListStrategies",
 }
 _PREFIXES: Final = {"role": "CHECK_ROLE", "format": "RESULT_FORMAT", "severity": "SEVERITY", "search": "REPAIR_SEARCH"}
 
@@ -91,9 +96,14 @@ async def call(server: Listening, wire: str, method: str, params: Mapping[str, A
         async with httpx.AsyncClient(base_url=server.http, timeout=280) as client:
             return answer_of((await client.post("/api/v1/jsonrpc", json=body)).json())
     name = RPCS[method]
-    request = json_format.ParseDict(to_request(method, params), getattr(pb, f"{name}Request")())
+    module: Any
+    stub: Any
+    module, stub = (pb, repair_service_pb2_grpc.RepairServiceStub)
+    if not method.startswith("repair."):
+        module, stub = (reasoning_service_pb2, reasoning_service_pb2_grpc.ReasoningServiceStub)
+    request = json_format.ParseDict(to_request(method, params), getattr(module, f"{name}Request")())
     async with grpc.aio.insecure_channel(server.grpc) as channel:
-        ask = getattr(repair_service_pb2_grpc.RepairServiceStub(channel), name)
+        ask = getattr(stub(channel), name)
         try:
             response = await ask(request, metadata=[("authorization", f"Bearer {bearer}")], timeout=280)
         except grpc.aio.AioRpcError as error:

@@ -122,6 +122,27 @@ async def test_commands_of_the_callers_own_need_a_permission_and_those_of_the_se
     assert (listed.body["environments"][0]["name"], listed.body["commands"]) == ("python", ["script"])
 
 
+@pytest.mark.parametrize("wire", WIRES)
+async def test_repairs_are_listed_cancelled_and_deleted_as_executions_are(wire: str) -> None:
+    poor, other = mint("repair:execute"), mint("reasoning:execute", "executions:read")
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model) as server:
+            done = (await call(server, wire, "repair.execute", TASK, mint())).body["repair"]
+            wanted = {"execution_id": done["execution_id"]}
+            listed = await call(server, wire, "executions.list", {"strategy": "repair"}, other)
+            unread = await call(server, wire, "executions.get", wanted, other)
+            refused = [await call(server, wire, f"executions.{name}", wanted, other) for name in ("cancel", "delete")]
+            cancelled = await call(server, wire, "executions.cancel", wanted, poor)
+            reasoned = await call(server, wire, "reasoning.list_strategies", {}, poor)
+            deleted = await call(server, wire, "executions.delete", wanted, poor)
+            gone = await call(server, wire, "repair.get", wanted, mint())
+    assert [each["execution_id"] for each in listed.body["executions"]] == [done["execution_id"]]
+    assert unread.reason == "EXECUTION_NOT_FOUND", "its own service reads it"
+    assert [each.reason for each in refused] == ["PERMISSION_MISSING"] * 2
+    assert cancelled.body["execution"]["state"] == "succeeded"
+    assert (reasoned.reason, deleted.reason, gone.reason) == ("PERMISSION_MISSING", "", "EXECUTION_NOT_FOUND")
+
+
 async def test_what_cannot_be_repaired_is_refused_before_a_token_is_spent() -> None:
     right = [{"path": "calc.py", "content": CALC.replace("-", "+")}, {"path": "test_calc.py", "content": TEST}]
     wanting = {

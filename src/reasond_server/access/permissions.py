@@ -48,11 +48,13 @@ KNOWN: Final = tuple(
 class Operation(NamedTuple):
     """An operation with the name of its RPC, and the permission that it needs.
 
-    An operation without a permission is never passed to `require_permission`; only the audit log names it.
+    `or_permission` is enough as well. An operation without a permission is never passed to `require_permission`; only
+    the audit log names it.
     """
 
     name: str
     permission: str = ""
+    or_permission: str = ""
 
 
 def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
@@ -70,7 +72,8 @@ def require_permission(principal: Principal, operation: Operation) -> None:
     """
     permission = operation.permission
     # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
-    is_granted = bool(principal.permissions & {permission, ADMIN})
+    other = operation.or_permission
+    is_granted = bool(principal.permissions & {permission, ADMIN}) or (other != "" and other in principal.permissions)
     if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
         raise _build_error(permission)
 
@@ -107,6 +110,16 @@ def require_tools(principal: Principal) -> None:
     """
     if not principal.permissions & {TOOLS, ADMIN}:
         raise _build_error(TOOLS)
+
+
+def require_repairs(principal: Principal) -> None:
+    """Refuse `principal` if it may not use repairs.
+
+    Raises:
+        PermissionMissingError: the token lacks `repair:execute`.
+    """
+    if not principal.permissions & {EXECUTE_REPAIRS, ADMIN}:
+        raise _build_error(EXECUTE_REPAIRS)
 
 
 def may_use_commands(principal: Principal) -> bool:

@@ -147,7 +147,7 @@ class MemoryExecutionStore:
             if log.execution.tenant == tenant
             and (not wanted.strategy or log.execution.strategy == wanted.strategy)
             and (wanted.finish_reason is None or log.execution.finish_reason is wanted.finish_reason)
-            and (not wanted.kind or log.execution.kind == wanted.kind)
+            and (not wanted.kind or log.execution.kind in {wanted.kind, wanted.or_kind})
             and (not wanted.session_id or log.execution.session_id == wanted.session_id)
             and (before is None or _place(log.execution) < before)
         ]

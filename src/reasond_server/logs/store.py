@@ -36,11 +36,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFilter:
-    """Which executions to list: None or "" matches all."""
+    """Which executions to list: None or "" matches all; with a `kind` those of the kind `or_kind` are listed too."""
 
     strategy: str = ""
     finish_reason: FinishReason | None = None
     kind: str = ""
+    or_kind: str = ""
     session_id: str = ""
 
 

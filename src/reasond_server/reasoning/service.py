@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
@@ -28,7 +29,7 @@ from reasond_server.types import Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.clock import Clock
@@ -100,7 +101,10 @@ class ReasoningService:
         clock: Clock,
         policy: Policy,
         limits: CallerLimits = NO_LIMITS,
+        or_kind: str = "",
+        require_other: Callable[[Principal], None] | None = None,
     ) -> None:
+        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets."""
         self._limits = limits
         self._registry = registry
         self._configuration = configuration
@@ -130,7 +134,8 @@ class ReasoningService:
             runner=runner,
             follower=follower,
             kind=REASONING,
-            require_use=lambda caller, execution: require_strategy(caller, execution.strategy),
+            require_use=partial(_require_use, require_other),
+            or_kind=or_kind,
         )
 
     @property
@@ -320,3 +325,11 @@ def _why_gone(run: Run) -> ReasondError:
         remedy="Start the task again.",
     )
     return ending_of_error(error, usage=run.accounts.usage).error or error
+
+
+def _require_use(require_other: Callable[[Principal], None] | None, caller: Principal, execution: Execution) -> None:
+    """Refuse a caller who may not use the execution, which may be of another kind."""
+    if execution.kind == REASONING or require_other is None:
+        require_strategy(caller, execution.strategy)
+    else:
+        require_other(caller)

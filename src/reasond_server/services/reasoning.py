@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.access.permissions import EXECUTE, READ_EXECUTIONS
+from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.http_api.jsonrpc_calls import Method, Streaming
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, NoParams
@@ -34,6 +34,7 @@ DECLARATION: Final = ServiceDeclaration(
         "ListExecutions": READ_EXECUTIONS,
         "DeleteExecution": EXECUTE,
     },
+    or_permissions={"CancelExecution": EXECUTE_REPAIRS, "DeleteExecution": EXECUTE_REPAIRS},
     methods={
         "executions.cancel": "CancelExecution",
         "executions.delete": "DeleteExecution",

@@ -79,6 +79,14 @@ def test_tools_need_a_permission_that_no_strategy_brings() -> None:
         require_tools(principal("reasoning:execute", "reasoning:execute:react"))
 
 
+def test_another_permission_may_be_enough_for_an_operation_and_an_empty_one_never_is() -> None:
+    cancel = Operation("CancelExecution", EXECUTE, "repair:execute")
+    require_permission(principal("repair:execute"), cancel)
+    for operation in (REASON, cancel):
+        with pytest.raises(PermissionMissingError, match="'reasoning:execute'"):
+            require_permission(principal("", "repair:commands"), operation)
+
+
 def test_commands_of_repairs_need_a_permission_that_repairs_do_not_bring() -> None:
     assert all(may_use_commands(principal(permission)) for permission in ("repair:commands", "admin"))
     assert not may_use_commands(principal("repair:execute", "reasoning:execute"))

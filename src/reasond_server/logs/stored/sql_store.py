@@ -41,7 +41,7 @@ _PAGE_OF: Final = """
 SELECT body, expire_time FROM executions
 WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now) {in_session}
     AND (:strategy = '' OR strategy = :strategy) AND (:finish_reason = '' OR finish_reason = :finish_reason)
-    AND (:kind = '' OR kind = :kind)
+    AND (:kind = '' OR kind = :kind OR kind = :or_kind)
     AND (create_time < :before_time OR (create_time = :before_time AND execution_id < :before_id))
 ORDER BY create_time DESC, execution_id DESC LIMIT :size
 """
@@ -248,6 +248,7 @@ class SqlExecutionStore:
             "strategy": wanted.strategy,
             "finish_reason": wanted.finish_reason.value if wanted.finish_reason else "",
             "kind": wanted.kind,
+            "or_kind": wanted.or_kind,
             "session_id": wanted.session_id,
             "before_time": before_time,
             "before_id": before_id,
