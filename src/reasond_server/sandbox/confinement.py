@@ -131,6 +131,7 @@ class Landlock:
             raise SandboxFailedError(f"this kernel {what}; version {_LOWEST_ABI} (Linux 6.2) is the lowest")
         self._has_users = has_users
         self._is_scoped = abi >= _ABI_WITH_SCOPES
+        self._system = [*(f"/{name}" for name in _SYSTEM), *_list_files(), *_PROC_FILES]
 
     def place(self, job: Job, private: Path) -> tuple[str, str]:
         """Return the real paths: nothing is mounted for the job."""
@@ -149,10 +150,9 @@ class Landlock:
                     f"jobs of root run as users without rights, who cannot reach {folder}; make it readable for "
                     "others, or run the server as another user"
                 )
-        system = [f"/{name}" for name in _SYSTEM]
         return {
             "launcher": [],
-            "readable": [*system, *_list_files(), *_PROC_FILES, *map(str, list_folders(environment))],
+            "readable": [*self._system, *map(str, list_folders(environment))],
             "writable": [*self.place(job, private)],
             "devices": list(_DEVICES),
             "is_scoped": self._is_scoped,
