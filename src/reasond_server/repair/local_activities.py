@@ -19,6 +19,7 @@ from reasond_server.repair.code_keys import key_of
 from reasond_server.repair.edits import EditError, apply_edits, read_reply
 from reasond_server.repair.evidence import write_evidence
 from reasond_server.repair.file_choice import ShownFiles, choose_files
+from reasond_server.repair.gate import list_faults
 from reasond_server.repair.look_ups import MOST_LOOK_UPS, look_up
 from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
@@ -136,7 +137,7 @@ class LocalActivities:
     async def measure_baseline(self) -> Baseline:
         """Run all checks on the original code, and choose what prompts show of it."""
         baseline = await self._require_critics().measure_baseline()
-        await self._choose_prompts(write_evidence(baseline.outcomes.values(), ()))
+        await self._choose_prompts(write_evidence(list_faults(baseline), ()))
         return baseline
 
     async def _choose_prompts(self, evidence: str) -> None:
