@@ -402,6 +402,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--cases", type=int, help="most cases of each kind; then no results are written")
     asked = parser.parse_args()
+    if asked.cases == 1:
+        parser.error("--cases must be at least 2, or there is no standard error")
     bench = Bench()
     cases = {faults: build_cases(bench.laboratory, faults=faults, limit=asked.cases or ALL) for faults in FAULTS}
     print(f"{' and '.join(f'{len(found)} cases with {faults} fault(s)' for faults, found in cases.items())}")

@@ -110,6 +110,6 @@ def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:
     words = words_of(chosen, strategies=["react"], model="big")
     assert words["model"] == {"big", "small"}
     assert words["backend"] == {"llm", "local"}
-    assert words["strategy"] == {"react", "turn"}
+    assert words["strategy"] == {"react", "repair", "turn"}
     assert {"calculator", "http_get", "read_tool_result", "mode_state_change", "files__other"} < words["tool"]
     assert len(words["tool"]) == 6

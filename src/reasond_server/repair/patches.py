@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from reasond_server.repair.patch_reading import PatchError, check_patch
 from reasond_server.snapshots.paths import find_problems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.types.snapshots import SourceFile
 
@@ -55,8 +56,8 @@ async def make_patch(files: Mapping[str, SourceFile], changes: Mapping[str, byte
     old = {path: files[path].content for path in changes if path in files}
     new = {path: content for path, content in changes.items() if content is not None}
     async with _open_folder() as folder:
-        await asyncio.to_thread(_write_files, folder / "a", files, old)
-        await asyncio.to_thread(_write_files, folder / "b", files, new)
+        await _run_to_end(partial(_write_files, folder / "a", files, old))
+        await _run_to_end(partial(_write_files, folder / "b", files, new))
         options = ("--no-prefix", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--text")
         status, output, errors = await _run_git(
             ("-c", "core.quotePath=false", "diff", "--no-index", *options, "a", "b"), folder
@@ -73,7 +74,7 @@ async def validate_patch(files: Mapping[str, SourceFile], changes: Mapping[str, 
     """Return why `patch` does not make exactly `changes` of `files`; empty if it does.
 
     Raises:
-        PatchToolError: git cannot be run.
+        PatchToolError: git cannot be run, or its files not be written.
     """
     if problem := check_patch(patch):
         return problem
@@ -84,10 +85,10 @@ async def validate_patch(files: Mapping[str, SourceFile], changes: Mapping[str, 
     async with _open_folder() as folder:
         old = {path: files[path].content for path in changes if path in files}
         tree = folder / "tree"
-        await asyncio.to_thread(_write_files, tree, files, old)
-        await asyncio.to_thread((folder / "patch").write_bytes, patch.encode())
+        await _run_to_end(partial(_write_files, tree, files, old))
+        await _run_to_end(partial(_write_files, folder / "input", {}, {"patch": patch.encode()}))
         for options in (("--check",), ()):
-            command = ("apply", *options, "--whitespace=nowarn", "../patch")
+            command = ("apply", *options, "--whitespace=nowarn", "../input/patch")
             status, _, errors = await _run_git(command, tree)
             if status:
                 return f"git apply refuses the patch: {_show_output(errors, folder)}"
@@ -120,11 +121,21 @@ def _is_text(content: bytes) -> bool:
 @asynccontextmanager
 async def _open_folder() -> AsyncGenerator[Path, None]:
     """Make a temporary folder, and remove it even if the caller is cancelled."""
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix=_FOLDER_PREFIX)
+    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
     try:
         yield Path(folder)
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+
+
+async def _run_to_end(call: Callable[[], None]) -> None:
+    """Run `call` in a thread; a cancellation waits for its end, so that it writes nothing into a removed folder."""
+    task = asyncio.create_task(asyncio.to_thread(call))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[str, bytes]) -> None:

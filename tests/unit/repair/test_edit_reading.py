@@ -12,7 +12,8 @@ def read_edits(text: str) -> list[Edit]:
     return list(read_reply(text).edits)
 
 
-def test_the_seeds_unit_test_2_candidate_parsing() -> None:
+def test_candidate_parsing() -> None:
+    """Seed 004, unit test 2: two delimited sections become two candidates with ids."""
     reply = (
         "Here are two candidates.\n\n"
         "Candidate 1:\nThe check for null is missing.\n```python\nCandidate 9: this is code\n```\n\n"

@@ -175,6 +175,23 @@ async def test_git_is_ended_when_the_caller_is_cancelled(
     assert not list_leftovers(folders)
 
 
+async def test_a_caller_that_is_cancelled_while_files_are_written_leaves_no_folder(folders: Path) -> None:
+    files = {f"{number}.txt": b"x\n" for number in range(200)}
+    for delay in range(6):
+        task = asyncio.create_task(make_patch({}, files))
+        for _ in range(2**delay):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(_wait_until_gone, folders)
+
+
+def test_files_that_cannot_be_written_are_told(folders: Path) -> None:
+    with pytest.raises(PatchToolError, match="ENAMETOOLONG"):
+        patches._write_files(folders / "a", {}, {"x" * 300: b""})
+
+
 async def test_git_that_does_not_end_or_is_missing_is_told(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +213,11 @@ def _install_slow_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(patches, "_SEARCH_PATH", f"{program.parent}:/usr/bin:/bin")
     return started
+
+
+def _wait_until_gone(folder: Path) -> None:
+    while list_leftovers(folder):
+        time.sleep(0.01)
 
 
 def _wait_for_file(file: Path) -> None:

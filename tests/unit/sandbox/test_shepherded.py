@@ -148,7 +148,10 @@ async def test_what_a_job_left_running_is_ended_with_it(opened: OpenedSandbox) -
 
 
 async def test_a_cancelled_job_has_no_process_left_when_the_call_returns(opened: OpenedSandbox) -> None:
-    program = "import os, time\nos.fork()\nos.setsid()\nos.fork()\nopen('begun', 'w')\ntime.sleep(600)"
+    program = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    open('begun', 'w').close()\n"
+        "time.sleep(600)"
+    )
     tree = await opened.workspaces.write_tree([SourceFile(path="program.py", content=program.encode())])
     async with tree.open_workspace({}) as folder:
         argv = ("/usr/bin/env", "python3", "program.py")

@@ -14,6 +14,7 @@ _KIBI = 1024
 # Fields of /proc/PID/stat behind the name in brackets.
 _UTIME, _CHILDRENS_STIME, _THREADS = 11, 14, 17
 _STOP_ROUNDS = 50
+_PAUSE_S = 0.0005
 
 
 class KinUsage(NamedTuple):
@@ -86,12 +87,11 @@ def _measure_share(pid: int) -> int:
     return 0
 
 
-def end_all() -> None:
-    """Kill all descendants of this process, which is a subreaper, and wait until none is left."""
-    # With the first process of a namespace all of it ends; and what is killed elsewhere may have begun to end already.
-    if has_children():
-        _signal(set(_list_children(os.getpid())), signal.SIGKILL)
-        time.sleep(0.001)
+def end_all(*, grace_s: float) -> None:
+    """Wait until this process, a subreaper, has no descendants; kill those that are left after `grace_s`."""
+    end = time.monotonic() + grace_s
+    while has_children() and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
     while has_children():
         # What is stopped starts no others, so that killing wins against programs that start many.
         stopped: set[int] = set()
@@ -102,7 +102,7 @@ def end_all() -> None:
             _signal(new, signal.SIGSTOP)
             stopped |= new
         _signal(stopped, signal.SIGKILL)
-        time.sleep(0.001)
+        time.sleep(_PAUSE_S)
 
 
 def _signal(pids: set[int], number: signal.Signals) -> None:

@@ -28,6 +28,7 @@ _CHUNK = 65536
 _LONGEST_PATH = 4096
 _LOOK_S = 0.05
 _PRIORITY = -10
+_GRACE_S = 5.0
 # Looking at the disk takes at most this share of the time, however many files there are.
 _DISK_SHARE = 10
 _KILLED = 128 + signal.SIGKILL
@@ -134,6 +135,10 @@ class StartedJob:
         self.output = output
         self.handle = os.pidfd_open(self.pid)
         self.code = _KILLED
+        confinement = order["confinement"]
+        self._has_namespace = bool(confinement["launcher"])
+        self._ends_at_once = self._has_namespace or confinement["is_scoped"]
+        self._is_reaped = False
 
     def reap(self) -> bool:
         """Reap what has ended, orphans too, and return whether the first process is among it; keeps its exit code."""
@@ -141,15 +146,18 @@ class StartedJob:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.pid:
-                    is_over = True
+                    is_over = self._is_reaped = True
                     code = os.waitstatus_to_exitcode(ended[1])
                     self.code = code if code >= 0 else 128 - code
         return is_over
 
     def end(self) -> None:
         """Kill all processes of the job and wait until none is left."""
+        # One of the two ends all of them at once: the process that waits for this, or the end of the namespace.
         os.close(self._commands)
-        kin.end_all()
+        if self._has_namespace and not self._is_reaped:
+            os.kill(self.pid, signal.SIGKILL)
+        kin.end_all(grace_s=_GRACE_S if self._ends_at_once else 0.0)
 
     def read_failure(self) -> str:
         """Return why there was no job, or nothing; waits until it runs."""

@@ -108,7 +108,7 @@ async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, ti
 
 
 async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=300 * 1024)
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=340 * 1024)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()
