@@ -6,11 +6,13 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.types.repairs import CheckRole
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from reasond_server.types.repairs import Check
     from reasond_server.types.snapshots import SourceFile
 
 MOST_SHOWN: Final = 50
@@ -66,6 +68,22 @@ def choose_files(
             room -= tokens
     others = [path for path in sorted(files) if path not in shown]
     return ShownFiles(texts=shown, others=others[:MOST_LISTED])
+
+
+def leave_out_held_out(files: Mapping[str, SourceFile], checks: Sequence[Check]) -> Mapping[str, SourceFile]:
+    """Return the files without those that commands of held-out checks name, by themselves or by a folder.
+
+    The search must not learn what the held-out checks ask for.
+    """
+    named = [
+        argument.removeprefix("./").rstrip("/")
+        for check in checks
+        if check.role is CheckRole.HELD_OUT
+        for argument in check.argv
+    ]
+    hidden = tuple(name for name in named if name not in {"", "."})
+    folders = tuple(f"{name}/" for name in hidden)
+    return {path: file for path, file in files.items() if path not in hidden and not path.startswith(folders)}
 
 
 def _read(file: SourceFile) -> str | None:

@@ -105,16 +105,30 @@ def report_candidate(outcome: CheckOutcome) -> CheckReport:
 
 def report_baseline(baseline: Baseline) -> Sequence[CheckReport]:
     """Return how the checks ended on the original, for callers; skipped and flaky tests are not counted."""
-    reports = []
-    for outcome in baseline.outcomes.values():
-        flaky = find_flaky(outcome, baseline)
-        counted = {
-            test_id: found
-            for test_id, found in outcome.tests.items()
-            if test_id not in flaky and found is not TestOutcome.SKIPPED
-        }
-        reports.append(report_candidate(replace(outcome, tests=counted)))
-    return tuple(reports)
+    return tuple(report_candidate(_keep_counted(outcome, baseline)) for outcome in baseline.outcomes.values())
+
+
+def list_faults(baseline: Baseline) -> Sequence[CheckOutcome]:
+    """Return how the checks of the role REPRODUCE ended on the original, which is what the model is to mend.
+
+    What fails in the role REGRESSION is not asked for, and of held-out checks nobody tells the model.
+    """
+    return tuple(
+        _keep_counted(outcome, baseline)
+        for outcome in baseline.outcomes.values()
+        if outcome.role is CheckRole.REPRODUCE and has_say(outcome.name, baseline)
+    )
+
+
+def _keep_counted(outcome: CheckOutcome, baseline: Baseline) -> CheckOutcome:
+    """Return an outcome on the original without its skipped and flaky tests."""
+    flaky = find_flaky(outcome, baseline)
+    counted = {
+        test_id: found
+        for test_id, found in outcome.tests.items()
+        if test_id not in flaky and found is not TestOutcome.SKIPPED
+    }
+    return replace(outcome, tests=counted)
 
 
 def judge_candidate(outcomes: Iterable[CheckOutcome], findings: Sequence[Finding], baseline: Baseline) -> Critique:

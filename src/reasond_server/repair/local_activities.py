@@ -18,7 +18,8 @@ from reasond_server.repair.activities import PatchCheck, RepairCandidate
 from reasond_server.repair.code_keys import key_of
 from reasond_server.repair.edits import EditError, apply_edits, read_reply
 from reasond_server.repair.evidence import write_evidence
-from reasond_server.repair.file_choice import ShownFiles, choose_files
+from reasond_server.repair.file_choice import ShownFiles, choose_files, leave_out_held_out
+from reasond_server.repair.gate import list_faults
 from reasond_server.repair.look_ups import MOST_LOOK_UPS, look_up
 from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
@@ -90,6 +91,7 @@ class LocalActivities:
         self._task = task
         self._parameters = parameters
         self._files = files
+        self._shown = leave_out_held_out(files, task.checks)
         self._critics = critics
         self._is_protected = is_protected
         self._clock = clock
@@ -136,7 +138,7 @@ class LocalActivities:
     async def measure_baseline(self) -> Baseline:
         """Run all checks on the original code, and choose what prompts show of it."""
         baseline = await self._require_critics().measure_baseline()
-        await self._choose_prompts(write_evidence(baseline.outcomes.values(), ()))
+        await self._choose_prompts(write_evidence(list_faults(baseline), ()))
         return baseline
 
     async def _choose_prompts(self, evidence: str) -> None:
@@ -178,7 +180,7 @@ class LocalActivities:
             )
         choose = partial(
             choose_files,
-            self._files,
+            self._shown,
             hints=[text for text in words if text],
             is_editable=lambda path: not self._is_protected(path),
             room=room,
@@ -295,7 +297,7 @@ class LocalActivities:
         """Return the messages with a look-up and its answer at the end."""
         try:
             call = read_action(restore(reply.parsed.content), call_id="")
-            found = await asyncio.to_thread(look_up, self._files, call)
+            found = await asyncio.to_thread(look_up, self._shown, call)
         except UnreadableActionError as error:
             found = f"{error}. {ACTION_RULE}"
         said = f"{reply.parsed.text}\n<action>{reply.parsed.content}</action>".strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,6 +22,7 @@ from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
+from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Budget, FinishReason, StrategySource
 from reasond_server.types.repairs import (
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 REPAIR: Final = "repair"
 """The name of this kind of work."""
+_log = logging.getLogger("reasond.repair")
 _CHANGED: Final = (
     "The server went down after {events} events, and the one that went on did not do the same again, because its code "
     "or configuration is another: those events stand as they were, later ones and the result were worked out anew."
@@ -177,7 +180,11 @@ class RepairKind:
             raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
         if task.environment not in workshop.environments:
             raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
-        tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        try:
+            tree = await workshop.workspaces.write_tree(tuple(files.values()))
+        except SandboxFailedError as error:
+            _log.exception("code was not written to the disk", extra={"execution_id": run.identity.execution_id})
+            raise SandboxUnavailableError("The code could not be written to the disk of the server") from error
         try:
             critics = Critics(
                 sandbox=workshop.sandbox,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.sandbox.removal import remove_folder
+from reasond_server.sandbox.sandbox import SandboxFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -30,8 +31,11 @@ class LinkedWorkspaces:
         self._scratch = scratch
 
     async def write_tree(self, files: Sequence[SourceFile]) -> LinkedTree:
-        """Write the files of a snapshot to the disk."""
-        return await asyncio.to_thread(self._write_tree, tuple(files))
+        """Write the files of a snapshot to the disk; see the port."""
+        try:
+            return await asyncio.to_thread(self._write_tree, tuple(files))
+        except OSError as error:
+            raise SandboxFailedError(f"the code could not be written to the disk: {error.strerror}") from error
 
     def _write_tree(self, files: Sequence[SourceFile]) -> LinkedTree:
         folder = self._scratch.make_folder("trees")
@@ -102,10 +106,16 @@ class LinkedTree:
 
 
 async def _finish(work: Callable[..., None], *arguments: object) -> None:
-    """Run blocking `work` in a thread to its end, also if the caller is cancelled meanwhile."""
+    """Run blocking `work` in a thread to its end, also if the caller is cancelled meanwhile.
+
+    Raises:
+        SandboxFailedError: the disk refused it.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         await asyncio.shield(running)
+    except OSError as error:
+        raise SandboxFailedError(f"a workspace could not be used: {error.strerror}") from error
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise

@@ -34,5 +34,9 @@ class Workspaces(Protocol):
     """Puts snapshots on the disk below one folder of the server, which is swept at the start."""
 
     async def write_tree(self, files: Sequence[SourceFile]) -> SourceTree:
-        """Write the files of a snapshot to the disk."""
+        """Write the files of a snapshot to the disk.
+
+        Raises:
+            SandboxFailedError: the disk refused it.
+        """
         ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.repair.file_choice import MOST_SHOWN, choose_files
+from reasond_server.repair.file_choice import MOST_SHOWN, choose_files, leave_out_held_out
+from reasond_server.types.repairs import Check, CheckRole
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:
@@ -65,3 +66,13 @@ def test_the_number_of_files_is_bounded() -> None:
 
 def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_named_one() -> None:
     assert choose({"x/util.py": "1" * 9, "y/util.py": "2"}, "x/util.py:10: error")[0] == "x/util.py"
+
+
+def test_what_held_out_checks_name_is_not_shown() -> None:
+    paths = ["a.py", "tests/test_a.py", "hidden/test_b.py", "hidden.py", "checks/one.py"]
+    files = {path: SourceFile(path=path, content=b"") for path in paths}
+    checks = [
+        Check(name="tests", role=CheckRole.REPRODUCE, argv=("pytest", "tests")),
+        Check(name="held-out", role=CheckRole.HELD_OUT, argv=("pytest", "-q", "./hidden/", "checks/one.py", ".")),
+    ]
+    assert list(leave_out_held_out(files, checks)) == ["a.py", "tests/test_a.py", "hidden.py"]

@@ -12,6 +12,7 @@ from reasond_server.repair.gate import (
     has_say,
     is_disputed,
     judge_candidate,
+    list_faults,
     needs_review,
     rank_critique,
     report_baseline,
@@ -274,6 +275,17 @@ def test_a_signature_is_equal_for_equal_behaviour_and_for_nothing_else() -> None
 def test_a_failure_that_looked_different_in_two_runs_on_the_original_parts_nobody() -> None:
     before = baseline(outcome(a=F, marks={}))
     assert judge(before, outcome(a=F)).signature == judge(before, outcome(a=F, marks={"a": "x"})).signature
+
+
+def test_the_model_is_told_what_the_checks_of_the_role_reproduce_found_alone() -> None:
+    before = baseline(
+        outcome(a=F, b=F, c=S, d=P),
+        outcome("old", REGRESSION, e=F, f=P),
+        outcome("secret", HELD_OUT, g=F),
+        outcome("shaky", h=F),
+        flaky=("unit::b", "shaky"),
+    )
+    assert [(one.name, one.tests) for one in list_faults(before)] == [("unit", {"a": F, "d": P})]
 
 
 def test_held_out_checks_are_in_no_critique() -> None:

@@ -195,3 +195,10 @@ async def test_a_folder_that_is_not_there_is_a_failure_of_the_sandbox(opened: Op
     job = Job(argv=("true",), folder=tmp_path / "missing", environment=ENVIRONMENT, limits=LIMITS)
     with pytest.raises(SandboxFailedError):
         await opened.sandbox.run(job)
+
+
+async def test_the_processor_time_of_what_was_killed_counts(opened: OpenedSandbox) -> None:
+    program = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"
+    outcome = await run_program(opened, program, limits=SandboxLimits(cpu_s=1.0, wall_s=120.0))
+    assert outcome.exceeded == "cpu_s"
+    assert outcome.cpu_s >= 1.0
