@@ -3,7 +3,7 @@
 Prints a table and writes results/sandbox_overhead.json beside this file. A candidate opens a workspace of 100 files
 with one change, runs `python -c pass` there and removes the workspace. Each is compared with the same command started
 plainly with the same priority just before it; the overhead is the difference. Quiet is the difference of the quickest
-tenths, which other work on the machine disturbs least. Then as many candidates as there are processors run side by side.
+tenths, which other work on the machine disturbs least. Then one candidate for each processor runs at a time.
 """
 
 from __future__ import annotations
