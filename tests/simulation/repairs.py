@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
 from reasond_server.repair.activities import PatchCheck, RepairCandidate
+from reasond_server.repair.assignments import RepairAssignment
 from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
 from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
-from reasond_server.repair.repair_work import RepairAssignment, RepairKind, perform_once
+from reasond_server.repair.repair_work import RepairKind, perform_once
 from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import (

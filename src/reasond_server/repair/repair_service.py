@@ -12,9 +12,10 @@ from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import InternalError, InvalidRequestError, SandboxUnavailableError
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.requests import digest_of
+from reasond_server.repair.assignments import RepairAssignment
 from reasond_server.repair.parameters import resolve_parameters
 from reasond_server.repair.repair_requests import check_repair
-from reasond_server.repair.repair_work import REPAIR, RepairAssignment
+from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.types import TextDelta

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import NotResumableError, SandboxUnavailableError
+from reasond_server.repair.assignments import describe_assignment, digest_of_event, read_assignment
 from reasond_server.repair.critics import Critics
 from reasond_server.repair.local_activities import LocalActivities
-from reasond_server.repair.parameters import describe_parameters, read_parameters
+from reasond_server.repair.parameters import describe_parameters
 from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
 from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
 from reasond_server.runs.phase import Phase
-from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.runs.plan import nonces
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import Budget, FinishReason, StrategySource
+from reasond_server.types import FinishReason, StrategySource
 from reasond_server.types.repairs import (
-    Check,
-    CheckRole,
-    CriticReport,
-    Finding,
     Repair,
     RepairGoal,
     RepairStarted,
-    RepairTask,
-    ResultFormat,
     SandboxLevel,
-    Severity,
-    SuiteOutcome,
     Verification,
 )
 from reasond_server.types.values import value
@@ -51,8 +42,9 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
     from reasond_server.repair.activities import AllActivities
+    from reasond_server.repair.assignments import RepairAssignment
     from reasond_server.repair.critic import Critic
-    from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
+    from reasond_server.repair.repair_policy import RepairPolicy
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import WorkRequest
@@ -71,14 +63,6 @@ _CHANGED: Final = (
     "or configuration is another: those events stand as they were, later ones and the result were worked out anew."
 )
 _NO_CONTENT: Final = "the server keeps no content ([store] record_content), so the code is gone"
-
-
-@value
-class RepairAssignment:
-    """A repair as it was decided when it was started; the files of `task` are in its snapshot."""
-
-    task: RepairTask
-    parameters: RepairParameters
 
 
 @value
@@ -437,69 +421,3 @@ async def perform_once(run: Run, kind: str, digest: str, make: Callable[[], Awai
         body = await make()
         await effect.complete(body)
         return body
-
-
-def digest_of_event(event: Event) -> bytes:
-    """Return a digest of what an event says; the time that it took differs when it is repeated."""
-    row = _as_json(event)
-    text = json.dumps({type(event).__name__: {**row, "elapsed_s": 0}}, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _as_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
-    """Return a value as JSON."""
-    row: Json = json.loads(json.dumps(asdict(what), default=_plain))
-    return row
-
-
-def _plain(found: object) -> object:
-    return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
-
-
-def describe_assignment(assignment: RepairAssignment) -> Json:
-    """Return an assignment as JSON."""
-    return {"repair": _as_json(assignment.task), "parameters": describe_parameters(assignment.parameters)}
-
-
-def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version
-    """Return the assignment that `describe_assignment` described.
-
-    Raises:
-        PlanError: another version of the server wrote it.
-    """
-    try:
-        task = row["repair"]
-        report = task["report"]
-        return RepairAssignment(
-            task=RepairTask(
-                **{
-                    **task,
-                    "goal": RepairGoal(task["goal"]),
-                    "checks": tuple(_read_check(each) for each in task["checks"]),
-                    "report": CriticReport(
-                        issues=tuple(
-                            Finding(**{**each, "severity": Severity(each["severity"])}) for each in report["issues"]
-                        ),
-                        test_outcomes=tuple(SuiteOutcome(**each) for each in report["test_outcomes"]),
-                    ),
-                    "files": (),
-                    "editable": tuple(task["editable"]),
-                    "budget": Budget(**task["budget"]),
-                }
-            ),
-            parameters=read_parameters(row["parameters"]),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise foreign_plan() from None
-
-
-def _read_check(row: Json) -> Check:
-    form = row["format"]
-    return Check(
-        **{
-            **row,
-            "role": CheckRole(row["role"]),
-            "argv": tuple(row["argv"]),
-            "format": None if form is None else ResultFormat(form),
-        }
-    )

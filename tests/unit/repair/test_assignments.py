@@ -7,8 +7,8 @@ import json
 import pytest
 
 from reasond_server.errors import NotResumableError
+from reasond_server.repair.assignments import RepairAssignment, describe_assignment, digest_of_event, read_assignment
 from reasond_server.repair.repair_policy import RepairParameters
-from reasond_server.repair.repair_work import RepairAssignment, describe_assignment, digest_of_event, read_assignment
 from reasond_server.types import NOTHING, Budget
 from reasond_server.types.repairs import (
     CandidateStatus,
