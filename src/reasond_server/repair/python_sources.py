@@ -8,6 +8,8 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.syntax import parse_module_tree
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,7 +42,7 @@ def parse_python(source: bytes) -> ast.Module:
     try:
         with _FILTERING, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            tree = parse_module_tree(source)
     except SyntaxError as error:
         raise PythonSourceError(f"line {error.lineno or 1}: {error.msg}") from None
     except ValueError:

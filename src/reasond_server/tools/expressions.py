@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import show
+from reasond_server.syntax import parse_expression_tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -91,7 +92,7 @@ def parse_expression(text: str, *, names: Collection[str], functions: Collection
     if _GROUPED_ARGUMENT.search(text):
         raise ExpressionError(_COMMA)
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = parse_expression_tree(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ExpressionError(f"it is no arithmetic expression; write it like (3 + 4.5) * 2, {_FACTORS}") from None
     for node in _collect_nodes(tree):

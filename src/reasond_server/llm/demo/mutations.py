@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.syntax import parse_module_tree
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
@@ -83,7 +85,7 @@ class Mutation:
 def find_mutations(source: str) -> Sequence[Mutation]:
     """Return all edits of a module in the order of its syntax tree; none if it cannot be parsed."""
     try:
-        tree = ast.parse(source)
+        tree = parse_module_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     return [*_Finder(source, tree).find()]

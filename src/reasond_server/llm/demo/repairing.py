@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.demo.mutations import find_mutations
 from reasond_server.llm.model import Role
+from reasond_server.syntax import parse_module_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +164,7 @@ def _list_calls(
     """Yield each function with the names that it calls, and whether a failing line is in it."""
     for path, source in sources.items():
         try:
-            tree = ast.parse(source)
+            tree = parse_module_tree(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
@@ -186,7 +187,7 @@ def _apply(source: str, mutation: Mutation) -> str:
 
 def _is_python(source: str) -> bool:
     try:
-        ast.parse(source)
+        parse_module_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
