@@ -174,7 +174,11 @@ def main() -> None:
     print(f"{'level':<10}{'plain p50':>10} {'quiet ms':>8} {'p50 ms':>8} {'p99 ms':>8} {'per s, core':>12}")
     for each in measures:
         print(each.line())
-    result = {**circumstances(PACKAGES), "goal_ms": GOAL_MS, "measures": [asdict(each) for each in measures]}
+    result = {
+        "circumstances": circumstances(PACKAGES),
+        "goal_ms": GOAL_MS,
+        "measures": [asdict(each) for each in measures],
+    }
     RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 

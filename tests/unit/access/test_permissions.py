@@ -12,6 +12,7 @@ from reasond_server.access.permissions import (
     may_use_strategy,
     require_metrics,
     require_permission,
+    require_repairs,
     require_strategy,
     require_tools,
 )
@@ -97,3 +98,10 @@ def test_metrics_are_for_those_who_may_read_them_and_for_administrators() -> Non
     require_metrics(principal("admin"))
     with pytest.raises(PermissionMissingError, match="'metrics:read'"):
         require_metrics(principal("reasoning:execute"))
+
+
+def test_repairs_need_their_own_permission() -> None:
+    require_repairs(principal("repair:execute"))
+    require_repairs(principal("admin"))
+    with pytest.raises(PermissionMissingError):
+        require_repairs(principal("reasoning:execute", "repair:commands"))
