@@ -356,9 +356,9 @@ async def test_results_over_the_cap_of_a_message_are_refused_and_consume_nothing
             large = settle(first, ("c1", text), ("c2", text), ("c3", text))
             async with grpc.aio.insecure_channel(server.grpc) as channel:
                 request = json_format.ParseDict({"reentry": large}, pb.RunTurnRequest())
-                metadata = [("authorization", f"Bearer {server.token}")]
+                stub: Any = turn_service_pb2_grpc.TurnServiceStub(channel)
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await turn_service_pb2_grpc.TurnServiceStub(channel).RunTurn(request, metadata=metadata)
+                    await stub.RunTurn(request, metadata=[("authorization", f"Bearer {server.token}")])
             async with httpx.AsyncClient(base_url=server.http, timeout=180) as client:
                 body = {"jsonrpc": "2.0", "id": 1, "method": "turns.reenter", "params": large}
                 answer = await client.post("/api/v1/jsonrpc", json=body)
