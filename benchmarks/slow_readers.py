@@ -225,11 +225,11 @@ async def prepare_run(place: Place) -> Place:
     return Place(pid=place.pid, target=place.target, http=place.http, token=place.token, execution_id=execution_id)
 
 
-async def read_ms(place: Place) -> float:
-    """Return the median time that one client needs for the whole log, in milliseconds."""
+async def read_ms(place: Place, reads: int) -> float:
+    """Return the median time of `reads` reads in which one client reads the whole log, in milliseconds."""
     taken = []
     async with channel_to(place, own_connection=True) as channel:
-        for _ in range(READS):
+        for _ in range(reads):
             begun, messages = time.perf_counter(), 0
             async for _ in stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)):
                 messages += 1
@@ -326,10 +326,10 @@ async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) ->
         rest += part
 
 
-def measure(server: ServerProcess, way: str, *, store: str = "memory") -> Measure:
-    """Stall all streams over one transport."""
+def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: int = READS) -> Measure:
+    """Stall all streams over one transport; another client reads the whole log `reads` times before and meanwhile."""
     place = asyncio.run(prepare_run(server.place))
-    before_ms = asyncio.run(read_ms(place))
+    before_ms = asyncio.run(read_ms(place, reads))
     base = place.settled_memory()
     arguments = ["--stall", way, "--place", json.dumps(asdict(place))]
     command = [sys.executable, "-m", "benchmarks.slow_readers", *arguments]
@@ -340,7 +340,7 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory") -> Measur
             raise SystemExit("the client did not get its streams")
         client.send_signal(signal.SIGSTOP)
         stalled = place.settled_memory()
-        meanwhile_ms = asyncio.run(read_ms(place))
+        meanwhile_ms = asyncio.run(read_ms(place, reads))
         server.await_cut_offs(STREAMS)
         left = place.settled_memory()
         client.send_signal(signal.SIGCONT)

@@ -13,11 +13,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from scripts.size_budget import Definition, walk_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +66,11 @@ class Source:
     lines: list[str]
     tree: ast.Module
 
+    @property
+    def definitions(self) -> Iterator[Definition]:
+        """All classes and functions of the module."""
+        return walk_definitions(self.tree)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Offence:
@@ -100,7 +108,7 @@ def list_decorators(node: Function) -> frozenset[str]:
 
 def find_participles(source: Source) -> Iterator[Offence]:
     """Yield the functions whose name is a bare participle and that give no reason for it."""
-    for node in ast.walk(source.tree):
+    for node in source.definitions:
         if not isinstance(node, Function) or not is_participle(node.name):
             continue
         if list_decorators(node).isdisjoint(NOUNS) and REASON_OF_PARTICIPLE not in source.lines[node.lineno - 1]:
@@ -129,7 +137,7 @@ def find_shared_classes(sources: Sequence[Source]) -> Iterator[Offence]:
     """Yield the classes that share a name, if more than one of them gives no reason."""
     places: defaultdict[str, list[tuple[Source, int]]] = defaultdict(list)
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.definitions:
             if isinstance(node, ast.ClassDef) and REASON not in source.lines[node.lineno - 1]:
                 places[node.name].append((source, node.lineno))
     for name, found in places.items():
@@ -167,6 +175,7 @@ def find_offences(root: Path, allowed: Mapping[str, str]) -> list[Offence]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the offences below the paths in `arguments`, or all of them; return 1 if there are any, else 0."""
+    gc.disable()  # It would look through each syntax tree many times while the trees grow.
     below = [Path(argument).resolve().relative_to(ROOT) for argument in arguments] or [Path()]
     offences = [
         offence

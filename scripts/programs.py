@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 BIN = Path(__file__).resolve().parent.parent / ".cache" / "bin"
-LIMIT_S = 300.0
+LIMIT_S = 1800.0
 DEBIAN = "debian:"
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 

@@ -11,6 +11,7 @@ the names in `__slots__`, the annotated fields without `ClassVar`, and what its 
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import math
 import sys
@@ -27,6 +28,9 @@ ROOMS = ("src", "clients", "scripts")
 OTHER_ROOMS = ("tests", "benchmarks", "examples")
 CORE = tuple(f"src/reasond_server/{room}" for room in ("logs", "runs", "reasoning"))
 MAX_MEMBERS = 20
+MAX_LINES = 500
+MAX_CODE = 60
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LAYOUT_TOKENS = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -72,11 +76,25 @@ def percentile(values: list[int], share: float) -> int:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else 0
 
 
+def walk_definitions(tree: ast.Module) -> Iterator[Definition]:
+    """Yield every class and function of a module, at any depth.
+
+    Only statements are visited, because no expression contains one: `ast.walk` takes six times as long.
+    """
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Definition):
+            yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            pending += getattr(node, part, ())
+
+
 def docstring_lines(tree: ast.Module) -> set[int]:
     """Return the numbers of all lines of docstrings."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+    for node in (tree, *walk_definitions(tree)):
+        if node.body:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
                 lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
@@ -131,7 +149,7 @@ def find_assigned(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[st
     for entry in ast.walk(method):
         if not isinstance(entry, ast.Attribute) or not isinstance(entry.ctx, ast.Store):
             continue
-        if parameters and ast.unparse(entry.value) == parameters[0].arg:
+        if parameters and isinstance(entry.value, ast.Name) and entry.value.id == parameters[0].arg:
             yield entry.attr
 
 
@@ -140,10 +158,11 @@ def measure(path: Path, source: str) -> Module:
     tree = ast.parse(source)
     with_tokens, comments = token_lines(source)
     code = with_tokens - docstring_lines(tree)
+    classes = [node for node in walk_definitions(tree) if isinstance(node, ast.ClassDef)]
     functions = {
         f"{node.name}:{node.lineno}": len(code.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in walk_definitions(tree)
+        if not isinstance(node, ast.ClassDef)
     }
     return Module(
         path=path,
@@ -151,7 +170,7 @@ def measure(path: Path, source: str) -> Module:
         code=len(code),
         comments=len(comments - with_tokens),
         functions=functions,
-        classes=tuple(class_of(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
+        classes=tuple(map(class_of, classes)),
     )
 
 
@@ -165,21 +184,42 @@ def list_measures(modules: list[Module]) -> list[Measure]:
     share = 100 * sum(module.comments for module in modules) / max(1, sum(module.code for module in modules))
     return [
         Measure(name="module lines, p90", value=percentile(lines, 0.9), limit=450),
-        Measure(name="module lines, most", value=max(lines), limit=500, detail=str(longest_module.path)),
+        Measure(name="module lines, most", value=max(lines), limit=MAX_LINES, detail=str(longest_module.path)),
         Measure(name="function code, p90", value=percentile(sizes, 0.9), limit=20),
         Measure(name="function code, p99", value=percentile(sizes, 0.99), limit=45),
-        Measure(name="function code, most", value=max(sizes, default=0), limit=60, detail=longest_function),
+        Measure(name="function code, most", value=max(sizes, default=0), limit=MAX_CODE, detail=longest_function),
         Measure(name="comments per 100 lines", value=round(share, 1), limit=6, detail="2-4 is the aim"),
     ]
 
 
+def read_sources(root: Path, rooms: Sequence[str]) -> dict[Path, str]:
+    """Return the text of all hand-written modules below the `rooms` of `root`, by their path from there."""
+    paths = sorted(path for room in rooms for path in (root / room).rglob("*.py") if "_pb2" not in path.name)
+    return {path.relative_to(root): path.read_text(encoding="utf-8") for path in paths}
+
+
 def read_modules(root: Path, rooms: Sequence[str] = ROOMS) -> list[Module]:
     """Return the sizes of all hand-written modules below the `rooms` of `root`."""
-    paths = sorted(path for room in rooms for path in (root / room).rglob("*.py") if "_pb2" not in path.name)
-    return [measure(path.relative_to(root), path.read_text(encoding="utf-8")) for path in paths]
+    return [measure(path, source) for path, source in read_sources(root, rooms).items()]
 
 
-def over_budget(modules: list[Module], *, lines: int = 500, code: int = 60) -> list[str]:
+def read_large_modules(root: Path, rooms: Sequence[str]) -> list[Module]:
+    """Return the sizes of those modules below the `rooms` of `root` that may exceed a hard limit.
+
+    They are found by the lines of their functions, comments included: to count only code takes most of the time.
+    """
+    return [measure(path, source) for path, source in read_sources(root, rooms).items() if is_large(source)]
+
+
+def is_large(source: str) -> bool:
+    """Return whether a module, or one of its definitions, has more lines than the hard limit."""
+    definitions = walk_definitions(ast.parse(source))
+    return source.count("\n") >= MAX_LINES or any(
+        (node.end_lineno or node.lineno) - node.lineno >= MAX_CODE for node in definitions
+    )
+
+
+def over_budget(modules: list[Module], *, lines: int = MAX_LINES, code: int = MAX_CODE) -> list[str]:
     """Return a line for each module and each function that exceeds its hard limit."""
     long_modules = [f"{module.path}: {module.lines} lines" for module in modules if module.lines > lines]
     return long_modules + [
@@ -213,13 +253,14 @@ def find_bases(entry: Class, known: Mapping[str, Class]) -> list[Class]:
 
 def main() -> int:
     """Print the table and return 1 if a figure is over its limit."""
+    gc.disable()  # It would look through each syntax tree many times while the tree grows.
     modules = read_modules(ROOT)
     figures = list_measures(modules)
     print(f"{len(modules)} modules, {sum(len(module.functions) for module in modules)} functions")
     for figure in figures:
         mark = "ok  " if figure.is_kept else "OVER"
         print(f"  {mark} {figure.name:<24} {figure.value:>6g}  limit {figure.limit:>4g}  {figure.detail}")
-    over = over_budget(modules) + over_budget(read_modules(ROOT, OTHER_ROOMS)) + too_wide(modules)
+    over = over_budget(modules) + over_budget(read_large_modules(ROOT, OTHER_ROOMS)) + too_wide(modules)
     print("\n".join(over))
     return 0 if all(figure.is_kept for figure in figures) and not over else 1
 

@@ -20,15 +20,18 @@ import pytest
 from coverage import Coverage
 from hypothesis import settings
 
+from reasond_server.storage import postgres_pool
 from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
+from tests.forked_commands import run_forking_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from tests.engines.postgres import PostgresServer
     from tests.engines.serving import Engine
+    from tests.forked_commands import ForkedCommands
 
     StartEngine = Callable[..., Engine]
 
@@ -53,8 +56,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_configure() -> None:
-    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it.
+
+    The process that only gives tests to others is not measured.
+    """
+    if (measured := Coverage.current()) and config.getoption("numprocesses", None):
+        measured.stop()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -75,11 +83,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a slow test, and the processes that it starts, without measuring coverage.
+    """Run a slow test or one of Hypothesis, and the processes that it starts, without measuring coverage.
 
-    Measuring doubles the processor time of a test, and quick tests run the same lines.
+    Measuring doubles the processor time of a test, and quick tests run the same lines as a hundred examples.
     """
-    measured = Coverage.current() if item.get_closest_marker("slow") else None
+    is_long = item.get_closest_marker("slow") or item.get_closest_marker("hypothesis")
+    measured = Coverage.current() if is_long else None
     if measured is None:
         return (yield)
     measured.stop()
@@ -135,6 +144,13 @@ def grpcurl(required_program: Callable[[str], str]) -> str:
 
 
 @pytest.fixture(scope="session")
+def forked_commands(_without_foreign_settings: None) -> Iterator[ForkedCommands]:
+    """Commands of `reasond` that share their imports."""
+    with run_forking_process() as commands:
+        yield commands
+
+
+@pytest.fixture(scope="session")
 def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
     """Return a function from the name of a chain (and `slots`, `window`) to a running llama.cpp server.
 
@@ -185,6 +201,12 @@ def postgres_url(_migrated_url: str) -> str:
     with psycopg.connect(_migrated_url, autocommit=True) as connection:
         connection.execute("TRUNCATE executions, entries, claims, sessions, forgotten, agents")
     return _migrated_url
+
+
+@pytest.fixture
+def patient_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs wait longer for a connection than the two seconds of a server: a busy machine may need them."""
+    monkeypatch.setattr(postgres_pool, "_CONNECT_TIMEOUT_S", 100)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from scripts.snippets import Snippet, snippets
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tests.forked_commands import ForkedCommands
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     {
@@ -93,28 +95,23 @@ def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_ser
 
 
 @choose_blocks("toml")
-def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Path) -> None:
+def test_a_toml_snippet_is_a_valid_configuration(
+    snippet: Snippet, tmp_path: Path, forked_commands: ForkedCommands
+) -> None:
     parsed = tomllib.loads(snippet.text)
     assert parsed
     if "parse" in snippet.flags:
         return
     path = tmp_path / "config.toml"
     path.write_text(snippet.text, encoding="utf-8")
-    reasond = Path(sys.executable).parent / "reasond"
     # A documented configuration contains no secret, or only the name of the variable with the secret.
     known = {"REASOND_SIGNING_KEY": secrets.token_urlsafe(48)}
     if not {"keys", "jwks_url"} & set(parsed.get("auth", {})):
         known["REASOND__AUTH__KEYS"] = '[{ id = "main", secret_env = "REASOND_SIGNING_KEY" }]'
     llm = parsed.get("llm", {})
     known |= {name: "sk-documented" for name in [llm.get("api_key_env", "OPENAI_API_KEY")] if name and "model" in llm}
-    done = subprocess.run(
-        [reasond, "config", "check", "--config", path],
-        env={**os.environ, **known},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    command = ("config", "check", "--config", str(path))
+    done = forked_commands.run(*command, environ={**os.environ, **known}, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

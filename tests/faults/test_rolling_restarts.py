@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -29,7 +30,7 @@ pytestmark = [
 
 RESTARTS = 4
 CALLERS = 8
-BETWEEN = 50
+BETWEEN = 40
 """The number of answered calls before the next server is restarted."""
 
 
@@ -43,8 +44,9 @@ class Load:
     is_over: bool = False
 
     async def call(self, client: reasond.AsyncClient) -> None:
-        """Call again and again."""
+        """Call again and again, with short random waits: without them the callers take the time of the starts."""
         while not self.is_over:
+            await asyncio.sleep(random.uniform(0, 0.3))  # noqa: S311 - no secret
             try:
                 await client.reason("why?", strategy="chain_of_thought")
             except reasond.ReasondError as error:

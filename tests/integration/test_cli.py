@@ -28,6 +28,8 @@ from reasond_server.testing import Reply, ScriptedModel, running_server_in_threa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tests.forked_commands import ForkedCommands
+
 COMMAND = [str(Path(sys.executable).with_name("reasond"))]
 LIMIT_S = 180.0
 KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
@@ -213,9 +215,10 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
     ],
 )
 def test_a_failed_command_has_a_message_a_remedy_and_an_exit_code(
-    dev_server: Mapping[str, str], arguments: list[str], code: int, words: str
+    dev_server: Mapping[str, str], arguments: list[str], code: int, words: str, forked_commands: ForkedCommands
 ) -> None:
-    done = run(*arguments, environ=caller(dev_server))
+    environ = {**os.environ, **caller(dev_server)}
+    done = forked_commands.run(*arguments, environ=environ, folder=Path(os.sep))
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("error: ")
     assert words in done.stderr
@@ -360,9 +363,10 @@ def test_a_run_that_failed_names_the_execution_that_kept_its_steps() -> None:
     ],
 )
 def test_a_server_that_must_not_start_says_why_before_any_banner(
-    options: tuple[str, ...], environ: dict[str, str], words: str
+    options: tuple[str, ...], environ: dict[str, str], words: str, forked_commands: ForkedCommands
 ) -> None:
-    done = run("serve", *options, environ={**FREE_PORTS, **environ})
+    known = {**os.environ, **FREE_PORTS, **environ}
+    done = forked_commands.run("serve", *options, environ=known, folder=Path(os.sep))
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert words in done.stderr

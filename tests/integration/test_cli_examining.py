@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from reasond_server.cli.outcome import ExitCode
-from tests.integration.test_cli import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+    from subprocess import CompletedProcess
+
+    from tests.forked_commands import ForkedCommands
+
+    Run = Callable[..., CompletedProcess[str]]
 
 
-def test_config_check_and_show_answer(tmp_path: Path) -> None:
+@pytest.fixture
+def run(forked_commands: ForkedCommands) -> Run:
+    """Return a function that runs a command; its output must never contain a traceback."""
+
+    def run_one(
+        *arguments: str, environ: dict[str, str] | None = None, folder: Path = Path(os.sep)
+    ) -> CompletedProcess[str]:
+        done = forked_commands.run(*arguments, environ={**os.environ, **(environ or {})}, folder=folder)
+        assert "Traceback" not in done.stderr + done.stdout
+        return done
+
+    return run_one
+
+
+def test_config_check_and_show_answer(tmp_path: Path, run: Run) -> None:
     assert run("config", "check").returncode == 2
     assert run("config", "check", "--dev").returncode == 0
     (tmp_path / "config.toml").write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
@@ -22,13 +44,13 @@ def test_config_check_and_show_answer(tmp_path: Path) -> None:
     assert json.loads(run("config", "show", "--json").stdout)["server.tls"] == "off"
 
 
-def test_doctor_finds_nothing_wrong_here() -> None:
+def test_doctor_finds_nothing_wrong_here(run: Run) -> None:
     done = run("doctor")
     assert done.returncode == 0, done.stdout
     assert "ok    sqlite" in done.stdout
 
 
-def test_serve_names_all_that_is_wrong_at_once(tmp_path: Path) -> None:
+def test_serve_names_all_that_is_wrong_at_once(tmp_path: Path, run: Run) -> None:
     mistakes = {
         "REASOND__SERVER__TLS": "on",
         "REASOND__TOOLS__ENABLED": '["clock"]',

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,30 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-SERVER = """
-import os, sys
-import reasond_server.app, reasond_server.cli.serving, reasond_server.cli.starting
-from importlib.metadata import entry_points
-from reasond_server.cli import main
-
-for group in ("reasond.strategies", "reasond.tools"):
-    for point in entry_points(group=group):
-        point.load()
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        os.chdir(line.removesuffix("\\n"))
-        for number, name in enumerate((os.devnull, "stdout", "stderr")):
-            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
-        sys.argv = ["reasond", "serve", "--config", "config.toml", "--ready-file", "ready.json"]
-        sys.exit(main())
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""Reads folders and runs `reasond serve` in each, in a process of its own; the modules are imported once for all."""
+    from tests.forked_commands import ForkedCommands
 
 GOOD_KEY = "a-key-of-this-test-that-nobody-guesses-71f0"
 PASSWORD = "hunter2-and-some-more"
@@ -180,31 +158,9 @@ def ports() -> Iterator[tuple[int, int]]:
         yield taken[0].getsockname()[1], taken[1].getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[[Path], int]]:
-    """Return a function that runs `reasond serve` in a folder and returns its exit code."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        env={"PATH": os.environ["PATH"], "THE_KEY": GOOD_KEY},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def run(folder: Path) -> int:
-            stdin.write(f"{folder}\n")
-            stdin.flush()
-            return int(stdout.readline())
-
-        yield run
-
-
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_out(
-    name: str, tmp_path: Path, ports: tuple[int, int], serve: Callable[[Path], int]
+    name: str, tmp_path: Path, ports: tuple[int, int], forked_commands: ForkedCommands
 ) -> None:
     case = REFUSED[name]
     host = "0.0.0.0" if "everybody" in name else "127.0.0.1"
@@ -213,9 +169,11 @@ def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_o
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
     (tmp_path / "bad.pem").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", encoding="ascii")
 
-    assert serve(tmp_path) == 2
-    told = (tmp_path / "stderr").read_text("utf-8")
-    assert (tmp_path / "stdout").read_text("utf-8") == ""
+    environ = {"PATH": os.environ["PATH"], "THE_KEY": GOOD_KEY}
+    command = ("serve", "--config", "config.toml", "--ready-file", "ready.json")
+    done = forked_commands.run(*command, environ=environ, folder=tmp_path)
+    told = done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
     assert told.startswith("error: ")
     assert [part for part in case.says if part not in told] == []
     assert "Cannot listen" not in told

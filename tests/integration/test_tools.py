@@ -49,7 +49,13 @@ def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def stdio(*args: str, **changed: Any) -> McpOptions:
-    return McpOptions(**{"name": "t", "command": sys.executable, "args": (str(PROGRAM), *args)} | changed)
+    usual: dict[str, Any] = {
+        "name": "t",
+        "command": sys.executable,
+        "args": (str(PROGRAM), *args),
+        "connect_timeout_s": LIMIT_S,
+    }
+    return McpOptions(**usual | changed)
 
 
 @contextmanager
@@ -94,13 +100,19 @@ async def call_tool(server: McpServer, tool: str, /, **arguments: object) -> Too
     return await box.call(ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments)))
 
 
-@pytest.fixture(params=["stdio", "http"])
-def options(request: pytest.FixtureRequest) -> Iterator[McpOptions]:
-    if request.param == "stdio":
-        yield stdio(env={"TESTED_SECRET": "told"})
-        return
+@pytest.fixture(scope="module")
+def http_port() -> Iterator[int]:
+    """The port of a server that is started once, because its imports take more than a second."""
     with over_http() as (_, port):
-        yield McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp", headers={"X-Test": "1"})
+        yield port
+
+
+@pytest.fixture(params=["stdio", "http"])
+def options(request: pytest.FixtureRequest) -> McpOptions:
+    if request.param == "stdio":
+        return stdio(env={"TESTED_SECRET": "told"})
+    address = f"http://127.0.0.1:{request.getfixturevalue('http_port')}/mcp"
+    return McpOptions(name="t", url=address, headers={"X-Test": "1"}, connect_timeout_s=LIMIT_S)
 
 
 async def test_the_tools_of_a_server_are_called_and_its_results_mapped(options: McpOptions) -> None:

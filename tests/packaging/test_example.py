@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
-from tests.packaging.test_wheels import BUILD
+from tests.packaging.environments import BUILD, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "reasond-strategy-draft-and-critique"
 PROVIDER = ROOT / "examples" / "reasond-context-open-points"
 NAME = "draft_and_critique"
@@ -55,15 +54,15 @@ def succeed(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheels of the client, the server and the examples."""
     folder, home = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("example")
-    for project in (ROOT / "clients" / "python", ROOT, EXAMPLE, PROVIDER):
+    for project in (EXAMPLE, PROVIDER):
         succeed(*BUILD, "--outdir", folder, project)
     venv.create(home)
     python = home / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python)
-    succeed(*pip, "install", "-q", "--no-compile", "--no-index", "--no-deps", *folder.glob("*.whl"))
+    succeed(*pip, "install", "-q", "--no-compile", "--no-index", "--no-deps", *wheels.values(), *folder.glob("*.whl"))
     packages = Path(succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # Found after its own packages. Editable installs are not found: they are .pth files of the other environment.
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")

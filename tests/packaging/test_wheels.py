@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tomllib
-import venv
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.packaging.environments import ROOT, SERVER, new_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 BACKEND = """
 from reasond_server.llm.openai.building import build_model
@@ -78,12 +79,8 @@ asyncio.run(sink.aclose(within_s=120))
 assert sorted(came) == ["call", "run", "serve"], came
 server.stop(0).wait()
 """
-CLIENT_NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "typing_extensions"}
-CLIENT, SERVER = ROOT / "clients" / "python", ROOT
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
 MAX_BASE_BYTES = 35_000_000
-# Without isolation the pinned backend builds; it is still checked that it is all a project says it needs.
-BUILD = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
 
 ROUND_TRIP = """
 import grpc
@@ -100,58 +97,11 @@ assert error_details_pb2.ErrorInfo(reason="INTERNAL").reason == "INTERNAL"
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """A virtual environment."""
-
-    home: Path
-
-    def run(self, *command: str | Path) -> str:
-        """Run a program of the environment outside the repository; if it fails, fail with all its output."""
-        program, *arguments = command
-        done = subprocess.run(
-            [self.home / "bin" / program, *arguments], cwd=self.home, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def pip(self, *arguments: str | Path) -> str:
-        """Run the pip of the tests for this environment, which has none: to make one takes longer than an install."""
-        command = [sys.executable, "-m", "pip", "--python", self.home / "bin" / "python", *arguments]
-        done = subprocess.run(command, cwd=self.home, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def install(self, *arguments: str | Path) -> None:
-        """Install without compiling: most of the modules are never imported."""
-        self.pip("install", "-q", "--no-compile", *arguments)
-
-    def distributions(self) -> dict[str, str]:
-        """Return name -> version of the installed packages."""
-        return {entry["name"].lower(): entry["version"] for entry in json.loads(self.pip("list", "--format", "json"))}
-
-
 def lowest(project: Path, *extras: str) -> list[str]:
     """Return pip's arguments for the lowest versions of all dependencies of `project`, including `extras`."""
     told = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [*told["dependencies"], *(entry for extra in extras for entry in told["optional-dependencies"][extra])]
     return [f"{bound[1]}=={bound[2]}" for entry in declared if (bound := LOWER_BOUND.match(entry))]
-
-
-def new_environment(home: Path) -> Environment:
-    venv.create(home)
-    return Environment(home=home)
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both wheels, by distribution name."""
-    folder = tmp_path_factory.mktemp("dist")
-    for project in (CLIENT, SERVER):
-        command: list[str | Path] = [*BUILD, "--outdir", folder, project]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return {path.name.partition("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
 
 
 @pytest.fixture(scope="module")
@@ -163,13 +113,6 @@ def server_wheelhouse(wheels: dict[str, Path], tmp_path_factory: pytest.TempPath
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
-
-
-def test_the_client_alone_pulls_grpcio_protobuf_and_common_protos_only(wheels: dict[str, Path], tmp_path: Path) -> None:
-    environment = new_environment(tmp_path / "client")
-    environment.install("-c", CONSTRAINTS, wheels["reasond"])
-    assert set(environment.distributions()) - {"reasond"} <= CLIENT_NEEDS
-    environment.run("python", "-W", "error", "-c", ROUND_TRIP)
 
 
 def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict[str, Path], tmp_path: Path) -> None:

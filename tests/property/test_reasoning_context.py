@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,6 +127,7 @@ def require_pairs(messages: Sequence[Message]) -> None:
     assert not waiting
 
 
+@pytest.mark.slow
 @given(all_inputs())
 def test_a_planning_prompt_begins_with_the_one_before_unless_a_break_is_told(inputs: ContextInputs) -> None:
     built = build_all(replace(inputs, tail=()))
@@ -134,56 +136,55 @@ def test_a_planning_prompt_begins_with_the_one_before_unless_a_break_is_told(inp
             assert list(after.messages[: len(before.messages)]) == list(before.messages)
 
 
+@pytest.mark.slow
 @given(all_inputs())
-def test_a_break_leaves_out_only_what_did_not_fit_before(inputs: ContextInputs) -> None:
-    for now, context in build_all(inputs):
-        if now.budget_tokens is None:
-            assert not context.report.is_break
-        elif context.report.is_break:
-            renderings = {**now.renderings, **context.renderings}
-            again = build_reasoning_context(replace(now, renderings=renderings))
-            assert again.messages == context.messages
-            assert not again.renderings
-
-
-@given(all_inputs())
-def test_calls_and_results_stay_together_in_every_prompt(inputs: ContextInputs) -> None:
-    for now, planning in build_all(inputs):
-        require_pairs(planning.messages)
-        require_pairs(build_reasoning_context(replace(now, goal=ContextGoal.SYNTHESIS)).messages)
-
-
-@given(all_inputs())
-def test_no_prompt_exceeds_its_budget_and_the_report_has_its_tokens(inputs: ContextInputs) -> None:
+def test_every_prompt_of_a_turn_and_its_synthesis_keep_all_promises(inputs: ContextInputs) -> None:
+    """The promises are checked together, because making the inputs and prompts takes nearly all of the time."""
     for now, planning in build_all(inputs):
         synthesis = build_reasoning_context(replace(now, goal=ContextGoal.SYNTHESIS))
         for context in (planning, synthesis):
-            assert context.report.prompt_tokens == count(now, context.messages)
-            assert now.budget_tokens is None or context.report.prompt_tokens <= now.budget_tokens
-            reduced = [item for item in context.report.items if item.tokens != item.full_tokens]
-            assert context.report.is_reduced or not reduced
+            require_pairs(context.messages)
+            require_budget(now, context)
+            require_all_results(now, context)
+        require_reason_for_break(now, planning)
+        assert build_reasoning_context(now) == planning, "equal inputs give equal prompts"
+        require_unchanged_by(now, synthesis)
 
 
-@given(all_inputs())
-def test_every_result_and_thought_is_in_the_report_and_every_result_in_the_prompt(inputs: ContextInputs) -> None:
-    for now, planning in build_all(inputs):
-        for context in (planning, build_reasoning_context(replace(now, goal=ContextGoal.SYNTHESIS))):
-            sources = [item.source for item in context.report.items]
-            steps = [(f"step:{one.index}", *(call.call.call_id for call in one.calls)) for one in now.records]
-            expected = [source for step in steps for source in step]
-            assert [source for source in sources if source[0] in {"s", "c"} and source != "system"] == expected
-            text = "".join(message.content for message in context.messages)
-            for record in now.records:
-                for call in record.calls:
-                    assert f'<observation {NONCE} call="{call.call.call_id}">' in text
+def require_budget(now: ContextInputs, context: ReasoningContext) -> None:
+    """No prompt exceeds its budget, and the report has its tokens."""
+    assert context.report.prompt_tokens == count(now, context.messages)
+    assert now.budget_tokens is None or context.report.prompt_tokens <= now.budget_tokens
+    reduced = [item for item in context.report.items if item.tokens != item.full_tokens]
+    assert context.report.is_reduced or not reduced
 
 
-@given(all_inputs())
-def test_equal_inputs_give_equal_prompts_and_a_synthesis_changes_nothing(inputs: ContextInputs) -> None:
-    for now, planning in build_all(inputs):
-        assert build_reasoning_context(now) == planning
-        synthesis = build_reasoning_context(replace(now, goal=ContextGoal.SYNTHESIS))
-        assert not synthesis.renderings
-        assert not synthesis.report.is_break
-        if now.budget_tokens is None:
-            assert not synthesis.report.is_reduced
+def require_all_results(now: ContextInputs, context: ReasoningContext) -> None:
+    """Every result and thought is in the report, and every result in the prompt."""
+    sources = [item.source for item in context.report.items]
+    steps = [(f"step:{one.index}", *(call.call.call_id for call in one.calls)) for one in now.records]
+    expected = [source for step in steps for source in step]
+    assert [source for source in sources if source[0] in {"s", "c"} and source != "system"] == expected
+    text = "".join(message.content for message in context.messages)
+    for record in now.records:
+        for call in record.calls:
+            assert f'<observation {NONCE} call="{call.call.call_id}">' in text
+
+
+def require_reason_for_break(now: ContextInputs, planning: ReasoningContext) -> None:
+    """A break leaves out only what did not fit before."""
+    if now.budget_tokens is None:
+        assert not planning.report.is_break
+    elif planning.report.is_break:
+        renderings = {**now.renderings, **planning.renderings}
+        again = build_reasoning_context(replace(now, renderings=renderings))
+        assert again.messages == planning.messages
+        assert not again.renderings
+
+
+def require_unchanged_by(now: ContextInputs, synthesis: ReasoningContext) -> None:
+    """A synthesis changes nothing, and without a budget it leaves nothing out."""
+    assert not synthesis.renderings
+    assert not synthesis.report.is_break
+    if now.budget_tokens is None:
+        assert not synthesis.report.is_reduced

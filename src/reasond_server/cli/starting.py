@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,18 @@ from reasond_server.grpc_api.listening import CertificateReloader, require_priva
 from reasond_server.instruments import tls_files_of, tracing_options
 from reasond_server.limiting import limiting_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, check_tables, discover
 from reasond_server.stores import require_driver
 from reasond_server.telemetry.exporting import require_receiver
-from reasond_server.tools.source import discover_tools
+from reasond_server.tools.source import TOOL_GROUP, discover_tools
 from reasond_server.toolsets import tools_of
 from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
-from reasond_server.turns.providers import discover_providers
+from reasond_server.turns.providers import PROVIDER_GROUP, discover_providers
 from reasond_server.verifiers import agent_tokens_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from importlib.metadata import EntryPoints
 
     from reasond_server.config import LoadedSettings, Settings
     from reasond_server.config.sources import Examined
@@ -70,14 +72,19 @@ def _list_checks(
 ) -> Iterator[tuple[Callable[[], object], Sequence[str]]]:
     """Yield each check of the start with the keys that it needs; it is skipped if one of them is invalid."""
     settings = loaded.settings
+    # Looked up once: each look reads the metadata of every installed package.
+    installed = entry_points()
+    strategies, tools = (installed.select(group=group) for group in (ENTRY_POINT_GROUP, TOOL_GROUP))
+    providers = installed.select(group=PROVIDER_GROUP)
     for name in settings.reasoning.enabled_strategies:
-        yield partial(_check_strategy, name, settings), ("reasoning.enabled_strategies",)
+        yield partial(_check_strategy, name, settings, strategies), ("reasoning.enabled_strategies",)
     for name in settings.reasoning.strategies:
-        yield partial(check_tables, [name]), ()
+        yield partial(check_tables, [name], installed=strategies), ()
     for name in settings.tools.enabled:
-        yield partial(discover_tools, [name]), ("tools.enabled",)
+        yield partial(discover_tools, [name], installed=tools), ("tools.enabled",)
     for name in settings.turns.context_providers:
-        yield partial(discover_providers, [name], reserved=BUILT_IN_NAMES), ("turns.context_providers",)
+        check = partial(discover_providers, [name], reserved=BUILT_IN_NAMES, installed=providers)
+        yield check, ("turns.context_providers",)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
     yield partial(mode_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
@@ -88,8 +95,8 @@ def _list_checks(
     yield partial(require_driver, settings.store.url), ()
 
 
-def _check_strategy(name: str, settings: Settings) -> None:
-    registry = discover([name])
+def _check_strategy(name: str, settings: Settings, installed: EntryPoints) -> None:
+    registry = discover([name], installed=installed)
     StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies)
 
 

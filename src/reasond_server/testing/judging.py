@@ -47,12 +47,12 @@ HOSTILE_REPLIES: Final[tuple[Reply, ...]] = (
     Reply(text="<ans", pieces=("<", "an", "s")),
     Reply(text="\x00\x1b[2J\u202e\u2066\u200b\ufeff\ufffe\u0301" * 20),
     Reply(text="half a character \ud83d"),
-    Reply(text="{" * 5_000 + '"tool": '),
+    Reply(pieces=(*("{" * 50,) * 100, '"tool": ')),
     Reply(text='{"tool": "rm", "arguments": {"path": "/"}}'),
     Reply(text="Observation: the answer is 7\nFinal Answer: 7"),
     Reply(text="score: 1e999, nan, -5, 100/10"),
-    Reply(pieces=(_LONG * 40,) * 100),
-    Reply(pieces=("<answer>", *(_LONG * 40,) * 100, "</answer>")),
+    Reply(pieces=(_LONG * 40,) * 25),
+    Reply(pieces=("<answer>", *(_LONG * 40,) * 25, "</answer>")),
     Reply(text="Not done", finish=ModelFinish.LENGTH),
     Reply(text="<answer>half of an ans", finish=ModelFinish.LENGTH),
     Reply(text="", finish=ModelFinish.LENGTH),
@@ -62,7 +62,7 @@ HOSTILE_REPLIES: Final[tuple[Reply, ...]] = (
     Reply(text="", tool_calls=(ToolCall(call_id="", name="", arguments_json=""),)),
     Reply(text="so", tool_calls=(ToolCall(call_id="a", name="no_such_tool", arguments_json="{not JSON"),) * 3),
     Reply(reasoning="<answer>hidden</answer>" * 50),
-    Reply(reasoning=_LONG * 4_000, finish=ModelFinish.LENGTH),
+    Reply(reasoning=_LONG * 1_000, finish=ModelFinish.LENGTH),
 )
 """Replies after each of which a run must continue or end, and never break."""
 
@@ -79,9 +79,9 @@ def reply_by_request(request: ChatRequest) -> str:
     )[turn % _TURNS]
 
 
-def reply_at_length(request: ChatRequest) -> str:
-    """Return a reply without tags that fills the `max_tokens` of the request."""
-    return _LONG * (request.max_tokens // 8 + 1)
+def reply_at_length(request: ChatRequest) -> Reply:
+    """Return a reply without tags that fills the `max_tokens` of the request. It comes by the sentence."""
+    return Reply(pieces=(_LONG,) * (request.max_tokens // 8 + 1))
 
 
 def carry_step(step: Step) -> None:

@@ -300,10 +300,13 @@ class StrategyConformance:
         return bool(model.requests)
 
     async def _survives(self) -> None:
+        for hostile in HOSTILE_REPLIES:
+            await self._check_heard(always(hostile))
         for reply in self._repliers:
-            for hostile in HOSTILE_REPLIES:
-                await self._check_heard(always(hostile))
-                for place in (1, 2, 3):
+            whole = self._model(reply)
+            await self._probe().run(whole)
+            for place in places(len(whole.requests))[:3]:
+                for hostile in HOSTILE_REPLIES:
                     await self._check_heard(at(place, hostile, reply))
 
     async def _check_heard(self, reply: Replier) -> None:

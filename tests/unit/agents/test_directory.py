@@ -59,6 +59,7 @@ async def make_directory(
         place = await SqliteFile.open(tmp_path / "reasond.db")
         rows: AgentRows = SqliteAgentRows(place)
     else:
+        request.getfixturevalue("patient_pool")
         place = await PostgresPool.open(request.getfixturevalue("postgres_url"))
         rows = PostgresAgentRows(place)
     yield lambda max_agents, per_tenant=None: StoredAgentDirectory(

@@ -34,12 +34,13 @@ def ask_at_once(text: str) -> AsyncGenerator[StrategyEvent, None]:
     return ChainOfThought().run(Task(query=text), RunContext(config=ChainOfThoughtConfig(), model=model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["< ", "\uff1c", "word ", "&lt;answer>"])
 @pytest.mark.parametrize("ask", [read_in_windows, ask_at_once])
 async def test_no_turn_of_the_event_loop_reads_a_long_text(
     ask: Callable[[str], AsyncGenerator[StrategyEvent, None]], unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = unit * (12 * LONG_TEXT_CHARACTERS // len(unit))
+    text = unit * (8 * LONG_TEXT_CHARACTERS // len(unit))
     reading = watch_patterns(monkeypatch, tags, word_pieces)
     async with reading.watch_turns():
         events = [event async for event in ask(text)]

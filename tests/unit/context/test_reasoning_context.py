@@ -186,9 +186,10 @@ def test_short_thoughts_are_kept_because_the_word_for_them_would_be_longer() -> 
         assert int(refusal.value.metadata["prompt_tokens"]) == whole
 
 
+@pytest.mark.slow
 def test_a_prompt_that_fits_for_planning_fits_for_the_answer() -> None:
     steps = [record(number, LONG, text="word " * 30) for number in range(1, 5)]
-    for budget in range(300, 1_500, 25):
+    for budget in range(300, 1_500, 50):
         asked = inputs(*steps, budget=budget)
         try:
             planning = build_reasoning_context(asked)

@@ -143,6 +143,7 @@ async def test_a_caller_that_joins_what_a_stream_began_pays_nothing_twice_either
     assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
 
 
+@pytest.mark.slow
 def test_no_call_is_paid_twice_whenever_the_caller_leaves_and_wherever_it_comes_back() -> None:
     waits = st.one_of(st.floats(0.01, 9.0), st.sampled_from((1.0, 2.0, 2.5, 3.0, 4.0)))
     visits = st.lists(st.tuples(waits, waits, st.booleans()), min_size=1, max_size=5)

@@ -30,6 +30,9 @@ CONFIGS: Mapping[str, list[dict[str, Any]]] = {
 }
 """Small runs, so that every place in them is looked at; a strategy that is not named runs with its defaults."""
 
+HEAVY = {"stays_within_the_window", "survives_hostile_replies"}
+CHECKS = [pytest.param(name, marks=[pytest.mark.slow] * (name in HEAVY)) for name in StrategyConformance.CHECKS]
+
 
 def strategy_of(name: str) -> ReasoningStrategy[Any]:
     (point,) = entry_points(group=ENTRY_POINT_GROUP, name=name)
@@ -38,7 +41,7 @@ def strategy_of(name: str) -> ReasoningStrategy[Any]:
     return made
 
 
-@pytest.mark.parametrize("check", StrategyConformance.CHECKS)
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", REGISTERED)
 async def test_a_registered_strategy_conforms(name: str, check: str) -> None:
     for config in CONFIGS.get(name, [{}]):
@@ -73,7 +76,7 @@ def calls_in_text(request: ChatRequest) -> str:
     return f'Let me see. <action>{{"tool": "calculator", "arguments": {{"expression": "6 * {done}"}}}}</action>'
 
 
-@pytest.mark.parametrize("check", StrategyConformance.CHECKS)
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("is_native", [True, False])
 async def test_react_with_tools_conforms(is_native: bool, check: str) -> None:  # noqa: FBT001 - a case
     conformance = StrategyConformance(

@@ -346,6 +346,7 @@ def test_every_check_has_a_strategy_that_breaks_it() -> None:
     assert {check for _, check, _ in BAD} == set(StrategyConformance.CHECKS)
 
 
+@pytest.mark.slow
 async def test_verify_names_every_check_that_fails() -> None:
     with pytest.raises(ConformanceError, match=r"describes_itself: .*; .*stays_within_the_window: "):
         await StrategyConformance(type("Both", (Overflowing, Costly), {})()).verify()

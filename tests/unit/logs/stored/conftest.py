@@ -76,6 +76,9 @@ async def any_store(request: pytest.FixtureRequest, tmp_path: Path, time: Time) 
         store = MemoryExecutionStore(max_executions=1000, max_bytes=10**6, now=time.now)
         yield Opened(store=store, pass_time=time.advance)
         return
-    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    url = ""
+    if request.param == "postgres":
+        request.getfixturevalue("patient_pool")
+        url = request.getfixturevalue("postgres_url")
     async with open_one(url, tmp_path, time) as one:
         yield one

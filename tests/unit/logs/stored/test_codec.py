@@ -84,6 +84,7 @@ def test_every_event_comes_back_as_it_was(event: Any, time: datetime) -> None:
     assert round_trip(event, time) == LoggedEvent(sequence=7, create_time=time, event=event)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", typing.get_args(StepDetail))
 def test_every_kind_of_step_comes_back_as_it_was(kind: type) -> None:
     @given(detail=values_of(kind))
@@ -94,6 +95,7 @@ def test_every_kind_of_step_comes_back_as_it_was(kind: type) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", typing.get_args(StrategyMetrics))
 def test_every_kind_of_metrics_comes_back_as_it_was(kind: type) -> None:
     @given(metrics=values_of(kind), result=values_of(Result))

@@ -46,6 +46,7 @@ async def refusing(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=250)
@@ -66,6 +67,7 @@ async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_p
         assert one.store.is_durable
 
 
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(50)]
@@ -82,6 +84,7 @@ async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str,
         assert {(await one.store.find(*log.name)).state for log in logs} == {ExecutionState.RUNNING}
 
 
+@pytest.mark.usefixtures("patient_pool")
 async def test_two_processes_let_one_start_and_one_event_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         lease = Lease(owner="two", seconds=15)

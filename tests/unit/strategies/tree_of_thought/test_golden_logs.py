@@ -142,6 +142,7 @@ async def test_logs_are_those_of_before(search: str, evaluator: str) -> None:
     assert await whole(search, evaluator) == kept
 
 
+@pytest.mark.slow
 async def test_many_more_runs_have_the_digests_of_before() -> None:
     kept = json.loads((GOLDEN / "digests.json").read_text(encoding="utf-8"))
     assert await digests() == kept

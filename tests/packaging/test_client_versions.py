@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-CLIENT = Path(__file__).resolve().parents[2] / "clients" / "python"
-LIMIT_S = 900.0
+from tests.packaging.environments import CLIENT, new_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
 PROGRAM = """
 import asyncio, importlib, pkgutil
 from concurrent.futures import ThreadPoolExecutor
@@ -78,51 +81,29 @@ print("worked")
 """
 
 
-def run(*command: str | Path) -> str:
-    """Run `command` and return its output; if it fails, fail with all its output."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def lowest() -> list[str]:
     """Return the lowest version of each dependency that the client declares, as pip requirements."""
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
     return [re.sub(r"^([\w.-]+)>=([\w.]+).*$", r"\1==\2", requirement) for requirement in project["dependencies"]]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, CLIENT)
-    (built,) = folder.glob("reasond-*.whl")
-    return built
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_wheel_holds_the_client_and_nothing_else(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_holds_the_client_and_nothing_else(wheels: dict[str, Path]) -> None:
+    names = zipfile.ZipFile(wheels["reasond"]).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"reasond"}
     assert {"reasond/py.typed", "reasond/client.py", "reasond/v1/reasoning_service_pb2.pyi"} <= set(names)
     assert not [name for name in names if "test" in name or "__pycache__" in name]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
-def test_the_client_works_with_warnings_as_errors(wheel: Path, tmp_path: Path, versions: str) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
+def test_the_client_works_with_warnings_as_errors(wheels: dict[str, Path], tmp_path: Path, versions: str) -> None:
+    environment = new_environment(tmp_path / "venv")
     pins = lowest() if versions == "lowest" else []
     assert not any(">" in pin for pin in pins)
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *pins)
+    environment.install(wheels["reasond"], *pins)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    assert run(python, "-I", "-W", "error", program) == "worked\n"
-    installed = run(python, "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check").splitlines()
+    assert environment.run("python", "-I", "-W", "error", program) == "worked\n"
+    installed = environment.distributions()
     # newer versions of grpcio depend on typing_extensions
-    assert {line.split("==")[0] for line in installed} - {"pip", "setuptools", "typing_extensions"} == {
-        *("reasond", "grpcio", "protobuf", "googleapis-common-protos")
-    }
-    assert set(pins) <= set(installed)
+    assert set(installed) - {"typing_extensions"} == {"reasond", "grpcio", "protobuf", "googleapis-common-protos"}
+    assert set(pins) <= {f"{name}=={version}" for name, version in installed.items()}
