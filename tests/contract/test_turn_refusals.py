@@ -10,13 +10,18 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import grpc
+import httpx
 import pytest
+from google.protobuf import json_format
 
+from reasond.v1 import turn_service_pb2 as pb
+from reasond.v1 import turn_service_pb2_grpc
 from reasond_server.stores import open_stores
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import Principal, ToolCall
 from reasond_server.types.turns import TurnStart
-from tests.contract.test_turns import OPEN_FILE, WIRES, Answer, ask, settle
+from tests.contract.test_turns import OPEN_FILE, WIRES, Answer, ask, reply, settle
 from tests.contract.turn_plugins import install
 from tests.turning import Note, TurnServer, WallClock, ask_tools, client_tool
 
@@ -340,3 +345,26 @@ async def wait_for_result(server: Listening, wire: str, turn_id: str) -> Answer:
             if got.body.get("result"):
                 return got
             await asyncio.sleep(0.05)
+
+
+async def test_results_over_the_cap_of_a_message_are_refused_and_consume_nothing() -> None:
+    caps = {"REASOND__SERVER__MAX_RECEIVE_BYTES": "65536", "REASOND__SERVER__MAX_HTTP_BODY_BYTES": "65536"}
+    text = json.dumps("x" * 30_000)
+    with native(reply("a", "b", "c"), "A draft.", "Done.") as model:
+        async with running_server(model=model, environ={**ENVIRON, **caps}) as server:
+            first = await ask(server, "grpc", "turns.start", {"message": "Go", "client_tools": [OPEN_FILE]})
+            large = settle(first, ("c1", text), ("c2", text), ("c3", text))
+            async with grpc.aio.insecure_channel(server.grpc) as channel:
+                request = json_format.ParseDict({"reentry": large}, pb.RunTurnRequest())
+                stub: Any = turn_service_pb2_grpc.TurnServiceStub(channel)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await stub.RunTurn(request, metadata=[("authorization", f"Bearer {server.token}")])
+            async with httpx.AsyncClient(base_url=server.http, timeout=180) as client:
+                body = {"jsonrpc": "2.0", "id": 1, "method": "turns.reenter", "params": large}
+                answer = await client.post("/api/v1/jsonrpc", json=body)
+            got = await ask(server, "grpc", "turns.get", {"turn_id": first.turn["turn_id"]})
+            done = await ask(server, "grpc", "turns.reenter", settle(first, ("c1", text), ("c2", "1"), ("c3", "1")))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE
+    assert got.turn == first.turn
+    assert done.body["result"]["answer"] == "Done."
