@@ -41,9 +41,7 @@ def repair(
     ] = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="What is wrong or wanted, in words.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Apply the patch if it is accepted, whole or not at all.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply an accepted patch, whole or not at all.")] = False,
     target: Target = None,
     token: Token = None,
     tls: Tls = False,
