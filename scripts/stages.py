@@ -129,9 +129,7 @@ def coverage_stages() -> list[Stage]:
 
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others."""
-    programs = module(
-        "scripts.programs", *(GRPCURL, PROTOC, PROTOC_GEN_GO, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP)
-    )
+    programs = module("scripts.programs", *(GRPCURL, PROTOC, PROTOC_GEN_GO, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP))
     commands = (programs, module("coverage", "erase"))
     return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
 

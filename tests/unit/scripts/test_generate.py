@@ -4,8 +4,11 @@ from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped]  # shipped without py.typed
+    BadRequest,
+    ErrorInfo,
+)
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
 from scripts.generate import BANNER, DESCRIPTORS, compare, list_committed
 
@@ -41,7 +44,7 @@ def test_the_descriptor_set_alone_is_enough_to_write_an_error_as_json() -> None:
     # As a transcoding proxy does it, which knows no message but those of the set.
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
-        pool.Add(file)  # type: ignore[no-untyped-call]  # the types of protobuf leave it untyped
+        pool.Add(file)
     status = Status(code=3, message="refused")
     status.details.add().Pack(ErrorInfo(reason="INVALID_REQUEST", domain="reasond"))
     violation = BadRequest.FieldViolation(field="task.query", description="is required")
