@@ -65,7 +65,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert read_api_keys(path) == (row(1),)
 
 
-def told(content: object) -> bytes:
+def encode(content: object) -> bytes:
     return json.dumps(content).encode()
 
 
@@ -76,15 +76,15 @@ GOOD = json.loads(row(1).model_dump_json())
     ("content", "words"),
     [
         (b"", "no list of API keys"),
-        (told({"version": 1, "keys": [GOOD]})[:-1], "no list of API keys"),
+        (encode({"version": 1, "keys": [GOOD]})[:-1], "no list of API keys"),
         (b"\xff\xfe", "no list of API keys"),
-        (told([]), "no list of API keys"),
-        (told({}), "keys"),
-        (told({"version": 2, "keys": []}), "version"),
-        (told({"version": 1, "keys": [{**GOOD, "sha256": "canary"}]}), r"keys\.0\.sha256"),
-        (told({"version": 1, "keys": [{**GOOD, "canary": 1}]}), "no list of API keys"),
-        (told({"version": 1, "keys": [{**GOOD, "expires": "2026-11-23T00:00:00"}]}), r"keys\.0\.expires"),
-        (told({"version": 1, "keys": [GOOD, GOOD]}), "two keys have one id"),
+        (encode([]), "no list of API keys"),
+        (encode({}), "keys"),
+        (encode({"version": 2, "keys": []}), "version"),
+        (encode({"version": 1, "keys": [{**GOOD, "sha256": "canary"}]}), r"keys\.0\.sha256"),
+        (encode({"version": 1, "keys": [{**GOOD, "canary": 1}]}), "no list of API keys"),
+        (encode({"version": 1, "keys": [{**GOOD, "expires": "2026-11-23T00:00:00"}]}), r"keys\.0\.expires"),
+        (encode({"version": 1, "keys": [GOOD, GOOD]}), "two keys have one id"),
         (b"[" * 100_000, "no list of API keys"),
         (b" " * (4 * 1024 * 1024 + 1), "more than 4194304 bytes"),
     ],
