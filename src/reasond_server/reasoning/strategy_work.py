@@ -73,6 +73,7 @@ class ReasoningKind:
     """
 
     kind: str = REASONING
+    is_timed_at_work: bool = False
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class TurnKind:
     """
 
     kind: str = TURN
+    is_timed_at_work: bool = True
 
     def __init__(
         self,

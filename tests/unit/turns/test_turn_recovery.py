@@ -20,6 +20,7 @@ from reasond_server.stores import open_stores
 from reasond_server.testing import Reply
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry
+from reasond_server.turns.loop import RESERVED
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import Budget, FinishReason, LoggedEvent
@@ -32,7 +33,7 @@ from reasond_server.types.turns import (
     TurnStart,
     TurnState,
 )
-from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
+from tests.turning import CALLER, LIMITS, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -389,7 +390,8 @@ async def test_two_lost_model_calls_are_each_charged_once(servers: Servers) -> N
     await second.wait_for_calls(1)
     await second.kill()
     records = (await servers.store.read_checkpoint(CALLER.tenant, turn_id)).records
-    first_lost, both_lost = [json.loads(each.body)["most_tokens"] for each in records]
+    reserved = [json.loads(each.body) for each in records if each.key.startswith(RESERVED)]
+    first_lost, both_lost = [each["most_tokens"] for each in reserved]
 
     third = servers.server("Done.")
     await third.round()
@@ -427,6 +429,41 @@ async def test_the_wait_for_the_client_is_no_working_time_if_the_server_dies_rig
 
     assert result.answer == "Done."
     assert result.elapsed_s < 600
+
+
+async def test_the_time_in_which_no_process_had_a_turn_is_no_working_time(servers: Servers) -> None:
+    policy = TurnPolicy(max_active_s=600)
+    turn_id = await start_and_die(servers, Note(), policy=policy)
+    servers.time.moved_s += 3_000
+
+    other = servers.server(policy=policy, tools=[Note()])
+    await other.round()
+
+    result = await end_of(other, turn_id)
+    assert result.error is not None
+    assert result.error.reason == ToolOutcomeUnknownError.reason
+    assert result.elapsed_s < 60
+
+
+async def test_what_earlier_lives_worked_counts_and_the_times_between_them_do_not(servers: Servers) -> None:
+    """Of what a life did in silence a lease counts: so a tool that kills its server each time comes to the limit."""
+    policy, idle = TurnPolicy(max_active_s=600), Note(is_idempotent=True)
+    turn_id = await start_and_die(servers, idle, policy=policy)
+    for _ in range(3):
+        servers.time.moved_s += 1_000
+        again = Note(is_idempotent=True)
+        again.gate.clear()
+        server = servers.server(policy=policy, tools=[again])
+        await server.round()
+        async with asyncio.timeout(60):
+            await again.begun.wait()
+        await server.kill()
+    servers.time.moved_s += 1_000
+    other = servers.server("Done.", policy=policy, tools=[Note(is_idempotent=True)])
+    await other.round()
+    result = await end_of(other, turn_id)
+    assert result.answer == "Done."
+    assert 4 * LIMITS.lease_s <= result.elapsed_s < 4 * LIMITS.lease_s + 60
 
 
 async def test_a_hand_off_expires_though_the_server_that_noticed_it_died(servers: Servers) -> None:
