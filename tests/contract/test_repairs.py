@@ -122,6 +122,20 @@ async def test_commands_of_the_callers_own_need_a_permission_and_those_of_the_se
     assert (listed.body["environments"][0]["name"], listed.body["commands"]) == ("python", ["script"])
 
 
+async def test_files_of_a_held_out_command_of_the_server_are_not_shown_to_the_model() -> None:
+    hidden = {"path": "test_hidden.py", "content": TEST.replace("2, 3", "20, 30").replace("5", "50")}
+    named = {"name": "hidden", "command": "hidden", "role": "held_out", "format": "exit_code"}
+    task = {**TASK, "files": [*TASK["files"], hidden], "checks": [CHECK, named]}
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model, REASOND__REPAIR__COMMANDS__HIDDEN='["python", "test_hidden.py"]') as server:
+            done = (await call(server, "jsonrpc", "repair.execute", task)).body["repair"]
+    shown = "".join(message.content for message in model.requests[0].messages)
+    assert done["verification"] == "held_out"
+    assert "test_calc.py" in shown
+    assert "hidden" not in shown
+    assert "20, 30" not in shown
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_repairs_are_listed_cancelled_and_deleted_as_executions_are(wire: str) -> None:
     poor, other = mint("repair:execute"), mint("reasoning:execute", "executions:read")

@@ -64,7 +64,7 @@ class LocalActivities:
     Args:
         run: the run that works the repair out.
         model: the model, with its journal.
-        task: the task, without its files.
+        task: the task, without its files, and with the commands that its checks stand for.
         parameters: how candidates are sampled.
         files: the code by path.
         critics: judge candidates; they journal their checks. None for a plan.
@@ -91,7 +91,7 @@ class LocalActivities:
         self._task = task
         self._parameters = parameters
         self._files = files
-        self._shown = leave_out_held_out(files, task.checks)
+        self._shown = leave_out_held_out(files, task.checks, is_protected=is_protected)
         self._critics = critics
         self._is_protected = is_protected
         self._clock = clock

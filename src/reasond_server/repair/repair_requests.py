@@ -20,7 +20,7 @@ from reasond_server.types.repairs import CheckRole, RepairGoal
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from reasond_server.repair.repair_policy import RepairPolicy
     from reasond_server.types.repairs import Check, CriticReport, RepairTask
@@ -64,11 +64,6 @@ def check_repair(
     ]
     if found:
         raise InvalidRequestError.of(*found)
-
-
-def commands_of(check: Check, commands: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Return the command of a check and its arguments."""
-    return check.argv or commands[check.command]
 
 
 def _in_description(task: RepairTask) -> Iterator[Violation]:
