@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 
 from reasond_server.errors import ModelFailedError
+from reasond_server.repair import patches
 from reasond_server.testing import Reply, ScriptedModel
 from tests.contract.repair_calls import CALC, CHECK, EDIT, TASK, TEST, WIRES, call, mint, repairing_server, stream
+from tests.repairing import install_slow_git
 
 pytestmark = pytest.mark.slow
 
@@ -206,3 +210,17 @@ async def test_a_repair_whose_model_fails_keeps_what_it_has() -> None:
     assert failed.reason == "MODEL_FAILED"
     assert (kept["finish_reason"], kept["error"]["reason"], kept["patch"]) == ("failed", "MODEL_FAILED", "")
     assert (got["execution"]["state"], got["repair"]["finish_reason"]) == ("failed", "failed")
+
+
+async def test_a_git_that_does_not_end_is_told_plainly_and_leaves_nothing_that_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patches are made below the folder of the sandbox, whose part of a dead server the next one removes."""
+    started = install_slow_git(tmp_path, monkeypatch)
+    monkeypatch.setattr(patches, "_TIMEOUT_S", 1.0)
+    with ScriptedModel([EDIT, EDIT]) as model:
+        async with repairing_server(model) as server:
+            refused = [await call(server, wire, "repair.execute", TASK) for wire in WIRES]
+    assert [each.reason for each in refused] == ["SANDBOX_UNAVAILABLE"] * 2
+    folder = Path(started.with_name("started.folder").read_text(encoding="utf-8")).parts
+    assert f"reasond-sandbox-{os.geteuid()}" in folder

@@ -184,7 +184,7 @@ class RepairKind:
                 perform=partial(perform_once, run),
                 observer=self.observer,
             )
-            yield activities(critics=critics)
+            yield activities(critics=critics, folder=workshop.workspaces.private)
         finally:
             await tree.remove()
 
