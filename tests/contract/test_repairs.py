@@ -86,6 +86,14 @@ async def test_every_mistake_is_named_once_and_in_the_same_words() -> None:
     assert "did you mean 'script'?" in said["checks[2].command"]
 
 
+async def test_wrong_paths_are_named_together_with_all_other_mistakes() -> None:
+    wrong = {**TASK, "files": [*TASK["files"], {"path": "../a", "content": ""}], "environment": "pyton"}
+    async with repairing_server(ScriptedModel([])) as server:
+        answers = [await call(server, wire, "repair.execute", wrong) for wire in WIRES]
+    assert answers[0] == answers[1]
+    assert [name for name, _ in answers[0].violations] == ["files[2].path", "environment"]
+
+
 async def test_wrong_parameters_are_named_in_the_same_words_and_a_similarity_is_refused_with_the_reason() -> None:
     config = {"deduplication_similarity": 0.95, "max_candidates": 1001, "temperature": 3.0, "num_candidates": 6}
     async with repairing_server(ScriptedModel([]), REASOND__REPAIR__MAX_ALLOWED_NUM_CANDIDATES="5") as server:
