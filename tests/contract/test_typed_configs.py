@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,7 +17,7 @@ from reasond import (
     TreeOfThoughtConfig,
 )
 from reasond.v1 import execution_pb2
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP
+from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ TYPES = {
     "tree_of_thought": TreeOfThoughtConfig,
 }
 INSTALLED = {
-    point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith("reasond_server.")
+    point.name: point for point in STRATEGIES.find_installed().values() if point.value.startswith("reasond_server.")
 }
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reasoning,
         Sample,
         Savings,
+        StageStep,
         ToolResult,
         TreeStep,
     )
@@ -140,6 +141,8 @@ def note_of(step: Iteration, *, votes: int, width: int) -> str:
         text = _node(step.tree)
     elif kind == "sample":
         text = _sample(step.sample, votes)
+    elif kind == "stage":
+        text = _stage(step.stage)
     elif kind == "bounded_context":
         parts = (describe_carryover(step.bounded_context), _first_line(step.bounded_context.text))
         text = "; ".join(part for part in parts if part)
@@ -197,6 +200,13 @@ def _sample(sample: Sample, votes: int) -> str:
     if not sample.normalized_answer:
         return f"no answer; {_first_line(sample.text)}"
     return f"{one_line(sample.answer, _SAMPLE_WIDTH)} ({votes} vote{'' if votes == 1 else 's'})"
+
+
+def _stage(stage: StageStep) -> str:
+    """Return the name and the score of a stage, then its answer or its text."""
+    score = f", score {stage.score:.2f}" if stage.HasField("score") else ""
+    text = f"= {stage.answer}" if stage.answer else _first_line(stage.text)
+    return f"{stage.stage}{score}; {text}"
 
 
 def _first_line(text: str) -> str:

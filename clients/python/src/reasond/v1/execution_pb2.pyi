@@ -399,6 +399,7 @@ class Iteration(google.protobuf.message.Message):
     TREE_FIELD_NUMBER: builtins.int
     SAMPLE_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Counts from 0."""
     answer_found: builtins.bool
@@ -435,6 +436,10 @@ class Iteration(google.protobuf.message.Message):
     def custom(self) -> google.protobuf.struct_pb2.Struct:
         """A strategy of a third party."""
 
+    @property
+    def stage(self) -> reasond.v1.strategies_pb2.StageStep:
+        """A strategy that works in stages."""
+
     def __init__(
         self,
         *,
@@ -448,10 +453,11 @@ class Iteration(google.protobuf.message.Message):
         tree: reasond.v1.strategies_pb2.TreeStep | None = ...,
         sample: reasond.v1.strategies_pb2.Sample | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        stage: reasond.v1.strategies_pb2.StageStep | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "react", b"react", "sample", b"sample", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answer_found", b"answer_found", "bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "index", b"index", "react", b"react", "sample", b"sample", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["detail", b"detail"]) -> typing.Literal["thought", "bounded_context", "react", "tree", "sample", "custom"] | None: ...
+    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "react", b"react", "sample", b"sample", "stage", b"stage", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["answer_found", b"answer_found", "bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "index", b"index", "react", b"react", "sample", b"sample", "stage", b"stage", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["detail", b"detail"]) -> typing.Literal["thought", "bounded_context", "react", "tree", "sample", "custom", "stage"] | None: ...
 
 global___Iteration = Iteration
 

@@ -680,6 +680,38 @@ class Sample(google.protobuf.message.Message):
 global___Sample = Sample
 
 @typing.final
+class StageStep(google.protobuf.message.Message):
+    """One stage of a strategy that works in stages, such as a draft or its critique."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    stage: builtins.str
+    """What the stage is; the page of the strategy lists its stages."""
+    text: builtins.str
+    """What the model wrote, without its answer."""
+    answer: builtins.str
+    """The answer of this stage; empty where it has none."""
+    score: builtins.float
+    """What the answer was found to be worth, 0.0-1.0; absent where nothing judged it."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.str = ...,
+        text: builtins.str = ...,
+        answer: builtins.str = ...,
+        score: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_score", b"_score", "score", b"score"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_score", b"_score", "answer", b"answer", "score", b"score", "stage", b"stage", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_score", b"_score"]) -> typing.Literal["score"] | None: ...
+
+global___StageStep = StageStep
+
+@typing.final
 class Savings(google.protobuf.message.Message):
     """Compute saved against a baseline, in per cent, signed: all calls of the completed windows, against what the baseline
     takes for the same: the text that these windows read, and as much output.
