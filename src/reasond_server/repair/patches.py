@@ -218,7 +218,8 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            # To the end of its output, or the pipes are open for longer than the process lives.
+            await process.communicate()
     return process.returncode or 0, output, errors
 
 
