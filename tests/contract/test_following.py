@@ -181,12 +181,13 @@ async def test_bad_input_is_named(wire: str) -> None:
         reasond.AsyncClient(server.grpc, token=OWNER) as client,
     ):
         name = (await client.reason(QUERY, strategy="chain_of_thought")).execution_id
-        for wrong, reason, field in (
+        mistakes: tuple[tuple[dict[str, Any], str, str | None], ...] = (
             ({"after_sequence": 4}, "INVALID_REQUEST", "after_sequence"),
             ({"after_sequence": -1}, "INVALID_REQUEST", "after_sequence"),
             ({"execution_id": ""}, "INVALID_REQUEST", "execution_id"),
             ({"execution_id": "nobody"}, "EXECUTION_NOT_FOUND", None),
-        ):
+        )
+        for wrong, reason, field in mistakes:
             with pytest.raises(RefusedError) as refused:
                 await read_all(observe(server, wire, **{"execution_id": name, **wrong}))
             assert refused.value.args == (reason, [field] if field else [])
