@@ -11,6 +11,7 @@ import pytest
 
 from reasond import (
     AsyncClient,
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
     ReactConfig,
@@ -32,6 +33,7 @@ CASES = {
     if field.name != "custom" and field.message_type is not None
 }
 TYPES = {
+    "best_of_n": BestOfNConfig,
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
     "react": ReactConfig,
@@ -43,6 +45,13 @@ INSTALLED = {
 }
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "best_of_n": {
+        "samples": 3,
+        "temperature": 0.25,
+        "max_tokens": 200,
+        "max_judge_tokens": 150,
+        "min_score": 0.5,
+    },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
         "chunk_size": 4096,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reasoning,
         Sample,
         Savings,
+        ScoredAnswer,
         StageStep,
         ToolResult,
         TreeStep,
@@ -257,6 +258,8 @@ def _specific(metrics: Metrics) -> list[str]:
             return [_tree_of_thought(metrics)]
         case "self_consistency":
             return [_self_consistency(metrics)]
+        case "best_of_n":
+            return [_best_of_n(metrics)]
     return []
 
 
@@ -308,6 +311,20 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _best_of_n(metrics: Metrics) -> str:
+    figures = metrics.best_of_n
+    shown = [_scored(one) for one in figures.answers[:_SHOWN_ANSWERS]]
+    more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
+    line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
+    line += ", ".join([*shown, *more]) or "no answers"
+    return f"{line}; no answer had score enough" if figures.is_abstained else line
+
+
+def _scored(answer: ScoredAnswer) -> str:
+    score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
+    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
 
 
 def _count(count: int, noun: str) -> str:

@@ -21,6 +21,7 @@ from reasond_server.types.executions import (
 from reasond_server.types.kinds import STEPS
 from reasond_server.types.metrics import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     ChainOfThoughtMetrics,
     CostClass,
@@ -29,6 +30,7 @@ from reasond_server.types.metrics import (
     ReactMetrics,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
@@ -59,6 +61,7 @@ __all__ = [
     "NOTHING",
     "STEPS",
     "AnswerVotes",
+    "BestOfNMetrics",
     "BoundedContextMetrics",
     "BoundedContextStep",
     "Budget",
@@ -89,6 +92,7 @@ __all__ = [
     "Sample",
     "Savings",
     "SavingsBaseline",
+    "ScoredAnswer",
     "SelfConsistencyMetrics",
     "Session",
     "StageStep",

@@ -93,6 +93,8 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
+    BestOfNMetrics,
     BoundedContextConfig,
     BoundedContextMetrics,
     BoundedContextStep,
@@ -104,6 +106,7 @@ from reasond.v1.strategies_pb2 import (
     ReactStep,
     Sample,
     Savings,
+    ScoredAnswer,
     SelfConsistencyConfig,
     SelfConsistencyMetrics,
     StageStep,
@@ -152,6 +155,8 @@ __all__ = [
     "AsyncRepairStream",
     "AuthenticationError",
     "BaselineStep",
+    "BestOfNConfig",
+    "BestOfNMetrics",
     "BoundedContextConfig",
     "BoundedContextMetrics",
     "BoundedContextStep",
@@ -240,6 +245,7 @@ __all__ = [
     "Sample",
     "SandboxLevel",
     "Savings",
+    "ScoredAnswer",
     "SelfConsistencyConfig",
     "SelfConsistencyMetrics",
     "Session",
