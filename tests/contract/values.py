@@ -17,6 +17,7 @@ from reasond_server.types import (
     CustomStep,
     Dropped,
     FinishReason,
+    PlanAndSolveMetrics,
     ReactMetrics,
     ReactStep,
     ReadingProgress,
@@ -152,6 +153,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             answers=(ScoredAnswer(answer="4", votes=3, score=0.75), ScoredAnswer(answer="5", votes=2, score=0.25)),
             is_abstained=True,
         ),
+        PlanAndSolveMetrics(is_planned=True, plan_steps=4),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

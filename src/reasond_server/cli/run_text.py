@@ -39,6 +39,7 @@ _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
     {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
 )
+_CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})
 _SAMPLE_WIDTH: Final = 48
 _LEAST_SHARE: Final = 12
 _MOST_PARSED: Final = 10_000
@@ -96,7 +97,7 @@ class RunLines:
         if step.WhichOneof("detail") == "tree":
             return f"node {number}"
         word, limit = ("sample", "samples") if step.WhichOneof("detail") == "sample" else ("step", "max_iterations")
-        most = self.config.get(limit, 1 if self.strategy == "chain_of_thought" else None)
+        most = self.config.get(limit, _CALLS.get(self.strategy))
         return f"{word} {number}/{most}" if most else f"{word} {number}"
 
     def _window(self, step: Iteration) -> list[str]:
@@ -260,6 +261,8 @@ def _specific(metrics: Metrics) -> list[str]:
             return [_self_consistency(metrics)]
         case "best_of_n":
             return [_best_of_n(metrics)]
+        case "plan_and_solve":
+            return [_plan_and_solve(metrics)]
     return []
 
 
@@ -325,6 +328,11 @@ def _best_of_n(metrics: Metrics) -> str:
 def _scored(answer: ScoredAnswer) -> str:
     score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
     return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
+
+
+def _plan_and_solve(metrics: Metrics) -> str:
+    figures = metrics.plan_and_solve
+    return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
 
 
 def _count(count: int, noun: str) -> str:

@@ -278,6 +278,15 @@ class BestOfNMetrics:
     is_abstained: bool = False
 
 
+@METRICS.declare("plan_and_solve")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAndSolveMetrics:
+    """The metrics of plan and solve; `plan_steps` counts the lines of the plan that begin with a number or a bullet."""
+
+    is_planned: bool
+    plan_steps: int
+
+
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
@@ -293,6 +302,7 @@ StrategyMetrics = (
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
     | BestOfNMetrics
+    | PlanAndSolveMetrics
     | CustomMetrics
 )
 

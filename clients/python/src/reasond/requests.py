@@ -23,6 +23,7 @@ from reasond.v1.strategies_pb2 import (
     BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
@@ -41,6 +42,7 @@ StrategyConfig: TypeAlias = (
     BestOfNConfig
     | BoundedContextConfig
     | ChainOfThoughtConfig
+    | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
     | TreeOfThoughtConfig
@@ -54,6 +56,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "best_of_n": BestOfNConfig,
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
+        "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "tree_of_thought": TreeOfThoughtConfig,
