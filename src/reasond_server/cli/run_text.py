@@ -13,6 +13,8 @@ from reasond_server.cli.terminal import columns, one_line, printable
 from reasond_server.types import STEPS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from google.protobuf.duration_pb2 import Duration
 
     from reasond import (
@@ -250,20 +252,9 @@ def summary(result: Reasoning) -> list[str]:
 
 
 def _specific(metrics: Metrics) -> list[str]:
-    match metrics.WhichOneof("strategy_specific"):
-        case "bounded_context":
-            return _bounded_context(metrics)
-        case "react":
-            return [_react(metrics)]
-        case "tree_of_thought":
-            return [_tree_of_thought(metrics)]
-        case "self_consistency":
-            return [_self_consistency(metrics)]
-        case "best_of_n":
-            return [_best_of_n(metrics)]
-        case "plan_and_solve":
-            return [_plan_and_solve(metrics)]
-    return []
+    tell = _FIGURES.get(metrics.WhichOneof("strategy_specific") or "")
+    told = [] if tell is None else tell(metrics)
+    return [told] if isinstance(told, str) else told
 
 
 def _bounded_context(metrics: Metrics) -> list[str]:
@@ -347,3 +338,16 @@ def _baseline(saved: Savings) -> str:
 def _percent(saved_pct: float) -> str:
     """Format a saving in per cent; it is negative if more was spent than by the baseline."""
     return f"{round(saved_pct, 1) + 0.0:.1f} %"
+
+
+_FIGURES: Final[Mapping[str, Callable[[Metrics], str | list[str]]]] = MappingProxyType(
+    {
+        "bounded_context": _bounded_context,
+        "react": _react,
+        "tree_of_thought": _tree_of_thought,
+        "self_consistency": _self_consistency,
+        "best_of_n": _best_of_n,
+        "plan_and_solve": _plan_and_solve,
+    }
+)
+"""Functions that tell the metrics of a strategy, by its name in the proto."""
