@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.app import Listening
+    from reasond_server.llm.model import ChatRequest
 
 CASES = {
     field.name: field.message_type
@@ -85,10 +86,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+def reply(request: ChatRequest) -> str:
+    """Answer 42, and judge every solution with full marks."""
+    is_judging = "from 0 (certainly wrong)" in request.messages[-1].content
+    return "<answer>10</answer>" if is_judging else "<answer>42</answer>"
+
+
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
-    model = FunctionModel(lambda _: "<answer>42</answer>")
+    model = FunctionModel(reply)
     async with running_server(model=model, environ={"REASOND__REASONING__ENABLED_STRATEGIES": enabled}) as listening:
         yield listening
 

@@ -309,14 +309,14 @@ def _self_consistency(metrics: Metrics) -> str:
 
 def _best_of_n(metrics: Metrics) -> str:
     figures = metrics.best_of_n
-    shown = [_scored(one) for one in figures.answers[:_SHOWN_ANSWERS]]
+    shown = [_describe_answer(one) for one in figures.answers[:_SHOWN_ANSWERS]]
     more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
     line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
     line += ", ".join([*shown, *more]) or "no answers"
     return f"{line}; no answer had score enough" if figures.is_abstained else line
 
 
-def _scored(answer: ScoredAnswer) -> str:
+def _describe_answer(answer: ScoredAnswer) -> str:
     score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
     return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
 

@@ -21,7 +21,7 @@ from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import BestOfNMetrics, Budget, FinishReason, ScoredAnswer, StageStep, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest
 
@@ -39,7 +39,7 @@ def judged_answer(request: ChatRequest) -> str:
 
 
 def replies(
-    samples: list[str | Reply], scores: Mapping[str, str | Reply] | None = None
+    samples: Sequence[str | Reply], scores: Mapping[str, str | Reply] | None = None
 ) -> Callable[[ChatRequest], str | Reply]:
     """Return a model's rule: samples in the order of their temperatures, judgements by the answer that is shown."""
     given = iter(samples)
@@ -171,8 +171,12 @@ async def test_a_min_score_has_equal_answers_judged_too() -> None:
 
 
 async def test_samples_without_an_answer_and_samples_that_fail_are_told_and_left_out() -> None:
-    odd = [Reply(text="<answer>4", finish=ModelFinish.LENGTH), Reply(error=ModelUnavailableError("Gone")), "42"]
-    model, _, outcome = await run(replies([*odd]), samples=3)
+    odd: list[str | Reply] = [
+        Reply(text="<answer>4", finish=ModelFinish.LENGTH),
+        Reply(error=ModelUnavailableError("Gone")),
+        "42",
+    ]
+    model, _, outcome = await run(replies(odd), samples=3)
     assert (outcome.answer, outcome.finish_reason, len(model.requests)) == ("42", FinishReason.ANSWERED, 3)
     assert outcome.warnings == (
         "1 of 3 samples failed (MODEL_UNAVAILABLE).",
