@@ -40,6 +40,7 @@ TOLD = {
 ANSWER = ("So it is", " <answer>42</ans", "wer>")
 STRATEGIES = (
     "chain_of_thought",
+    "chain_of_verification",
     "react",
     "self_consistency",
     "bounded_context",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MESSAGES = build_prompt(instructions="Work.", question="What?", nonce="n" * 28)
 STRATEGIES = (
     "chain_of_thought",
+    "chain_of_verification",
     "react",
     "self_consistency",
     "bounded_context",

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 STRATEGIES = (
     "bounded_context",
     "chain_of_thought",
-    "react",
     "best_of_n",
+    "chain_of_verification",
+    "react",
     "plan_and_solve",
     "self_consistency",
     "tree_of_thought",

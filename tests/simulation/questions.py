@@ -25,6 +25,7 @@ from reasond_server.runs.plan import nonces
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
@@ -63,6 +64,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     SelfConsistency(),
     PlanAndSolve(),
     BestOfN(),
+    ChainOfVerification(),
 )
 
 
@@ -130,6 +132,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("self_consistency", _SUM, "", (("samples", 5),)),
     ("plan_and_solve", _SUM, "", ()),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
+    ("chain_of_verification", _SUM, "", ()),
 )
 
 

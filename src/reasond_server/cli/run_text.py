@@ -13,8 +13,6 @@ from reasond_server.cli.terminal import columns, one_line, printable
 from reasond_server.types import STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from google.protobuf.duration_pb2 import Duration
 
     from reasond import (
@@ -252,9 +250,18 @@ def summary(result: Reasoning) -> list[str]:
 
 
 def _specific(metrics: Metrics) -> list[str]:
-    tell = _FIGURES.get(metrics.WhichOneof("strategy_specific") or "")
-    told = [] if tell is None else tell(metrics)
-    return [told] if isinstance(told, str) else told
+    kind = metrics.WhichOneof("strategy_specific")
+    if kind == "bounded_context":
+        return _bounded_context(metrics)
+    describe = {
+        "best_of_n": _best_of_n,
+        "chain_of_verification": _chain_of_verification,
+        "plan_and_solve": _plan_and_solve,
+        "react": _react,
+        "self_consistency": _self_consistency,
+        "tree_of_thought": _tree_of_thought,
+    }.get(kind or "")
+    return [] if describe is None else [describe(metrics)]
 
 
 def _bounded_context(metrics: Metrics) -> list[str]:
@@ -321,6 +328,12 @@ def _describe_answer(answer: ScoredAnswer) -> str:
     return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
 
 
+def _chain_of_verification(metrics: Metrics) -> str:
+    figures = metrics.chain_of_verification
+    change = "the draft was corrected" if figures.is_revised else "the answer is that of the draft"
+    return f"{_count(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
+
+
 def _plan_and_solve(metrics: Metrics) -> str:
     figures = metrics.plan_and_solve
     return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
@@ -338,16 +351,3 @@ def _baseline(saved: Savings) -> str:
 def _percent(saved_pct: float) -> str:
     """Format a saving in per cent; it is negative if more was spent than by the baseline."""
     return f"{round(saved_pct, 1) + 0.0:.1f} %"
-
-
-_FIGURES: Final[Mapping[str, Callable[[Metrics], str | list[str]]]] = MappingProxyType(
-    {
-        "bounded_context": _bounded_context,
-        "react": _react,
-        "tree_of_thought": _tree_of_thought,
-        "self_consistency": _self_consistency,
-        "best_of_n": _best_of_n,
-        "plan_and_solve": _plan_and_solve,
-    }
-)
-"""Functions that tell the metrics of a strategy, by its name in the proto."""

@@ -278,6 +278,7 @@ class ReasoningSettings(Section):
             "best_of_n",
             "bounded_context",
             "chain_of_thought",
+            "chain_of_verification",
             "plan_and_solve",
             "react",
             "self_consistency",

@@ -23,6 +23,7 @@ from reasond.v1.strategies_pb2 import (
     BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    ChainOfVerificationConfig,
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
@@ -42,6 +43,7 @@ StrategyConfig: TypeAlias = (
     BestOfNConfig
     | BoundedContextConfig
     | ChainOfThoughtConfig
+    | ChainOfVerificationConfig
     | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
@@ -56,6 +58,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "best_of_n": BestOfNConfig,
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
+        "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
