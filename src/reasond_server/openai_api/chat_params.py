@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset
 
 _MOST_MESSAGES: Final = 10_000
-_SAMPLING: Final = (
+SAMPLING: Final = (
     "temperature",
     "top_p",
     "seed",
@@ -197,7 +197,7 @@ def _choose_config(
     """Return the parameters of the strategy, and a warning for each sampling value that has no effect."""
     config = {**params.reasond.config, **preset.config}
     warnings: list[str] = []
-    given = [name for name in _SAMPLING if name in params.model_fields_set and getattr(params, name) is not None]
+    given = [name for name in SAMPLING if name in params.model_fields_set and getattr(params, name) is not None]
     known = catalogue.find_parameters(preset, params.reasond.agent) if given else frozenset()
     for name in given:
         if name in preset.config:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.errors import UNSPENT
+from reasond_server.openai_api.chat_params import SAMPLING
 from reasond_server.reasons import INTERNAL_MESSAGE
 
 if TYPE_CHECKING:
@@ -50,14 +51,16 @@ def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any
     more: dict[str, Any] = {"request_id": call_id}
     if error.execution_id:
         more["execution_id"] = error.execution_id
-    violations = () if is_internal else error.violations
+    violations = (
+        [] if is_internal else [(_name_of(one.field, reason.name), one.description) for one in error.violations]
+    )
     if violations:
-        more["violations"] = [{"param": _name(one.field), "message": one.description} for one in violations]
+        more["violations"] = [{"param": param, "message": description} for param, description in violations]
     content = _build_content(
         INTERNAL_MESSAGE if is_internal else error.full_message,
         status=status,
         code=reason.name,
-        param=_name(violations[0].field) if violations else None,
+        param=violations[0][0] if violations else None,
     )
     # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
     may_help = error.retry_after_s is not None or isinstance(error, UNSPENT)
@@ -83,8 +86,10 @@ def _build_content(message: str, *, status: int, code: str, param: str | None) -
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
-def _name(field: str) -> str:
+def _name_of(field: str, reason: str) -> str:
     """Return the name of a wrong field in this interface."""
     if field.startswith("budget."):
         return f"reasond.{field}"
+    if reason == "INVALID_CONFIG" and field not in SAMPLING:
+        return f"reasond.config.{field}"
     return _PARAMETERS.get(field, field)
