@@ -33,8 +33,7 @@ from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
-from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
-from reasond_server.turns.providers import discover_providers
+from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
@@ -265,7 +264,7 @@ def _turn_kind(
         tools=tools,
         policy=policy_of(settings.turns, records_content=settings.store.record_content),
         context=context_of(settings.turns.context),
-        providers=discover_providers(settings.turns.context_providers, reserved=BUILT_IN_NAMES),
+        providers=INSTALLED_PROVIDERS.load(settings.turns.context_providers),
         backends=backends,
         observer=observer,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import ReplyListener, bound_prompt, count_prompt, run_by_size
 from reasond_server.context.fences import fence
+from reasond_server.context.scores import read_points
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
 from reasond_server.errors import ContentFilteredError, ContextExhaustedError, InternalError
@@ -25,7 +26,6 @@ from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.repair.prompts import RepairPrompts
 from reasond_server.repair.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.search.tree import content_key_of
-from reasond_server.strategies.tree_of_thought.thoughts import read_points
 from reasond_server.types import NOTHING
 from reasond_server.types.repairs import CandidateStatus
 
