@@ -142,7 +142,7 @@ class HeldModel(FunctionModel):
 async def test_leaving_cancels_the_run(is_stream: bool) -> None:  # noqa: FBT001 - the parameter of a test
     model = HeldModel()
     async with serve_chats(model) as site:
-        task = asyncio.create_task(site.stream() if is_stream else site.ask())  # type: ignore[arg-type]  # either
+        task = asyncio.create_task(site.stream() if is_stream else site.ask())
         await model.is_asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
