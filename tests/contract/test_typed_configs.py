@@ -12,6 +12,7 @@ from reasond import (
     AsyncClient,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    ChainOfVerificationConfig,
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
@@ -34,6 +35,7 @@ CASES = {
 TYPES = {
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
+    "chain_of_verification": ChainOfVerificationConfig,
     "plan_and_solve": PlanAndSolveConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
@@ -70,6 +72,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "temperature": 0.25,
         "max_model_calls": 17,
         "seed": 2**40,
+    },
+    "chain_of_verification": {
+        "max_questions": 2,
+        "max_tokens": 333,
+        "max_check_tokens": 222,
+        "temperature": 0.25,
     },
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},

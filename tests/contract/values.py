@@ -12,6 +12,7 @@ from reasond_server.types import (
     CarryoverMode,
     CarryoverReport,
     ChainOfThoughtMetrics,
+    ChainOfVerificationMetrics,
     CustomMetrics,
     CustomStep,
     Dropped,
@@ -146,6 +147,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             is_abstained=True,
         ),
         PlanAndSolveMetrics(is_planned=True, plan_steps=4),
+        ChainOfVerificationMetrics(questions=4, answered=3, is_revised=True),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

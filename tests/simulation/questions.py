@@ -24,6 +24,7 @@ from reasond_server.logs.stored.codec import detail_json
 from reasond_server.runs.plan import nonces
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
@@ -61,6 +62,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     TreeOfThought(),
     SelfConsistency(),
     PlanAndSolve(),
+    ChainOfVerification(),
 )
 
 
@@ -127,6 +129,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
     ("plan_and_solve", _SUM, "", ()),
+    ("chain_of_verification", _SUM, "", ()),
 )
 
 

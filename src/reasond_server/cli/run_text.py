@@ -249,18 +249,17 @@ def summary(result: Reasoning) -> list[str]:
 
 
 def _specific(metrics: Metrics) -> list[str]:
-    match metrics.WhichOneof("strategy_specific"):
-        case "bounded_context":
-            return _bounded_context(metrics)
-        case "react":
-            return [_react(metrics)]
-        case "tree_of_thought":
-            return [_tree_of_thought(metrics)]
-        case "self_consistency":
-            return [_self_consistency(metrics)]
-        case "plan_and_solve":
-            return [_plan_and_solve(metrics)]
-    return []
+    kind = metrics.WhichOneof("strategy_specific")
+    if kind == "bounded_context":
+        return _bounded_context(metrics)
+    describe = {
+        "chain_of_verification": _chain_of_verification,
+        "plan_and_solve": _plan_and_solve,
+        "react": _react,
+        "self_consistency": _self_consistency,
+        "tree_of_thought": _tree_of_thought,
+    }.get(kind or "")
+    return [] if describe is None else [describe(metrics)]
 
 
 def _bounded_context(metrics: Metrics) -> list[str]:
@@ -311,6 +310,12 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _chain_of_verification(metrics: Metrics) -> str:
+    figures = metrics.chain_of_verification
+    change = "the draft was corrected" if figures.is_revised else "the answer is that of the draft"
+    return f"{_count(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
 
 
 def _plan_and_solve(metrics: Metrics) -> str:

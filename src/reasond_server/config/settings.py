@@ -276,6 +276,7 @@ class ReasoningSettings(Section):
         default=(
             "bounded_context",
             "chain_of_thought",
+            "chain_of_verification",
             "plan_and_solve",
             "react",
             "self_consistency",

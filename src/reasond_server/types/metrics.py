@@ -267,6 +267,16 @@ class PlanAndSolveMetrics:
     plan_steps: int
 
 
+@METRICS.declare("chain_of_verification")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainOfVerificationMetrics:
+    """The metrics of chain of verification; `is_revised`: the answer differs from that of the draft."""
+
+    questions: int
+    answered: int
+    is_revised: bool
+
+
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
@@ -282,6 +292,7 @@ StrategyMetrics = (
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
     | PlanAndSolveMetrics
+    | ChainOfVerificationMetrics
     | CustomMetrics
 )
 

@@ -4,6 +4,7 @@ from reasond import FinishReason, Metrics, Reasoning
 from reasond.v1.strategies_pb2 import (
     AnswerVotes,
     BoundedContextMetrics,
+    ChainOfVerificationMetrics,
     PlanAndSolveMetrics,
     ReactMetrics,
     Savings,
@@ -45,6 +46,14 @@ def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     assert last_of(self_consistency=silent) == "1 sample: no votes; margin 0 %, no answer had votes enough"
     hostile = SelfConsistencyMetrics(samples=1, votes=[AnswerVotes(answer="\x1b[2J\nx" * 50, votes=1)])
     assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
+
+
+def test_checks_of_a_draft_are_told_with_what_came_of_them() -> None:
+    figures = ChainOfVerificationMetrics(questions=3, answered=2, is_revised=True)
+    told = "3 questions about the draft, 2 answered; the draft was corrected"
+    assert last_of(chain_of_verification=figures) == told
+    told = "0 questions about the draft, 0 answered; the answer is that of the draft"
+    assert last_of(chain_of_verification=ChainOfVerificationMetrics()) == told
 
 
 def test_a_plan_is_told_by_its_steps() -> None:

@@ -22,6 +22,7 @@ from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig,
 from reasond.v1.strategies_pb2 import (
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    ChainOfVerificationConfig,
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 StrategyConfig: TypeAlias = (
     BoundedContextConfig
     | ChainOfThoughtConfig
+    | ChainOfVerificationConfig
     | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
@@ -53,6 +55,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
     {
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
+        "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,

@@ -400,6 +400,45 @@ class PlanAndSolveConfig(google.protobuf.message.Message):
 global___PlanAndSolveConfig = PlanAndSolveConfig
 
 @typing.final
+class ChainOfVerificationConfig(google.protobuf.message.Message):
+    """Configuration of `chain_of_verification`: a draft, checks of its facts, and a revised answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_QUESTIONS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_CHECK_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_questions: builtins.int
+    """Most questions about the facts of the draft, 1-10; default 4."""
+    max_tokens: builtins.int
+    """Most tokens of the draft, and of the revised answer, 100-32768; default 4096."""
+    max_check_tokens: builtins.int
+    """Most tokens of all questions, and of the answer to each, 100-8192; default 512."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0."""
+    def __init__(
+        self,
+        *,
+        max_questions: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_check_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_check_tokens", b"_max_check_tokens", "_max_questions", b"_max_questions", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_check_tokens", b"max_check_tokens", "max_questions", b"max_questions", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_check_tokens", b"_max_check_tokens", "_max_questions", b"_max_questions", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_check_tokens", b"max_check_tokens", "max_questions", b"max_questions", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_check_tokens", b"_max_check_tokens"]) -> typing.Literal["max_check_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_questions", b"_max_questions"]) -> typing.Literal["max_questions"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___ChainOfVerificationConfig = ChainOfVerificationConfig
+
+@typing.final
 class ReadingProgress(google.protobuf.message.Message):
     """Which part of the material a bounded-context step read."""
 
@@ -1101,3 +1140,29 @@ class PlanAndSolveMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_planned", b"is_planned", "plan_steps", b"plan_steps"]) -> None: ...
 
 global___PlanAndSolveMetrics = PlanAndSolveMetrics
+
+@typing.final
+class ChainOfVerificationMetrics(google.protobuf.message.Message):
+    """Metrics of `chain_of_verification`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUESTIONS_FIELD_NUMBER: builtins.int
+    ANSWERED_FIELD_NUMBER: builtins.int
+    IS_REVISED_FIELD_NUMBER: builtins.int
+    questions: builtins.int
+    """Questions about the facts of the draft."""
+    answered: builtins.int
+    """How many of them got an answer."""
+    is_revised: builtins.bool
+    """Whether the answer differs from that of the draft."""
+    def __init__(
+        self,
+        *,
+        questions: builtins.int = ...,
+        answered: builtins.int = ...,
+        is_revised: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answered", b"answered", "is_revised", b"is_revised", "questions", b"questions"]) -> None: ...
+
+global___ChainOfVerificationMetrics = ChainOfVerificationMetrics
