@@ -274,6 +274,7 @@ class ReasoningSettings(Section):
     )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
         default=(
+            "best_of_n",
             "bounded_context",
             "chain_of_thought",
             "chain_of_verification",

@@ -134,7 +134,7 @@ class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
 
 
 @dataclass(slots=True, kw_only=True)
-class Verification:
+class VerificationRun:
     """The state of one run: the draft, the questions, and the answer to each; empty if it has none."""
 
     task: Task
@@ -181,7 +181,7 @@ class Verification:
 
     async def ask_questions(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for questions about the draft; without a readable one the run is over."""
-        asking = await self._bound(self.ask_rule, self.draft_tokens + self.config.max_check_tokens)
+        asking = await self._bound_cost(self.ask_rule, self.draft_tokens + self.config.max_check_tokens)
         if not self.allowance.can_cover(asking + await self._bound_check() + await self._bound_revision(1)):
             self.is_out_of_budget = self.is_over = True
             return
@@ -275,19 +275,19 @@ class Verification:
     def _show_draft(self) -> Shown:
         return Shown(name=DRAFT, text=f"{self.draft.thought}\n\nAnswer: {self.draft.answer}".strip())
 
-    async def _bound(self, instruction: str, more_tokens: int) -> Cost:
+    async def _bound_cost(self, instruction: str, more_tokens: int) -> Cost:
         """Return the largest cost of a call whose prompt and output have `more_tokens` beside question and material."""
         if self.task.budget.max_total_tokens is None:
             return Cost(model_calls=1)
         return Cost(model_calls=1, tokens=await self.calls.bound_tokens(instruction, more_tokens=more_tokens))
 
     async def _bound_check(self) -> Cost:
-        return await self._bound(_CHECK, self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
+        return await self._bound_cost(_CHECK, self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
 
     async def _bound_revision(self, checks: int) -> Cost:
         """Return the cost of a revision that is as long as the draft."""
         shown = self.draft_tokens + checks * (self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
-        return await self._bound(_REVISE, shown + min(self.config.max_tokens, self.draft_tokens + LEAST_TOKENS))
+        return await self._bound_cost(_REVISE, shown + min(self.config.max_tokens, self.draft_tokens + LEAST_TOKENS))
 
     def _settle(self, reply: ModelReply, *, reserved: Cost | None = None) -> None:
         spent = Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
@@ -315,7 +315,7 @@ class Verification:
         )
 
 
-async def prepare_verification(task: Task, context: RunContext[ChainOfVerificationConfig]) -> Verification:
+async def prepare_verification(task: Task, context: RunContext[ChainOfVerificationConfig]) -> VerificationRun:
     """Measure the window and set up the run.
 
     Raises:
@@ -326,7 +326,7 @@ async def prepare_verification(task: Task, context: RunContext[ChainOfVerificati
     calls = await prepare_stages(
         task, model=context.model, nonce=nonce, instructions=(_DRAFT, ask_rule, _REVISE), shown=2
     )
-    return Verification(
+    return VerificationRun(
         task=task,
         config=config,
         context=context,

@@ -21,6 +21,7 @@ from reasond_server.types.executions import (
 from reasond_server.types.kinds import STEPS
 from reasond_server.types.metrics import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     ChainOfThoughtMetrics,
     ChainOfVerificationMetrics,
@@ -31,6 +32,7 @@ from reasond_server.types.metrics import (
     ReactMetrics,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
@@ -61,6 +63,7 @@ __all__ = [
     "NOTHING",
     "STEPS",
     "AnswerVotes",
+    "BestOfNMetrics",
     "BoundedContextMetrics",
     "BoundedContextStep",
     "Budget",
@@ -93,6 +96,7 @@ __all__ = [
     "Sample",
     "Savings",
     "SavingsBaseline",
+    "ScoredAnswer",
     "SelfConsistencyMetrics",
     "Session",
     "StageStep",

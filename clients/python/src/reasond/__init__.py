@@ -93,6 +93,8 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
+    BestOfNMetrics,
     BoundedContextConfig,
     BoundedContextMetrics,
     BoundedContextStep,
@@ -108,6 +110,7 @@ from reasond.v1.strategies_pb2 import (
     ReactStep,
     Sample,
     Savings,
+    ScoredAnswer,
     SelfConsistencyConfig,
     SelfConsistencyMetrics,
     StageStep,
@@ -156,6 +159,8 @@ __all__ = [
     "AsyncRepairStream",
     "AuthenticationError",
     "BaselineStep",
+    "BestOfNConfig",
+    "BestOfNMetrics",
     "BoundedContextConfig",
     "BoundedContextMetrics",
     "BoundedContextStep",
@@ -248,6 +253,7 @@ __all__ = [
     "Sample",
     "SandboxLevel",
     "Savings",
+    "ScoredAnswer",
     "SelfConsistencyConfig",
     "SelfConsistencyMetrics",
     "Session",

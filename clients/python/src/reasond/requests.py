@@ -20,6 +20,7 @@ from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequ
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
 StrategyConfig: TypeAlias = (
-    BoundedContextConfig
+    BestOfNConfig
+    | BoundedContextConfig
     | ChainOfThoughtConfig
     | ChainOfVerificationConfig
     | PlanAndSolveConfig
@@ -53,6 +55,7 @@ Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
     {
+        "best_of_n": BestOfNConfig,
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
         "chain_of_verification": ChainOfVerificationConfig,

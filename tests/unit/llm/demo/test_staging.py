@@ -14,9 +14,9 @@ from reasond_server.types import StageStep, Task
 
 
 async def stages(query: str, material: str = "", *, strategy: ReasoningStrategy[Any] | None = None) -> list[StageStep]:
-    task, strategy = Task(query=query, material=material), strategy or PlanAndSolve()
-    context = RunContext(config=strategy.config_type(), model=DemoModel())
-    steps = [event.detail async for event in strategy.run(task, context) if isinstance(event, Step)]
+    task, chosen = Task(query=query, material=material), strategy or PlanAndSolve()
+    context: RunContext[Any] = RunContext(config=chosen.config_type(), model=DemoModel())
+    steps = [event.detail async for event in chosen.run(task, context) if isinstance(event, Step)]
     return [each for each in steps if isinstance(each, StageStep)]
 
 
