@@ -109,7 +109,7 @@ class TurnsSettings(Section):
         default=600.0,
         ge=1,
         le=_DAY_S,
-        description="Seconds that a turn may work; waits for its client, and times in which servers are down, left out.",
+        description="Seconds that a turn may work, without waits for its client and times in which servers are down.",
     )
     session_retention_s: float = Field(
         default=2_592_000.0,
