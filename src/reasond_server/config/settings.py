@@ -64,6 +64,7 @@ def _is_number(value: Scalar) -> bool:
 
 
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[
     Mapping[StrategyKey, Annotated[Scalar, PlainValidator(_scalar)]],
@@ -233,6 +234,19 @@ class LlmSettings(BackendSettings, _ProviderSettings):
         max_length=32,
         description="Further backends by name, each a table with the keys of [llm] except provider; "
         "`reasond backends check NAME` examines one.",
+    )
+    offered: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Backends of [llm.backends] that a task may name as its `model`. Empty: none.",
+    )
+    fallbacks: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=16,
+        description="Backends of [llm.backends] that are asked in this order if a model refuses a call with an error "
+        "that spent nothing.",
     )
 
 

@@ -51,7 +51,7 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "ExecutionState",
     "FinishReason",
     "Heartbeat",
+    "HistoryMessage",
     "Iteration",
     "Json",
     "LastEvent",
@@ -90,6 +91,7 @@ __all__ = [
     "SavingsBaseline",
     "SelfConsistencyMetrics",
     "Session",
+    "Speaker",
     "StepDetail",
     "StrategyMetrics",
     "StrategySource",
@@ -105,4 +107,5 @@ __all__ = [
     "UsageSource",
     "WindowLines",
     "WindowMetrics",
+    "build_row",
 ]
