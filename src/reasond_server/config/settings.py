@@ -217,23 +217,12 @@ class ServerSettings(Section):
 
 
 class _ProviderSettings(Section):
-    """The provider; a class of its own, so that the key comes first in its section."""
+    """The provider and the names of backends; a class of its own, so that these keys come first in the section."""
 
     provider: Literal["", "demo", "openai"] = Field(
         default="",
         description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
         "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
-    )
-
-
-class LlmSettings(BackendSettings, _ProviderSettings):
-    """The language model of the server."""
-
-    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
-        default_factory=lambda: MappingProxyType({}),
-        max_length=32,
-        description="Further backends by name, each a table with the keys of [llm] except provider; "
-        "`reasond backends check NAME` examines one.",
     )
     offered: BackendNames = Field(
         default=(),
@@ -247,6 +236,17 @@ class LlmSettings(BackendSettings, _ProviderSettings):
         max_length=16,
         description="Backends of [llm.backends] that are asked in this order if a model refuses a call with an error "
         "that spent nothing.",
+    )
+
+
+class LlmSettings(BackendSettings, _ProviderSettings):
+    """The language model of the server."""
+
+    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=32,
+        description="Further backends by name, each a table with the keys of [llm] except provider; "
+        "`reasond backends check NAME` examines one.",
     )
 
 

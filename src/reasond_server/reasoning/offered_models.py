@@ -39,11 +39,9 @@ class OfferedModels:
         if name is None:
             return self.own
         if name not in self._others:
-            offered = ", ".join(self.names)
-            known = f"offered are {offered}" if offered else "none is offered ([llm] offered); leave it out"
-            description = f"must be a backend that is offered here, got {show(name)}"
-            nearest = suggest_nearest(name, self._others)
-            raise InvalidRequestError.of(Violation(field="model", description=f"{description}{nearest}; {known}"))
+            known = suggest_nearest(name, self._others) or "; none is offered ([llm] offered), so leave it out"
+            description = f"must be a backend that is offered here, got {show(name)}{known}"
+            raise InvalidRequestError.of(Violation(field="model", description=description))
         return self._others[name]
 
 

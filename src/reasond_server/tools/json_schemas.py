@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import Violation, show
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,8 +135,6 @@ def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the library
         return f"must have {', '.join(map(show, missing))}"
     if keyword == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
         known = error.schema["properties"]
-        unknown = [name for name in value if name not in known]
-        nearest = suggest_nearest(unknown[0], known) if len(unknown) == 1 else ""
-        told = ", ".join(map(show, unknown))
-        return f"must not have {told}{nearest}; known are {', '.join(map(show, known)) or 'none'}"
+        unknown = ", ".join(show(name) for name in value if name not in known)
+        return f"must not have {unknown}; known are {', '.join(map(show, known)) or 'none'}"
     return f"must satisfy {keyword} {show(wanted)}, got {show(value)}"
