@@ -34,6 +34,8 @@ REDIS = "debian:redis-server"
 PROMETHEUS = "debian:prometheus"
 BUBBLEWRAP = "debian:bubblewrap=bwrap"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
+PROTOC = "debian:protobuf-compiler=protoc"
+PROTOC_GEN_GO = "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def coverage_stages() -> list[Stage]:
 
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others."""
-    programs = module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP)
+    programs = module("scripts.programs", *(GRPCURL, PROTOC, PROTOC_GEN_GO, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP))
     commands = (programs, module("coverage", "erase"))
     return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.listing import range_of
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from reasond_server.reasoning.registry import STRATEGIES
 from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ OWN_PACKAGE = "reasond_server."
 
 def list_built_in() -> Sequence[ReasoningStrategy[Any]]:
     """Return the strategies that this package registers, by name."""
-    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith(OWN_PACKAGE)]
-    return tuple(discover(sorted(point.name for point in points), installed=points))
+    points = [point for point in STRATEGIES.find_installed().values() if point.value.startswith(OWN_PACKAGE)]
+    return tuple(STRATEGIES.load(sorted(point.name for point in points), installed=points))
 
 
 def build_cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:

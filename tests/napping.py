@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.types import (
     NOTHING,
@@ -85,8 +86,8 @@ class NappingWork:
 
     def __init__(self, maker: NappingKind, naps: Sequence[float], request: WorkRequest, *, steps: int = 0) -> None:
         self.request = request
-        self.step_count = steps
-        self.new_step_count = 0
+        self.steps = RepeatedSteps()
+        self.steps.count = steps
         self._maker = maker
         self._naps = naps
 
@@ -100,8 +101,8 @@ class NappingWork:
 
     async def work(self, run: Run) -> None:
         """Take steps until one is followed by a nap, or none are left."""
-        while self.step_count < len(self._naps):
-            number, nap_s = self.step_count, self._naps[self.step_count]
+        while self.steps.count < len(self._naps):
+            number, nap_s = self.steps.count, self._naps[self.steps.count]
             await self._maker.do(run, number)
             now = self._maker.now()
             step = Iteration(index=number, answer_found=False, usage=NOTHING, elapsed_s=0.0, detail=_NAP)
@@ -115,7 +116,7 @@ class NappingWork:
             await run.log.wait_for_room()
             if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                 return
-        run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.step_count)))
+        run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.steps.count)))
 
     def report_exit(self, run: Run) -> None:
         """Report nothing."""
@@ -133,8 +134,7 @@ class NappingWork:
         )
 
     def _count(self) -> None:
-        self.step_count += 1
-        self.new_step_count += 1
+        self.steps.add()
 
 
 def start_of(execution: Execution) -> ExecutionStarted:

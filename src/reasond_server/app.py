@@ -51,7 +51,6 @@ from reasond_server.workshops import open_workshop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-    from pathlib import Path
 
     from reasond_server.clock import Clock
     from reasond_server.config import LoadedSettings, ServerSettings
@@ -120,10 +119,10 @@ class Server:
         self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
         named_models = named_models_of(settings, environ, loaded.folder, observer=observer)
         self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
-        self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
+        self._verification = verification_of(loaded, dev=dev, now=self._clock.now, observer=observer)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
-        self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
+        self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
         self._watching: list[asyncio.Task[None]] = []
         self._health = HealthServicer(services=[each.name for each in DECLARED])
         self._is_ready = False
@@ -157,8 +156,7 @@ class Server:
         except BaseException:
             await self.stop()
             raise
-        if self._watch is not None:
-            self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
+        self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
         self._watching.append(asyncio.create_task(self._watch_store(), name="place of the store"))
         self._set_ready(is_ready=True)
         return Listening(
@@ -270,9 +268,6 @@ class Server:
     def _set_ready(self, *, is_ready: bool) -> None:
         self._is_ready = is_ready
         self._health.set_ready(is_ready=is_ready)
-
-    def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
-        return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))
 
     def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
         """Return the services for both transports."""

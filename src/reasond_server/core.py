@@ -34,8 +34,7 @@ from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
-from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
-from reasond_server.turns.providers import discover_providers
+from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
@@ -178,8 +177,7 @@ def assemble(
     in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
-    backends = backends or {}
-    models = _offered_models(settings, model, backends)
+    models = _offered_models(settings, model, backends := backends or {})
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get, models=models)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
     repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends, observer=observer)
@@ -276,7 +274,7 @@ def _turn_kind(
         tools=tools,
         policy=policy_of(settings.turns, records_content=settings.store.record_content),
         context=context_of(settings.turns.context),
-        providers=discover_providers(settings.turns.context_providers, reserved=BUILT_IN_NAMES),
+        providers=INSTALLED_PROVIDERS.load(settings.turns.context_providers),
         backends=backends,
         observer=observer,
     )

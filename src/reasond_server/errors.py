@@ -453,9 +453,7 @@ class AnswerInvalidError(ModelError):
     """The answer does not satisfy the schema of the task, not even after a correction."""
 
     declaration = Reason(
-        "ANSWER_INVALID",
-        "FAILED_PRECONDITION",
-        remedy="Read the answer with `GetExecution`; make the schema simpler, or use a stronger model.",
+        "ANSWER_INVALID", "FAILED_PRECONDITION", remedy="Simplify the schema, or take a stronger model."
     )
 
 

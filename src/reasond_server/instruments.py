@@ -22,7 +22,13 @@ from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
-from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, REENTRY_OUTCOMES, TURN_EXITS, UNOBSERVED
+from reasond_server.telemetry.observers import (
+    API_KEY_OUTCOMES,
+    HANDOFF_OUTCOMES,
+    REENTRY_OUTCOMES,
+    TURN_EXITS,
+    UNOBSERVED,
+)
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.history import TURN
@@ -166,6 +172,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
                 *_WAIT_OUTCOMES,
                 *HANDOFF_OUTCOMES,
                 *REENTRY_OUTCOMES,
+                *API_KEY_OUTCOMES,
                 *(status.value for status in CheckStatus),
             }
         ),

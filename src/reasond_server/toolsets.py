@@ -8,7 +8,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import ToolLimits
 from reasond_server.tools.http_get import FetchLimits, HttpGet
 from reasond_server.tools.mcp import McpOptions, McpServer
-from reasond_server.tools.source import Tools, discover_tools
+from reasond_server.tools.source import INSTALLED_TOOLS, Tools
 from reasond_server.tools.vetting import AddressPolicy
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) ->
         SettingsError: a tool cannot be loaded, two tools have the same name, or a package is missing.
     """
     fetch = settings.http_get
-    tools: list[Tool] = [*discover_tools(settings.enabled)]
+    tools: list[Tool] = [*INSTALLED_TOOLS.load(settings.enabled)]
     if fetch.allow_hosts:
         policy = AddressPolicy(
             allow_hosts=fetch.allow_hosts, allow_private_hosts=fetch.allow_private_hosts, allow_http=fetch.allow_http

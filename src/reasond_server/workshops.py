@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import SettingsError
-from reasond_server.repair.critic import discover_critics
+from reasond_server.repair.critic import CRITICS
 from reasond_server.repair.linting import find_ruff
 from reasond_server.repair.patches import find_git
 from reasond_server.repair.repair_work import Workshop
@@ -49,7 +49,7 @@ async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
             "Repairs need git, which is not installed",
             remedy="Install git: patches are made and tried with it. Or set enabled = false in [repair].",
         )
-    critics = discover_critics(settings.critics)
+    critics = CRITICS.load(settings.critics)
     try:
         opened, environments = await open_sandboxes(settings)
     except SandboxFailedError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -13,12 +12,13 @@ from reasond import (
     AsyncClient,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
 )
 from reasond.v1 import execution_pb2
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP
+from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ CASES = {
 TYPES = {
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
+    "plan_and_solve": PlanAndSolveConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
     "tree_of_thought": TreeOfThoughtConfig,
 }
 INSTALLED = {
-    point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith("reasond_server.")
+    point.name: point for point in STRATEGIES.find_installed().values() if point.value.startswith("reasond_server.")
 }
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -70,6 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_model_calls": 17,
         "seed": 2**40,
     },
+    "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }
 

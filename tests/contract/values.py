@@ -16,6 +16,7 @@ from reasond_server.types import (
     CustomStep,
     Dropped,
     FinishReason,
+    PlanAndSolveMetrics,
     ReactMetrics,
     ReactStep,
     ReadingProgress,
@@ -23,6 +24,7 @@ from reasond_server.types import (
     Savings,
     SavingsBaseline,
     SelfConsistencyMetrics,
+    StageStep,
     StepDetail,
     StrategyMetrics,
     Thought,
@@ -71,6 +73,7 @@ NODE: Final = TreeStep(
     node_id="n0.1", parent_id="n0", depth=1, thought="TEXT half", score=0.75, is_pruned=True, answer="TEXT 24"
 )
 SAMPLE: Final = Sample(text="TEXT thus", answer="TEXT 4.0", normalized_answer="TEXT 4", temperature=0.625)
+STAGE: Final = StageStep(stage="draft", text="TEXT first", answer="TEXT 4", score=0.5)
 DETAILS: Final[dict[type, StepDetail]] = {
     type(detail): detail
     for detail in (
@@ -79,6 +82,7 @@ DETAILS: Final[dict[type, StepDetail]] = {
         CYCLE,
         NODE,
         SAMPLE,
+        STAGE,
         CustomStep(data={"word": "TEXT mine", "count": 3}),
     )
 }
@@ -141,6 +145,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             is_stopped_early=True,
             is_abstained=True,
         ),
+        PlanAndSolveMetrics(is_planned=True, plan_steps=4),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "json-result.md"
 USAGE = Usage(input_tokens=1)
 STEPS = {
-    "Thought": "chain_of_thought",
-    "BoundedContextStep": "bounded_context",
-    "ReactStep": "react",
-    "TreeStep": "tree_of_thought",
-    "Sample": "self_consistency",
+    "Thought": "`chain_of_thought`",
+    "BoundedContextStep": "`bounded_context`",
+    "ReactStep": "`react`",
+    "TreeStep": "`tree_of_thought`",
+    "Sample": "`self_consistency`",
+    "StageStep": "a strategy in stages",
 }
 OWN_METRICS = [kind for kind in METRICS if not KINDS.kinds[kind].body]
 
@@ -81,4 +82,4 @@ def test_what_a_strategy_reports_has_the_keys_of_its_table(kind: type) -> None:
 def test_items_of_a_trace_have_the_keys_of_their_table(kind: type) -> None:
     step = Iteration(index=0, answer_found=True, usage=USAGE, elapsed_s=1.0, detail=DETAILS[kind])
     found = {key for item in trace_items(step, answer="42") for key in keys_in(item)}
-    assert keys_on_page(f"An item of the `trace` of `{STEPS[kind.__name__]}`") == found
+    assert keys_on_page(f"An item of the `trace` of {STEPS[kind.__name__]}") == found

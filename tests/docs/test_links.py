@@ -114,8 +114,10 @@ def test_a_decision_has_its_four_parts_on_at_most_forty_lines(page: Path) -> Non
         assert f"**{part}.**" in text, f"{part} is missing"
 
 
-def test_decisions_are_numbered_without_gaps() -> None:
-    assert [page.name[:4] for page in DECISIONS] == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+def test_every_decision_has_a_number_of_its_own() -> None:
+    # There may be gaps: numbers are given to changes that are made side by side, and one of them may never come.
+    numbers = [int(page.name[:4]) for page in DECISIONS]
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_the_readme_fits_one_screen() -> None:

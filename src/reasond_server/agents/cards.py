@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
 from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ MAX_DEPTH = 16
 _A2A_VERSION = "1.0"
 _TEXT_PLAIN = "text/plain"
 _PREFIX = "reasoning.strategy."
-_STRATEGY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SHOWN_VIOLATIONS = 20
 
 
@@ -89,7 +89,7 @@ def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
 def strategies_of(capabilities: Sequence[str]) -> tuple[str, ...]:
     """Return the strategies that `capabilities` name as `reasoning.strategy.{name}`, in the same order."""
     names = (capability.removeprefix(_PREFIX) for capability in capabilities if capability.startswith(_PREFIX))
-    return tuple(name for name in names if _STRATEGY.fullmatch(name))
+    return tuple(name for name in names if PLUGIN_NAME.fullmatch(name))
 
 
 def build_server_card(
@@ -282,7 +282,7 @@ def _build_extension(params: Json) -> dict[str, Any]:
 def _build_bearer_scheme() -> dict[str, str]:
     """Return the security scheme by which callers authenticate: a bearer token."""
     return {
-        "description": "A JSON Web Token with the permission reasoning:execute.",
+        "description": "A JSON Web Token, or an API key, with the permission reasoning:execute.",
         "scheme": "Bearer",
         "bearerFormat": "JWT",
     }

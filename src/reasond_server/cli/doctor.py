@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.addresses import split_address
@@ -19,7 +19,7 @@ from reasond_server.cli.starting import require_startable
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load
 from reasond_server.errors import SettingsError
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.sandboxes import open_sandboxes
 from reasond_server.stores import examine_stores
@@ -151,14 +151,14 @@ def _full_text_search() -> Diagnosis:
 
 
 def _strategies() -> Iterator[Diagnosis]:
-    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+    points = sorted(STRATEGIES.find_installed().values(), key=lambda point: point.name)
     if not points:
         yield Diagnosis(
             level="warn", subject="strategy", text="none is installed", remedy="Install reasond-server again."
         )
     for point in points:
         try:
-            discover([point.name], installed=[point])
+            STRATEGIES.load([point.name], installed=[point])
         except SettingsError as error:
             yield Diagnosis(level="fail", subject="strategy", text=error.message, remedy=error.remedy)
         else:

@@ -18,13 +18,13 @@ from reasond_server.grpc_api.listening import CertificateReloader, require_priva
 from reasond_server.instruments import tls_files_of, tracing_options
 from reasond_server.limiting import limiting_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, check_tables, discover
+from reasond_server.reasoning.registry import STRATEGIES, check_tables, discover
+from reasond_server.repair.critic import CRITICS
 from reasond_server.stores import require_driver
 from reasond_server.telemetry.exporting import require_receiver
-from reasond_server.tools.source import TOOL_GROUP, discover_tools
+from reasond_server.tools.source import INSTALLED_TOOLS
 from reasond_server.toolsets import tools_of
-from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
-from reasond_server.turns.providers import PROVIDER_GROUP, discover_providers
+from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.verifiers import agent_tokens_of, verification_of
 
 if TYPE_CHECKING:
@@ -74,17 +74,18 @@ def _list_checks(
     settings = loaded.settings
     # Looked up once: each look reads the metadata of every installed package.
     installed = entry_points()
-    strategies, tools = (installed.select(group=group) for group in (ENTRY_POINT_GROUP, TOOL_GROUP))
-    providers = installed.select(group=PROVIDER_GROUP)
+    strategies = installed.select(group=STRATEGIES.group)
     for name in settings.reasoning.enabled_strategies:
         yield partial(_check_strategy, name, settings, strategies), ("reasoning.enabled_strategies",)
     for name in settings.reasoning.strategies:
         yield partial(check_tables, [name], installed=strategies), ()
-    for name in settings.tools.enabled:
-        yield partial(discover_tools, [name], installed=tools), ("tools.enabled",)
-    for name in settings.turns.context_providers:
-        check = partial(discover_providers, [name], reserved=BUILT_IN_NAMES, installed=providers)
-        yield check, ("turns.context_providers",)
+    for key, group, names in (
+        ("tools.enabled", INSTALLED_TOOLS, settings.tools.enabled),
+        ("turns.context_providers", INSTALLED_PROVIDERS, settings.turns.context_providers),
+        ("repair.critics", CRITICS, settings.repair.critics if settings.repair.enabled else ()),
+    ):
+        for name in names:
+            yield partial(group.load, [name], installed=installed.select(group=group.group)), (key,)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
     yield partial(named_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")

@@ -46,12 +46,14 @@ def find_unservable(settings: Settings, *, dev: bool, doubtful: Collection[str] 
                     "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
                 )
         return
-    is_keyless = not settings.auth.keys and not settings.auth.jwks_url
-    if is_keyless and not is_any_within(doubtful, ("auth.keys", "auth.jwks_url")):
+    auth = settings.auth
+    is_keyless = not (auth.keys or auth.jwks_url or auth.api_keys_file)
+    if is_keyless and not is_any_within(doubtful, ("auth.keys", "auth.jwks_url", "auth.api_keys_file")):
         yield Violation(
             field="auth.keys",
             description="is empty, so nobody could authenticate; add a key such as "
-            '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url, or start with --dev',
+            '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url or auth.api_keys_file, or '
+            "start with --dev",
         )
 
 

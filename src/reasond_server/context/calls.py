@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ContextExhaustedError, ModelProtocolError
+from reasond_server.errors import ContextExhaustedError, InternalError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_messages, count_request, text_of_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages
@@ -239,6 +240,21 @@ async def hear(
     yield reply
 
 
+async def take_reply(call: AsyncGenerator[Fragment | ModelReply, None]) -> ModelReply:
+    """Return the reply of a call of `hear`; its fragments are dropped.
+
+    Raises:
+        ReasondError: as `hear`.
+    """
+    reply: ModelReply | None = None
+    async with aclosing(call) as heard:
+        async for piece in heard:
+            reply = piece if isinstance(piece, ModelReply) else reply
+    if reply is None:
+        raise InternalError("a model call ended without a reply")
+    return reply
+
+
 async def measure_room(
     messages: Sequence[Message], *, max_tokens: int, model: ChatModel, limit: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
@@ -256,13 +272,7 @@ async def measure_room(
     prompt = await count_prompt(messages, model.counter) if told is None else told
     room = window - prompt
     if room < LEAST_TOKENS:
-        raise ContextExhaustedError(
-            f"the prompt has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of {window}; "
-            f"at least {LEAST_TOKENS} are needed to answer",
-            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
-            "segments.",
-            metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
-        )
+        raise no_room(prompt, window, least=LEAST_TOKENS)
     if room >= max_tokens:
         return max_tokens, ()
     warning = (
@@ -270,6 +280,17 @@ async def measure_room(
         f"context window {window}."
     )
     return room, (warning,)
+
+
+def no_room(prompt: int, window: int, *, least: int) -> ContextExhaustedError:
+    """Return the error for a prompt of `prompt` tokens that leaves fewer than `least` of the model's `window`."""
+    return ContextExhaustedError(
+        f"the prompt has {prompt} tokens, which leaves {max(window - prompt, 0)} of the model's context window of "
+        f"{window}; at least {least} are needed to answer",
+        remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
+        "segments.",
+        metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
+    )
 
 
 async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:

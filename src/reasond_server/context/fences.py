@@ -12,9 +12,13 @@ with or without a nonce, is neutralised.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import show
+
+FENCE_TOKENS: Final = 96
+"""A generous bound for the tokens of the tags of a fence."""
 
 _NONCE = re.compile(r"[a-z]{16,64}")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
+from reasond_server.errors import InternalError, SettingsError, StrategyNotFoundError, Violation, show
+from reasond_server.plugins import PluginGroup
 from reasond_server.strategies.strategy import ReasoningStrategy
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-ENTRY_POINT_GROUP = "reasond.strategies"
+    from importlib.metadata import EntryPoint
 
 
 class StrategyRegistry:
@@ -64,16 +63,27 @@ class StrategyRegistry:
         )
 
 
-def discover(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None = None) -> StrategyRegistry:
-    """Return a registry of the `enabled` strategies, loaded from the entry points of `ENTRY_POINT_GROUP`.
+def _require_strategy(strategy: object) -> ReasoningStrategy[Any]:
+    if not isinstance(strategy, ReasoningStrategy):
+        raise InternalError(f"{type(strategy).__name__} is no ReasoningStrategy")
+    return strategy
+
+
+STRATEGIES: Final = PluginGroup(
+    group="reasond.strategies",
+    noun="strategy",
+    setting="[reasoning] enabled_strategies",
+    require=_require_strategy,
+)
+
+
+def discover(enabled: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> StrategyRegistry:
+    """Return a registry of the `enabled` strategies; see `PluginGroup.load`.
 
     Raises:
         SettingsError: an enabled strategy is not installed, cannot be loaded or is not a strategy.
     """
-    found = tuple(entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed)
-    by_name = {point.name: point for point in found}
-    # Only enabled strategies are imported: a broken or slow package that is only installed must do no harm.
-    return StrategyRegistry(_load(name, by_name) for name in dict.fromkeys(enabled))
+    return StrategyRegistry(STRATEGIES.load(enabled, installed=installed))
 
 
 def check_tables(names: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> None:
@@ -82,34 +92,10 @@ def check_tables(names: Iterable[str], *, installed: Iterable[EntryPoint] | None
     Raises:
         SettingsError: a table has an unknown name; the text names the nearest installed strategy.
     """
-    known = {point.name for point in (entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed)}
+    known = STRATEGIES.find_installed(installed)
     for name in names:
         if name not in known:
             raise SettingsError(
                 f"[reasoning.strategies.{name}] names no installed strategy{suggest_nearest(name, known)}",
                 remedy="Correct the name, install the strategy's package, or remove the table.",
             )
-
-
-def _load(name: str, by_name: dict[str, EntryPoint]) -> ReasoningStrategy[Any]:
-    """Load one strategy by the name of its entry point."""
-    point = by_name.get(name)
-    if point is None:
-        raise SettingsError(
-            f"[reasoning] enabled_strategies names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
-            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
-        )
-    try:
-        strategy = point.load()()
-    except Exception as error:
-        raise SettingsError(
-            f"Strategy {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
-            remedy="Update its package or remove the name from [reasoning] enabled_strategies.",
-        ) from error
-    # Configuration, permissions and cards use the name of the entry point, results that of the strategy.
-    if not isinstance(strategy, ReasoningStrategy) or strategy.name != name:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) does not give a ReasoningStrategy of that name",
-            remedy="Name the entry point as the strategy names itself.",
-        )
-    return strategy

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.llm.counting.requests import count_bytes
+from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
 from reasond_server.types import Budget, HistoryMessage, Speaker, Task, build_row
 
@@ -33,7 +34,6 @@ MAX_HISTORY_BYTES = 200_000
 MAX_STOPS = 8
 MAX_STOP_CHARACTERS = 100
 MAX_SCHEMA_BYTES = 65_536
-_STRATEGY_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
 
@@ -167,7 +167,7 @@ def find_unfit_characters(field: str, text: str) -> Iterator[Violation]:
 
 
 def _in_names(task: Task) -> Iterator[Violation]:
-    if task.strategy is not None and not _STRATEGY_NAME.match(task.strategy):
+    if task.strategy is not None and not PLUGIN_NAME.fullmatch(task.strategy):
         text = f"must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got {show(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:

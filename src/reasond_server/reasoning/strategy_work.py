@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError, foreign_plan, nonces
+from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
@@ -51,12 +51,6 @@ if TYPE_CHECKING:
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
 _EVENTS_PER_TURN: Final = 16
-_CHANGED: Final = (
-    "The server went down after {steps} steps, and the one that went on did not do the same again, because its code or "
-    "configuration is another: those steps stand as they were, later ones and the answer were worked out anew."
-)
-
-_log = logging.getLogger("reasond.executions")
 
 
 @value
@@ -185,17 +179,15 @@ class ReasoningWork:
         "_answer_json",
         "_assignment",
         "_clock",
-        "_known",
         "_tools",
         "agent",
         "kind",
         "may_suspend",
         "metrics",
         "name",
-        "new_step_count",
         "request",
         "source",
-        "step_count",
+        "steps",
     )
 
     def __init__(
@@ -213,15 +205,12 @@ class ReasoningWork:
         self.agent = assignment.task.agent or ""
         self.request = request
         self.may_suspend = False
-        self.step_count = 0
-        # Negative while the strategy repeats steps that are already logged.
-        self.new_step_count = -len(known)
+        self.steps = RepeatedSteps(known)
         self.metrics: StrategyMetrics | None = None
         self._answer_json = ""
         self._assignment = assignment
         self._clock = clock
         self._tools = tools
-        self._known = known
 
     @property
     def obstacle(self) -> str:
@@ -261,8 +250,8 @@ class ReasoningWork:
                     return
                 if isinstance(event, Wrote):
                     text = require_wrote(event, strategy=self.name).text
-                    if self.new_step_count >= 0:
-                        run.subscribers.publish(self.step_count, text)
+                    if self.steps.new_count >= 0:
+                        run.subscribers.publish(self.steps.count, text)
                 elif isinstance(event, Step):
                     used, now = model.usage, monotonic()
                     self._append_step(run, event, used=used - spent, elapsed_s=now - since)
@@ -291,6 +280,7 @@ class ReasoningWork:
     def conclude(self, run: Run, ending: RunEnding) -> Result:
         """Return the result."""
         accounts, execution = run.accounts, run.identity
+        changes = self.steps.list_changes(run.journal, execution_id=execution.execution_id)
         return Result(
             execution_id=execution.execution_id,
             answer=ending.answer,
@@ -298,33 +288,17 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *self._list_changes(run), *ending.warnings),
+            warnings=(*accounts.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",
         )
 
-    def _note_divergence(self, run: Run) -> None:
-        """Record that the strategy did not repeat its logged steps: its code or configuration has changed."""
-        if run.journal is not None:
-            run.journal.has_diverged = True
-
-    def _list_changes(self, run: Run) -> Sequence[str]:
-        """Return warnings for the caller if the run did not repeat its logged steps."""
-        if run.journal is None or not run.journal.has_diverged:
-            return ()
-        _log.warning(
-            "strategy did not repeat its steps",
-            extra={"execution_id": run.identity.execution_id, "strategy": self.name},
-        )
-        return (_CHANGED.format(steps=len(self._known)),)
-
     async def _report_outcome(self, run: Run, outcome: Outcome, context: RunContext[Any]) -> None:
         """Report the outcome that the strategy yielded, with the answer in the form that the task asks for."""
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
-        if self.new_step_count < 0:
-            self._note_divergence(run)
+        self.steps.close()
         task = self._assignment.task
         if not task.stop and task.answer_schema is None:
             run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
@@ -346,12 +320,11 @@ class ReasoningWork:
             InternalError: the step cannot be stored.
         """
         detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
-        index = self.step_count
-        is_known = self.new_step_count < 0
-        if is_known and detail_digest(detail) != self._known[index]:
-            self._note_divergence(run)
-        self.step_count += 1
-        self.new_step_count += 1
+        index = self.steps.count
+        is_known = self.steps.new_count < 0
+        if is_known:
+            self.steps.compare(detail_digest(detail))
+        self.steps.add()
         if is_known:
             run.trace.end_step()
             return

@@ -6,24 +6,20 @@ server's process; the files that they are given are untrusted.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from reasond_server.errors import InternalError, SettingsError
+from reasond_server.errors import InternalError
+from reasond_server.plugins import PLUGIN_NAME, PluginGroup
 from reasond_server.types.repairs import Finding, Severity
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from reasond_server.types.snapshots import SourceFile
 
-CRITIC_GROUP: Final = "reasond.critics"
 BUILT_IN_CRITICS: Final = ("lint", "tampering")
 """Names that packages cannot take."""
-CRITIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_FINDINGS: Final = 1000
 """Most findings of one critic for one candidate; further ones are dropped, the worst are kept."""
 
@@ -51,21 +47,6 @@ class Critic(Protocol):
         ...
 
 
-def discover_critics(
-    enabled: Sequence[str], *, reserved: Iterable[str] = BUILT_IN_CRITICS, installed: Iterable[EntryPoint] | None = None
-) -> Sequence[Critic]:
-    """Return the `enabled` critics from the entry points of `CRITIC_GROUP`, which name classes or instances.
-
-    Raises:
-        SettingsError: a critic is not installed, cannot be loaded, or has a name that is not its entry's or is one of
-            the `reserved` names.
-    """
-    found = tuple(entry_points(group=CRITIC_GROUP) if installed is None else installed)
-    by_name = {point.name: point for point in found}
-    taken = frozenset(reserved)
-    return tuple(_load(name, by_name, taken) for name in dict.fromkeys(enabled))
-
-
 def require_critic(critic: object) -> Critic:
     """Return `critic` if it is a valid critic.
 
@@ -74,9 +55,18 @@ def require_critic(critic: object) -> Critic:
     """
     if not isinstance(critic, Critic):
         raise InternalError(f"{type(critic).__name__} is no critic")
-    if not CRITIC_NAME.fullmatch(str(critic.name)):
-        raise InternalError(f"the name of {type(critic).__name__} does not match {CRITIC_NAME.pattern}")
+    if not PLUGIN_NAME.fullmatch(str(critic.name)):
+        raise InternalError(f"the name of {type(critic).__name__} does not match {PLUGIN_NAME.pattern}")
     return critic
+
+
+CRITICS: Final = PluginGroup(
+    group="reasond.critics",
+    noun="critic",
+    setting="[repair] critics",
+    require=require_critic,
+    reserved=BUILT_IN_CRITICS,
+)
 
 
 def require_findings(findings: object, paths: Iterable[str]) -> Sequence[Finding]:
@@ -131,34 +121,3 @@ def _identify(finding: Finding, lines: Mapping[str, Sequence[bytes]]) -> tuple[s
     found = lines.get(finding.path, ())
     text = found[finding.line - 1].strip() if 0 < finding.line <= len(found) else b""
     return finding.rule_id, finding.path, text
-
-
-def _load(name: str, by_name: Mapping[str, EntryPoint], reserved: frozenset[str]) -> Critic:
-    point = by_name.get(name)
-    if name in reserved:
-        raise SettingsError(
-            f"[repair] critics names {name!r}, which is built in", remedy="Remove the name, or rename yours."
-        )
-    if point is None:
-        raise SettingsError(
-            f"[repair] critics names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
-            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
-        )
-    try:
-        loaded = point.load()
-        critic = require_critic(loaded() if isinstance(loaded, type) else loaded)
-    except InternalError as error:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives no critic: {error.message}", remedy="Update its package."
-        ) from error
-    except Exception as error:
-        raise SettingsError(
-            f"Critic {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
-            remedy="Update its package or remove the name from [repair] critics.",
-        ) from error
-    if critic.name != name:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives a critic named {critic.name!r}",
-            remedy="Name the entry point as the critic names itself.",
-        )
-    return critic

@@ -151,10 +151,14 @@ def judge_candidate(outcomes: Iterable[CheckOutcome], findings: Sequence[Finding
     )
 
 
+def rate_findings(findings: Iterable[Finding]) -> float:
+    """Return what findings leave of 100."""
+    return max(0.0, 100.0 - sum(_PENALTIES[finding.severity] for finding in findings))
+
+
 def compute_score(pass_percent: float, findings: Iterable[Finding], *, has_passed: bool) -> float:
     """Return the score: three quarters are tests, one quarter is what new findings leave of 100."""
-    quality = max(0, 100 - sum(_PENALTIES[finding.severity] for finding in findings))
-    score = _TESTS_SHARE * pass_percent + _FINDINGS_SHARE * quality
+    score = _TESTS_SHARE * pass_percent + _FINDINGS_SHARE * rate_findings(findings)
     return score if has_passed else min(score, MOST_BEFORE_THE_GATE)
 
 

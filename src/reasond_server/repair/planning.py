@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import ModelError, TokenBudgetExhaustedError
 from reasond_server.repair.activities import CandidateOrder
+from reasond_server.repair.gate import rate_findings
 from reasond_server.repair.outcomes import Critique
 from reasond_server.repair.repair_run import RepairOutcome
-from reasond_server.repair.searching import OrderedEvents
+from reasond_server.repair.searching import MODEL_CALLS_AT_ONCE, OrderedEvents
 from reasond_server.repair.voting import JudgedCandidate
 from reasond_server.search.waves import run_wave
 from reasond_server.types import FinishReason
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget, Event
 
 JUDGES: Final = 3
-_CALLS_AT_ONCE: Final = 8
 _CRITERIA: Final = ("judges", "structure", "age")
 _NOT_CHECKED: Final = "Nothing of a plan is run: its steps were judged by their form and by the model itself."
 _NO_JUDGE: Final = "No judge gave a score that could be read; the plans were ranked by their form alone."
@@ -47,7 +47,6 @@ _FEWEST_STEPS: Final = 2
 _FEWEST_WORDS: Final = 3
 _STEP: Final = re.compile(r"^[ \t]{0,3}(?:\d{1,3}[.)]|[-*+])[ \t]+(\S.*)$", re.MULTILINE)
 _NAMED: Final = re.compile(r"`[^`\n]{1,200}`|\b[\w/.-]{1,200}\.[A-Za-z]{1,8}\b|\b[A-Z][a-z]+[A-Z]\w*")
-_PENALTIES: Final = {Severity.HIGH: 25.0, Severity.MEDIUM: 10.0, Severity.LOW: 3.0}
 
 
 class PlanRun:
@@ -116,7 +115,7 @@ class PlanRun:
             most = max(1, min(most, self._budget.max_model_calls - 1))
         events = OrderedEvents(self._emit)
         calls = [partial(self._write_plan, number, events.take_place()) for number in range(1, most + 1)]
-        results = await run_wave(calls, at_once=_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
+        results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
         failures = [each for each in results if isinstance(each, Exception)]
         if len(failures) == len(results):
             raise failures[0]
@@ -161,7 +160,7 @@ class PlanRun:
         if self._budget.max_model_calls is not None:
             judges = max(0, min(JUDGES, self._budget.max_model_calls - len(plans)))
         calls = [partial(self._activities.score_plans, judge, plans) for judge in range(1, judges + 1)]
-        results = await run_wave(calls, at_once=_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
+        results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
         scores = [each for each in results if not isinstance(each, Exception)]
         if all(score is None for each in scores for score in each):
             self._warnings.append(_NO_JUDGE)
@@ -197,11 +196,10 @@ def criticize_plan(plan: str) -> Critique:
         findings.append(_flaw("plan-repeated-step", Severity.MEDIUM, "steps repeat each other"))
     if steps and not _NAMED.search(plan):
         findings.append(_flaw("plan-names-nothing", Severity.LOW, "no step names a file or component"))
-    score = max(0.0, 100.0 - sum(_PENALTIES[finding.severity] for finding in findings))
     is_sound = all(finding.severity is not Severity.HIGH for finding in findings)
     return Critique(
         verdict=CandidateVerdict.PASSED if is_sound else CandidateVerdict.FAILED,
-        score=score,
+        score=rate_findings(findings),
         is_solution=is_sound,
         evidence="; ".join(finding.message for finding in findings),
         findings=findings,

@@ -15,10 +15,10 @@ from reasond_server.repair.local_activities import LocalActivities
 from reasond_server.repair.parameters import describe_parameters
 from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
-from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import nonces
+from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
 from reasond_server.sandbox.sandbox import SandboxFailedError
@@ -53,15 +53,12 @@ if TYPE_CHECKING:
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
 
 REPAIR: Final = "repair"
 """The name of this kind of work."""
 _log = logging.getLogger("reasond.repair")
-_CHANGED: Final = (
-    "The server went down after {events} events, and the one that went on did not do the same again, because its code "
-    "or configuration is another: those events stand as they were, later ones and the result were worked out anew."
-)
 _NO_CONTENT: Final = "the server keeps no content ([store] record_content), so the code is gone"
 
 
@@ -139,9 +136,9 @@ class RepairKind:
         Raises:
             SnapshotNotFoundError: the code is not kept any more.
             SandboxUnavailableError: no sandbox works here.
-            NotResumableError: the environment is not configured any more.
+            NotResumableError: the environment, or a command, is not configured any more.
         """
-        task, parameters = assignment.task, assignment.parameters
+        task, parameters = self._write_out_commands(assignment.task), assignment.parameters
         files: Mapping[str, SourceFile] = {}
         if task.snapshot_id:
             files = await self.snapshots.load(run.identity.tenant, task.snapshot_id)
@@ -175,10 +172,7 @@ class RepairKind:
                 environment=workshop.environments[task.environment],
                 tree=tree,
                 files=files,
-                checks=[
-                    replace(check, argv=tuple(commands_of(check, self.policy.commands)), command="")
-                    for check in task.checks
-                ],
+                checks=task.checks,
                 permits=workshop.permits,
                 critic_timeout_ms=parameters.critic_timeout_ms,
                 allow_unreproduced=parameters.allow_unreproduced,
@@ -187,9 +181,21 @@ class RepairKind:
                 perform=partial(perform_once, run),
                 observer=self.observer,
             )
-            yield activities(critics=critics)
+            yield activities(critics=critics, folder=workshop.workspaces.private)
         finally:
             await tree.remove()
+
+    def _write_out_commands(self, task: RepairTask) -> RepairTask:
+        """Return a task whose checks have the arguments that their names stand for.
+
+        Raises:
+            NotResumableError: a command is not configured any more.
+        """
+        known = self.policy.commands
+        if gone := [check.command for check in task.checks if not check.argv and check.command not in known]:
+            raise NotResumableError(f"the command {gone[0]!r} is not configured any more")
+        checks = [replace(check, argv=tuple(check.argv or known[check.command]), command="") for check in task.checks]
+        return replace(task, checks=checks)
 
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: repairs do not suspend."""
@@ -237,7 +243,6 @@ class RepairWork:
         "_activities",
         "_assignment",
         "_kind",
-        "_known",
         "_outcome",
         "_progress",
         "agent",
@@ -245,10 +250,9 @@ class RepairWork:
         "may_suspend",
         "metrics",
         "name",
-        "new_step_count",
         "request",
         "source",
-        "step_count",
+        "steps",
     )
 
     def __init__(
@@ -260,12 +264,10 @@ class RepairWork:
         self.request = request
         self.may_suspend = False
         # The first event is appended by the runner, so it does not count.
-        self.step_count = 0
-        self.new_step_count = -max(0, len(known) - 1)
+        self.steps = RepeatedSteps(known[1:])
         self.metrics = None
         self._kind = kind
         self._assignment = assignment
-        self._known = known[1:]
         self._activities: AllActivities | None = None
         self._progress: RepairRun | PlanRun | None = None
         self._outcome: RepairOutcome | None = None
@@ -311,8 +313,7 @@ class RepairWork:
         if outcome is None:
             return
         self._outcome = outcome
-        if self.new_step_count < 0:
-            self._note_divergence(run)
+        self.steps.close()
         run.report_end(RunEnding(finish_reason=outcome.finish_reason, warnings=tuple(outcome.warnings)))
 
     def conclude(self, run: Run, ending: RunEnding) -> Repair:
@@ -323,6 +324,7 @@ class RepairWork:
             outcome = progress.summarize(ending.finish_reason)
         outcome = outcome or RepairOutcome(finish_reason=ending.finish_reason)
         activities = self._activities
+        changes = self.steps.list_changes(run.journal, execution_id=run.identity.execution_id)
         own = [each for each in outcome.warnings if each not in ending.warnings]
         own += [] if activities is None else activities.warnings
         return Repair(
@@ -343,7 +345,7 @@ class RepairWork:
             vote=outcome.vote,
             ranking=tuple(outcome.ranking),
             reflection_summary=() if progress is None else tuple(progress.rounds),
-            warnings=(*accounts.warnings, *self._list_changes(run), *own, *ending.warnings),
+            warnings=(*accounts.warnings, *changes, *own, *ending.warnings),
             error=ending.to_failure(),
         )
 
@@ -390,24 +392,14 @@ class RepairWork:
         """
         if run.phase is not Phase.WORKING:
             return
-        index = self.step_count
-        is_known = self.new_step_count < 0
-        if is_known and digest_of_event(event) != self._known[index]:
-            self._note_divergence(run)
-        self.step_count += 1
-        self.new_step_count += 1
+        index = self.steps.count
+        is_known = self.steps.new_count < 0
+        if is_known:
+            self.steps.compare(digest_of_event(event))
+        self.steps.add()
         run.trace.end_step(None if is_known else {"reasond.step.index": index})
         if not is_known:
             run.append(event, now=self._kind.clock.now())
-
-    def _note_divergence(self, run: Run) -> None:
-        if run.journal is not None:
-            run.journal.has_diverged = True
-
-    def _list_changes(self, run: Run) -> Sequence[str]:
-        if run.journal is None or not run.journal.has_diverged:
-            return ()
-        return (_CHANGED.format(events=len(self._known)),)
 
 
 async def perform_once(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CANDIDATES: Final = "candidates"
 CHECKS: Final = "checks"
 CHECK_CPU_S: Final = "check_cpu_s"
-_MODEL_CALLS_AT_ONCE: Final = 8
+MODEL_CALLS_AT_ONCE: Final = 8
 _NO_EDIT_SCORE: Final = 0.0
 # A check that says nothing about the code is run once more.
 _RUNS_OF_CHECK: Final = 2
@@ -137,7 +137,7 @@ class CandidateProposer:
             partial(self._generate, self._order(node, number, is_first=number == numbers[0]), self._events.take_place())
             for number in numbers
         ]
-        results = await run_wave(calls, at_once=_MODEL_CALLS_AT_ONCE, failures=self._failures)
+        results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=self._failures)
         made = [each for each in results if not isinstance(each, Exception)]
         if not made:
             raise next(each for each in results if isinstance(each, Exception))
@@ -323,7 +323,7 @@ def build_search_plan(parameters: RepairParameters) -> SearchPlan:
         max_depth=parameters.max_reflection_depth,
         branching=1 if is_single else parameters.num_candidates,
         width=parameters.beam_width if is_beam else 1,
-        at_once=_MODEL_CALLS_AT_ONCE,
+        at_once=MODEL_CALLS_AT_ONCE,
         solved_score=parameters.critique_threshold / 100 if parameters.enable_early_terminate else _NEVER_SOLVED,
         widening=_LATS_WIDENING if parameters.search is RepairSearch.LATS else None,
         # A model that repeats itself must not end the search while candidates are left.

@@ -250,7 +250,7 @@ def _report_left(run: Run, observer: RunObserver) -> None:
     observer.run_left(
         run.identity.strategy,
         "" if ending is None else ending.finish_reason.value,
-        steps=run.work.new_step_count,
+        steps=run.work.steps.new_count,
         duration_s=0.0 if ending is None else run.accounts.elapsed_s,
         metrics=run.work.metrics,
     )
@@ -280,14 +280,14 @@ def _describe_work(run: Run) -> dict[str, str | int]:
         "strategy": execution.strategy,
         "total_tokens": execution.usage.total_tokens,
         "model_calls": execution.usage.model_calls,
-        "steps": run.work.step_count,
+        "steps": run.work.steps.count,
     }
 
 
 def _attributes_of(run: Run) -> Attributes:
     execution, usage = run.log.execution, run.accounts.usage
     attributes: Attributes = {
-        "reasond.steps": run.work.step_count,
+        "reasond.steps": run.work.steps.count,
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "reasond.usage.source": usage.source.value,

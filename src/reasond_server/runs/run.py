@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects
+    from reasond_server.runs.repeated_steps import RepeatedSteps
     from reasond_server.runs.run_journal import RunJournal
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.runs.work import WorkRequest
@@ -196,8 +197,7 @@ class Work(Protocol):
         source: who chose that name.
         agent: the agent that does the work; empty if the request named none.
         request: the request that the work is for.
-        step_count: steps so far, in all lives of the execution.
-        new_step_count: steps of this life.
+        steps: the steps so far.
         may_suspend: whether it may suspend; then even a store in memory has to store what is needed to resume it.
         metrics: what it measured so far, for the observer.
     """
@@ -207,8 +207,7 @@ class Work(Protocol):
     source: StrategySource
     agent: str
     request: WorkRequest
-    step_count: int
-    new_step_count: int
+    steps: RepeatedSteps
     may_suspend: bool
     metrics: Any
 

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ReplyListener, measure_room
+from reasond_server.context.final_replies import describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
-from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
-from reasond_server.types.values import value
+from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
@@ -38,19 +36,6 @@ class ChainOfThoughtConfig(StrategyConfig):
     show_reasoning: Annotated[
         bool, Field(description="Whether the text before the answer is streamed, and the result has a trace.")
     ] = True
-
-
-@value
-class _JudgedReply:
-    """The thought, the answer and the finish reason in a reply."""
-
-    thought: str
-    answer: str
-    finish_reason: FinishReason
-
-    @property
-    def is_answered(self) -> bool:
-        return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
 
 
 class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
@@ -104,25 +89,15 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         rest, reply = listener.close(model.counter)
         if text := _pick_visible(rest, config):
             yield Wrote(text=text)
-        ending = _judge(reply)
+        ending = read_final_reply(reply)
         metrics = ChainOfThoughtMetrics(
             temperature=config.temperature, max_tokens=max_tokens, finish_reason=reply.finish.value, model=model.name
         )
         thought = Thought(text=ending.thought, answer=ending.answer) if config.show_reasoning else Thought(text="")
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
-        if reply.is_only_hidden_reasoning:
-            warnings = (*warnings, _describe_waste(reply))
-        elif not (ending.answer or ending.thought):
-            warnings = (*warnings, "The model wrote nothing.")
+        warnings = (*warnings, *describe_silence(reply, ending))
         answer = restore(ending.answer)
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
-
-
-def _describe_waste(reply: ModelReply) -> str:
-    return (
-        f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
-        "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
-    )
 
 
 def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
@@ -130,19 +105,3 @@ def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
     return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
-
-
-def _judge(reply: ModelReply) -> _JudgedReply:
-    """Return the thought, the answer and the finish reason of a reply."""
-    parsed = reply.parsed
-    before, content = parsed.text.strip(), parsed.content.strip()
-    thinking = parsed.thinking.strip()
-    thought = "\n\n".join(part for part in (thinking, before) if part)
-    if reply.finish is ModelFinish.CONTENT_FILTER:
-        return _JudgedReply(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
-    if content:
-        whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
-        return _JudgedReply(thought=thought, answer=content, finish_reason=whole)
-    if reply.finish is ModelFinish.STOP and before:
-        return _JudgedReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
-    return _JudgedReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)

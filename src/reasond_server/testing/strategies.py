@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
@@ -25,6 +24,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
+from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StrategyConformance"]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _WINDOWS = (2048, 16_384)
 _SETTLING_TURNS = 20
 _QUERY = "What is six times seven?"
@@ -148,7 +147,10 @@ class StrategyConformance:
 
     async def _describes_itself(self) -> None:
         strategy = self._strategy
-        require(bool(_NAME.fullmatch(strategy.name)), f"the name {strategy.name!r} does not match {_NAME.pattern}")
+        require(
+            bool(PLUGIN_NAME.fullmatch(strategy.name)),
+            f"the name {strategy.name!r} does not match {PLUGIN_NAME.pattern}",
+        )
         require(bool(strategy.description.strip()), "the description is empty")
         capabilities = strategy.get_capabilities()
         require(capabilities[:1] == [f"reasoning.strategy.{strategy.name}"], "its own capability must come first")

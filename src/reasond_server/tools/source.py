@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import InternalError, SettingsError
+from reasond_server.errors import SettingsError
+from reasond_server.plugins import PluginGroup
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
 from reasond_server.tools.read_result import READ_TOOL_RESULT
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.tools.tool import Tool
 
-TOOL_GROUP: Final = "reasond.tools"
+INSTALLED_TOOLS: Final = PluginGroup(
+    group="reasond.tools", noun="tool", setting="[tools] enabled", require=require_tool
+)
 
 
 class ToolServer(Protocol):
@@ -98,41 +99,3 @@ class Tools:
         known = {tool.name: tool for server in self._servers for tool in server.tools}
         # The operator's own tools come first: a tool server must not replace one of them.
         return tuple((known | {tool.name: tool for tool in self._tools}).values())
-
-
-def discover_tools(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[Tool]:
-    """Return the `enabled` tools from the entry points of `TOOL_GROUP`, which name tools or their factories.
-
-    Raises:
-        SettingsError: a tool is not installed, cannot be loaded, or has a name other than its entry.
-    """
-    found = tuple(entry_points(group=TOOL_GROUP) if installed is None else installed)
-    by_name = {point.name: point for point in found}
-    return tuple(_load(name, by_name) for name in dict.fromkeys(enabled))
-
-
-def _load(name: str, by_name: dict[str, EntryPoint]) -> Tool:
-    point = by_name.get(name)
-    if point is None:
-        raise SettingsError(
-            f"[tools] enabled names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
-            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
-        )
-    try:
-        loaded = point.load()
-        tool = require_tool(loaded() if isinstance(loaded, type) or not hasattr(loaded, "invoke") else loaded)
-    except InternalError as error:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives no tool: {error.message}", remedy="Update its package."
-        ) from error
-    except Exception as error:
-        raise SettingsError(
-            f"Tool {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
-            remedy="Update its package or remove the name from [tools] enabled.",
-        ) from error
-    if tool.name != name:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives a tool named {tool.name!r}",
-            remedy="Name the entry point as the tool names itself.",
-        )
-    return tool

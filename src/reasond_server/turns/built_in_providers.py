@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.plugins import PluginGroup
+from reasond_server.turns.providers import require_provider
 from reasond_server.types.turns import ContextScope, ModeChange, ModelCallStep, TurnStarted
 
 if TYPE_CHECKING:
@@ -106,6 +108,13 @@ def build_providers(policy: TurnPolicy) -> Sequence[ContextProvider]:
 
 
 BUILT_IN_NAMES: Final = frozenset({ModeInstructions.name, SessionBlocks.name, Bootstrap.name, TurnBlocks.name})
+INSTALLED_PROVIDERS: Final = PluginGroup(
+    group="reasond.context_providers",
+    noun="context provider",
+    setting="[turns] context_providers",
+    require=require_provider,
+    reserved=BUILT_IN_NAMES,
+)
 """Names that no other provider may have."""
 
 

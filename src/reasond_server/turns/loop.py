@@ -312,8 +312,7 @@ class TurnLoop:
         self._run.append(event, now=self._clock.now())
         self._take_in(event)
         if isinstance(event, ModelCallStep):
-            self._run.work.step_count += 1
-            self._run.work.new_step_count += 1
+            self._run.work.steps.add()
 
     def _take_in(self, event: Event) -> None:
         self._progress.apply(event)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from reasond_server.errors import InternalError, SettingsError
+from reasond_server.errors import InternalError
+from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.types.turns import ContextScope, ModelCallStep
 from reasond_server.types.values import value
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.types import Event, Json
     from reasond_server.types.turns import ContextGoal
 
-PROVIDER_GROUP: Final = "reasond.context_providers"
-PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_STATE_CHARACTERS: Final = 16_000_000
 """Most characters that the state of one provider may have as JSON."""
 MAX_TEXT_CHARACTERS: Final = 16_000_000
@@ -147,21 +143,6 @@ class ProviderStates:
         del self._states[provider.name]
 
 
-def discover_providers(
-    enabled: Sequence[str], *, reserved: Iterable[str] = (), installed: Iterable[EntryPoint] | None = None
-) -> Sequence[ContextProvider]:
-    """Return the `enabled` providers from the entry points of `PROVIDER_GROUP`, which name classes or instances.
-
-    Raises:
-        SettingsError: a provider is not installed, cannot be loaded, or has a name that is not its entry's or is one of
-            the `reserved` names.
-    """
-    found = tuple(entry_points(group=PROVIDER_GROUP) if installed is None else installed)
-    by_name = {point.name: point for point in found}
-    taken = frozenset(reserved)
-    return tuple(_load(name, by_name, taken) for name in dict.fromkeys(enabled))
-
-
 def require_provider(provider: object) -> ContextProvider:
     """Return `provider` if it is a valid context provider.
 
@@ -170,40 +151,8 @@ def require_provider(provider: object) -> ContextProvider:
     """
     if not isinstance(provider, ContextProvider) or not isinstance(provider.scope, ContextScope):
         raise InternalError(f"{type(provider).__name__} is no context provider")
-    if not PROVIDER_NAME.fullmatch(str(provider.name)):
-        raise InternalError(f"the name of {type(provider).__name__} does not match {PROVIDER_NAME.pattern}")
-    return provider
-
-
-def _load(name: str, by_name: dict[str, EntryPoint], reserved: frozenset[str]) -> ContextProvider:
-    point = by_name.get(name)
-    if name in reserved:
-        raise SettingsError(
-            f"[turns] context_providers names {name!r}, which is built in", remedy="Remove the name, or rename yours."
-        )
-    if point is None:
-        raise SettingsError(
-            f"[turns] context_providers names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
-            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
-        )
-    try:
-        loaded = point.load()
-        provider = require_provider(loaded() if isinstance(loaded, type) else loaded)
-    except InternalError as error:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives no context provider: {error.message}",
-            remedy="Update its package.",
-        ) from error
-    except Exception as error:
-        raise SettingsError(
-            f"Context provider {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
-            remedy="Update its package or remove the name from [turns] context_providers.",
-        ) from error
-    if provider.name != name:
-        raise SettingsError(
-            f"Entry point {name!r} ({point.value}) gives a context provider named {provider.name!r}",
-            remedy="Name the entry point as the provider names itself.",
-        )
+    if not PLUGIN_NAME.fullmatch(str(provider.name)):
+        raise InternalError(f"the name of {type(provider).__name__} does not match {PLUGIN_NAME.pattern}")
     return provider
 
 

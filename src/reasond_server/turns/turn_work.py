@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.logs.store import SessionEnd
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.exits import exit_of, report_wait
@@ -104,7 +105,7 @@ class TurnKind:
         )
         for logged in recovery.events:
             work.take_in(logged.event)
-        work.step_count = len(work.progress.replies)
+        work.steps.count = len(work.progress.replies)
         work.most_usage = _read_reservation(recovery, len(work.progress.replies))
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
@@ -183,12 +184,11 @@ class TurnWork:
         "metrics",
         "most_usage",
         "name",
-        "new_step_count",
         "progress",
         "providers",
         "request",
         "source",
-        "step_count",
+        "steps",
     )
 
     def __init__(
@@ -211,8 +211,7 @@ class TurnWork:
         self.agent = TURN
         self.request = request
         self.may_suspend = True
-        self.step_count = 0
-        self.new_step_count = 0
+        self.steps = RepeatedSteps()
         self.metrics = None
         self.progress = TurnProgress()
         self.providers = providers

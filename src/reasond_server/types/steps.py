@@ -153,6 +153,20 @@ class Sample:
     temperature: float
 
 
+@STEPS.declare("stage", headline="text")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStep:
+    """One stage of a strategy that works in stages; the strategy's page lists the names of its stages.
+
+    `score` (0.0-1.0) is what the answer was found to be worth; None where nothing judged it.
+    """
+
+    stage: Word
+    text: str
+    answer: str = ""
+    score: float | None = None
+
+
 @STEPS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomStep:
@@ -161,4 +175,4 @@ class CustomStep:
     data: Json
 
 
-StepDetail = Thought | BoundedContextStep | ReactStep | TreeStep | Sample | CustomStep
+StepDetail = Thought | BoundedContextStep | ReactStep | TreeStep | Sample | StageStep | CustomStep

@@ -111,8 +111,12 @@ def _leave_out_unset(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The caller as the verified token names it, never as a field of the request names it."""
+    """The caller as the verified token names it, never as a field of the request names it.
+
+    `key_id` is the id of the API key that it called with; empty for other tokens and certificates.
+    """
 
     subject: str
     tenant: str
     permissions: frozenset[str]
+    key_id: str = ""

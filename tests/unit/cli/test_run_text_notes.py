@@ -11,6 +11,7 @@ from reasond.v1.strategies_pb2 import (
     Dropped,
     ReactStep,
     Sample,
+    StageStep,
     ToolCall,
     ToolResult,
     TreeStep,
@@ -79,6 +80,11 @@ def test_a_sample_shows_its_answer_and_votes() -> None:
     assert note(sample=Sample(text="\nHm.")) == "no answer; Hm."
 
 
+def test_a_stage_shows_its_name_and_its_answer_or_what_was_written() -> None:
+    assert note(stage=StageStep(stage="critique", text="\nThe sum is wrong.\nMore")) == "critique; The sum is wrong."
+    assert note(stage=StageStep(stage="sample", text="Hm.", answer="24", score=0.75)) == "sample, score 0.75; = 24"
+
+
 def test_a_window_shows_what_it_carried_and_why_it_fell_back() -> None:
     report = CarryoverReport(
         before_tokens=1900,
@@ -122,6 +128,7 @@ def test_no_text_of_any_kind_of_step_breaks_the_line_or_commands_the_terminal(wi
         Iteration(react=ReactStep(actions=[CALL], observations=[ToolResult(result_json=text, is_error=True)])),
         Iteration(tree=TreeStep(thought=text, answer=text)),
         Iteration(sample=Sample(text=text, answer=text, normalized_answer=text)),
+        Iteration(stage=StageStep(stage=text, text=text, answer=text)),
         Iteration(
             bounded_context=BoundedContextStep(
                 text=text,

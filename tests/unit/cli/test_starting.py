@@ -51,6 +51,10 @@ REFUSED = {
         f"[auth]\n{KEY}\n{PORTS}\n[turns]\ncontext_providers = ['weather']",
         r"\[turns\] context_providers names 'weather', which is not installed",
     ),
+    "a critic that is not installed": (
+        f"[auth]\n{KEY}\n{PORTS}\n[repair]\nenabled = true\ncritics = ['style']",
+        r"\[repair\] critics names 'style', which is not installed",
+    ),
     "a public key that is none": (
         f"[auth]\nkeys = [{{ id = 'one', algorithm = 'RS256', public_key_file = 'nonsense.pem' }}]\n{PORTS}",
         r"auth\.keys\[0\]\.public_key_file",

@@ -15,35 +15,35 @@ RULES = Message(role=Role.SYSTEM, content="Think.")
 ASK = Message(role=Role.USER, content="Why?")
 
 
-def said(role: Role, content: str) -> Message:
+def say(role: Role, content: str) -> Message:
     return Message(role=role, content=content)
 
 
 def test_the_callers_rules_precede_those_of_the_strategy_and_the_history_follows() -> None:
-    preface = Preface(system="Be brief.", history=(said(Role.USER, "Hi"), said(Role.ASSISTANT, "Hello")))
+    preface = Preface(system="Be brief.", history=(say(Role.USER, "Hi"), say(Role.ASSISTANT, "Hello")))
     assert preface.apply((RULES, ASK)) == (
-        said(Role.SYSTEM, "Be brief.\n\nThink."),
-        said(Role.USER, "Hi"),
-        said(Role.ASSISTANT, "Hello"),
+        say(Role.SYSTEM, "Be brief.\n\nThink."),
+        say(Role.USER, "Hi"),
+        say(Role.ASSISTANT, "Hello"),
         ASK,
     )
 
 
 def test_a_prompt_without_rules_gets_those_of_the_caller() -> None:
-    assert Preface(system="Be brief.").apply((ASK,)) == (said(Role.SYSTEM, "Be brief."), ASK)
-    assert Preface(history=(said(Role.ASSISTANT, "Hello"),)).apply((ASK,)) == (said(Role.ASSISTANT, "Hello"), ASK)
+    assert Preface(system="Be brief.").apply((ASK,)) == (say(Role.SYSTEM, "Be brief."), ASK)
+    assert Preface(history=(say(Role.ASSISTANT, "Hello"),)).apply((ASK,)) == (say(Role.ASSISTANT, "Hello"), ASK)
 
 
 def test_neighbours_of_one_author_are_joined_and_results_of_tools_are_not() -> None:
-    preface = Preface(history=(said(Role.USER, "a"), said(Role.USER, "b")))
-    assert preface.apply((ASK,)) == (said(Role.USER, "a\n\nb\n\nWhy?"),)
-    results = (said(Role.TOOL, "1"), said(Role.TOOL, "2"))
+    preface = Preface(history=(say(Role.USER, "a"), say(Role.USER, "b")))
+    assert preface.apply((ASK,)) == (say(Role.USER, "a\n\nb\n\nWhy?"),)
+    results = (say(Role.TOOL, "1"), say(Role.TOOL, "2"))
     assert Preface(system="s").apply(results)[1:] == results
 
 
 async def test_the_model_gets_the_preface_in_each_call_and_each_count() -> None:
     inner = ScriptedModel(["yes"])
-    model = PrefacedModel(model=inner, preface=Preface(system="Be brief.", history=(said(Role.ASSISTANT, "Hello"),)))
+    model = PrefacedModel(model=inner, preface=Preface(system="Be brief.", history=(say(Role.ASSISTANT, "Hello"),)))
     async with aclosing(model.stream(ChatRequest(messages=(RULES, ASK), max_tokens=9))) as events:
         _ = [event async for event in events]
     sent = inner.requests[0].messages

@@ -25,6 +25,7 @@ from reasond_server.types import (
     Result,
     Sample,
     SelfConsistencyMetrics,
+    StageStep,
     StepDetail,
     StrategyMetrics,
     StrategySource,
@@ -57,6 +58,7 @@ DETAILS: list[StepDetail] = [
     ),
     TreeStep(node_id="n", parent_id="p", depth=1, thought=SECRET, score=0.5, is_pruned=False, answer=SECRET),
     Sample(text=SECRET, answer=SECRET, normalized_answer=SECRET, temperature=0.1),
+    StageStep(stage="draft", text=SECRET, answer=SECRET, score=0.5),
     CustomStep(data={SECRET: SECRET}),
 ]
 

@@ -8,7 +8,7 @@ from reasond_server.reasoning.requests import check_task, decode_task, digest_of
 from reasond_server.types import Budget, HistoryMessage, Speaker, Task, build_row
 
 
-def said(text: str) -> HistoryMessage:
+def say(text: str) -> HistoryMessage:
     return HistoryMessage(role=Speaker.USER, text=text)
 
 
@@ -62,12 +62,12 @@ def test_queries_up_to_the_limit_are_taken_in_every_script(query: str) -> None:
         ({"budget": Budget(max_output_tokens=0)}, "budget.max_output_tokens must be at least 1, got 0"),
         ({"system": "s" * 100_001}, "system must be at most 100000 characters, got 100001"),
         ({"system": "\0"}, "system must not hold NUL characters; the first is at position 0"),
-        ({"history": [said("x")] * 201}, "history must have at most 200 messages, got 201; leave the oldest out"),
+        ({"history": [say("x")] * 201}, "history must have at most 200 messages, got 201; leave the oldest out"),
         (
-            {"history": [said("é" * 50_001)] * 2},
+            {"history": [say("é" * 50_001)] * 2},
             "history must be at most 200000 bytes of UTF-8 together, got 200004; leave the oldest messages out",
         ),
-        ({"history": [said("x"), said("")]}, "history[1].text must be between 1 and 100000 characters, got 0"),
+        ({"history": [say("x"), say("")]}, "history[1].text must be between 1 and 100000 characters, got 0"),
         ({"model": ""}, "model must be between 1 and 256 characters, got 0"),
         ({"stop": ["x"] * 9}, "stop must have at most 8 entries, got 9"),
         ({"stop": ["a", "b" * 101]}, "stop[1] must be between 1 and 100 characters, got 101"),
@@ -134,7 +134,7 @@ def test_a_stored_task_is_read_as_it_was() -> None:
         agent_capabilities=("a",),
         budget=Budget(max_output_tokens=9),
         system="Be brief.",
-        history=(said("hi"), HistoryMessage(role=Speaker.ASSISTANT, text="hello")),
+        history=(say("hi"), HistoryMessage(role=Speaker.ASSISTANT, text="hello")),
         model="fast",
         stop=("#",),
         answer_schema={"type": "integer"},
@@ -146,7 +146,7 @@ def test_each_option_tells_requests_apart() -> None:
     options: list[dict[str, Any]] = [
         {},
         {"system": "x"},
-        {"history": (said("x"),)},
+        {"history": (say("x"),)},
         {"model": "x"},
         {"stop": ("x",)},
         {"answer_schema": {}},

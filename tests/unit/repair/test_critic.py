@@ -9,9 +9,8 @@ import pytest
 
 from reasond_server.errors import SettingsError
 from reasond_server.repair.critic import (
-    CRITIC_GROUP,
+    CRITICS,
     MAX_FINDINGS,
-    discover_critics,
     find_new,
     require_findings,
 )
@@ -31,10 +30,6 @@ class Style:
         return () if files or changes else []
 
 
-class Misnamed(Style):
-    name = "other"
-
-
 class Loud(Style):
     name = "Loud Critic"
 
@@ -43,34 +38,22 @@ class Absent:
     name = "absent"
 
 
-INSTANCE = Style()
-
-
 def point(name: str, value: str) -> EntryPoint:
-    return EntryPoint(name=name, value=f"{__name__}:{value}", group=CRITIC_GROUP)
-
-
-@pytest.mark.parametrize("value", ["Style", "INSTANCE"])
-def test_a_class_or_an_instance_is_a_critic(value: str) -> None:
-    (critic,) = discover_critics(["style", "style"], installed=[point("style", value)])
-    assert critic.name == "style"
+    return EntryPoint(name=name, value=f"{__name__}:{value}", group=CRITICS.group)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("stile", "", "which is not installed"),
         ("absent", "Absent", "gives no critic: Absent is no critic"),
         ("loud", "Loud", "does not match"),
-        ("wrong", "Misnamed", "gives a critic named 'other'"),
-        ("broken", "nothing_of_this_name", "could not be loaded: AttributeError"),
         ("lint", "Style", "which is built in"),
     ],
 )
 def test_start_up_names_what_cannot_be_loaded(name: str, value: str, words: str) -> None:
-    installed = [point("style", "Style"), *([point(name, value)] if value else [])]
+    installed = [point(name, value)]
     with pytest.raises(SettingsError) as caught:
-        discover_critics([name], installed=installed)
+        CRITICS.load([name], installed=installed)
     assert words in caught.value.message
     assert repr(name) in caught.value.message
 

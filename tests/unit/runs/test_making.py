@@ -107,10 +107,10 @@ async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(a
     ]
     run = maker(Again(Script())).revive(recovery(plan_of(assign), *steps))
     assert isinstance(run.work, ReasoningWork)
-    known = run.work._known
+    known = run.work.steps._known
     assert [len(each) for each in known] == [16, 16, 16]
     assert known[0] == known[2] != known[1]
-    assert run.work.new_step_count == -3
+    assert run.work.steps.new_count == -3
 
 
 async def test_a_log_that_is_written_off_has_its_beginning_and_its_end(assign: Assign) -> None:

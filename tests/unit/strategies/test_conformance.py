@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from reasond_server.llm.model import Role
-from reasond_server.reasoning.registry import ENTRY_POINT_GROUP
-from reasond_server.strategies.strategy import ReasoningStrategy
+from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import Reply, StrategyConformance
 from reasond_server.tools.calculator import Calculator
 from reasond_server.tools.source import Tools
@@ -19,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reasond_server.llm.model import ChatRequest
+    from reasond_server.strategies.strategy import ReasoningStrategy
 
 MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 30
-REGISTERED = sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP) if "reasond_server." in point.value)
+REGISTERED = sorted(name for name, point in STRATEGIES.find_installed().items() if "reasond_server." in point.value)
 CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "bounded_context": [{"chunk_size": 1024, "carryover_size": 512}],
     "react": [{"max_iterations": 3}],
@@ -35,10 +34,8 @@ CHECKS = [pytest.param(name, marks=[pytest.mark.slow] * (name in HEAVY)) for nam
 
 
 def strategy_of(name: str) -> ReasoningStrategy[Any]:
-    (point,) = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    made = point.load()()
-    assert isinstance(made, ReasoningStrategy)
-    return made
+    (strategy,) = STRATEGIES.load([name])
+    return strategy
 
 
 @pytest.mark.parametrize("check", CHECKS)

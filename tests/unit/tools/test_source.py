@@ -8,7 +8,7 @@ import pytest
 from reasond_server.errors import SettingsError
 from reasond_server.tools.calculator import Calculator
 from reasond_server.tools.current_time import CurrentTime
-from reasond_server.tools.source import TOOL_GROUP, Tools, discover_tools
+from reasond_server.tools.source import INSTALLED_TOOLS, Tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,19 +33,7 @@ class Server:
 
 
 def point(name: str, value: str) -> EntryPoint:
-    return EntryPoint(name=name, value=value, group=TOOL_GROUP)
-
-
-def make_clock() -> CurrentTime:
-    return CurrentTime()
-
-
-def make_nothing() -> object:
-    return object()
-
-
-def make_trouble() -> object:
-    raise RuntimeError("secret")
+    return EntryPoint(name=name, value=value, group=INSTALLED_TOOLS.group)
 
 
 async def test_a_run_keeps_the_tools_that_were_there_when_it_began() -> None:
@@ -76,35 +64,14 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 def test_the_built_in_tools_are_installed_and_load() -> None:
-    assert [tool.name for tool in discover_tools(["calculator", "current_time"])] == ["calculator", "current_time"]
-
-
-def test_an_entry_may_give_a_tool_a_class_or_a_function() -> None:
-    here = "tests.unit.tools.test_source"
-    installed = [
-        point("calculator", f"{here}:READY"),
-        point("current_time", f"{here}:make_clock"),
+    assert [tool.name for tool in INSTALLED_TOOLS.load(["calculator", "current_time"])] == [
+        "calculator",
+        "current_time",
     ]
-    loaded = discover_tools(["calculator", "current_time"], installed=installed)
-    assert type(loaded[0]) is Calculator
-    assert type(loaded[1]) is CurrentTime
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("gone", "no_such_module:Tool", "Tool 'gone' .* could not be loaded: ModuleNotFoundError"),
-        ("wrong", "tests.unit.tools.test_source:make_nothing", "gives no tool"),
-        ("trouble", "tests.unit.tools.test_source:make_trouble", "could not be loaded: RuntimeError"),
-        ("other", "reasond_server.tools.calculator:Calculator", "gives a tool named 'calculator'"),
-    ],
-)
-def test_an_entry_that_gives_no_tool_of_its_name_is_refused(name: str, value: str, told: str) -> None:
-    with pytest.raises(SettingsError, match=told) as caught:
-        discover_tools([name], installed=[point(name, value)])
-    assert "secret" not in caught.value.full_message
-
-
-def test_a_tool_that_is_not_installed_is_refused_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match=r"enabled names 'calculatr', .*did you mean 'calculator'"):
-        discover_tools(["calculatr"])
+def test_an_entry_gives_a_tool_of_its_name() -> None:
+    here = "tests.unit.tools.test_source"
+    assert INSTALLED_TOOLS.load(["calculator"], installed=[point("calculator", f"{here}:READY")]) == (READY,)
+    with pytest.raises(SettingsError, match="gives no tool: Server is no tool"):
+        INSTALLED_TOOLS.load(["wrong"], installed=[point("wrong", f"{here}:Server")])

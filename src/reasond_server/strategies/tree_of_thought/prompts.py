@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
 from reasond_server.llm.model import Message, Role
@@ -53,8 +53,6 @@ _ANSWER = (
 )
 _CLIPPED = "…"
 
-# A generous bound for the tags of a fence with its nonce.
-FENCE_TOKENS: Final = 96
 _MARGIN_TOKENS: Final = 64
 
 

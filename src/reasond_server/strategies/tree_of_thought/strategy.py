@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from reasond_server.clock import new_nonce
 from reasond_server.context.answers import normalize_answer
 from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
+from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
     ContentFilteredError,
@@ -32,7 +33,7 @@ from reasond_server.strategies.tree_of_thought.config import (
     TreeOfThoughtConfig,
     TreeSearchOrder,
 )
-from reasond_server.strategies.tree_of_thought.prompts import FENCE_TOKENS, ThoughtShape, TreePrompts
+from reasond_server.strategies.tree_of_thought.prompts import ThoughtShape, TreePrompts
 from reasond_server.strategies.tree_of_thought.thoughts import (
     ThoughtCalls,
     ThoughtEvaluator,

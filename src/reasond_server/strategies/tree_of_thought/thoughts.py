@@ -1,29 +1,29 @@
 """Thoughts as nodes: a model proposes them and judges them, separately or against their siblings.
 
 Replies are parsed leniently, because small models do not always follow the format. A reply has several proposals, each
-after a mark `Thought 1:`. A judgement is a number from 0 to 10 or a word; points are `1: 7, 2: 3`. Unreadable scores
-are None, never a guess.
+after a mark `Thought 1:`. `context.scores` reads judgements.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import ModelReply, bound_prompt, hear
+from reasond_server.context.calls import bound_prompt, hear, take_reply
+from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.replies import parse_reply
+from reasond_server.context.scores import read_points, read_score
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ContentFilteredError, InternalError
+from reasond_server.errors import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
 from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of
-from reasond_server.strategies.tree_of_thought.prompts import FENCE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.context.calls import ModelReply
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
     from reasond_server.search.tree import Node
     from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
@@ -33,32 +33,6 @@ _MARK = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
-_RATIO = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s{0,3}/\s{0,3}(\d{1,4})\b")
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s{0,3}%")
-_NUMBER = re.compile(r"(?<![\w.,])-?\d{1,9}(?:\.\d{1,9})?(?![\w]|[.,]\d)")
-_WORD = re.compile(r"[a-z']+")
-_PAIR = re.compile(r"(?<![\w.])#?(\d{1,3})[ \t*]{0,3}(?:[:=]|->)[ \t*]{0,3}(\d{1,2}(?:\.\d{1,6})?)(?![\w.]|/)")
-_WORDS: Final = {
-    "sure": 1.0,
-    "certain": 1.0,
-    "correct": 1.0,
-    "yes": 1.0,
-    "likely": 0.7,
-    "plausible": 0.7,
-    "possible": 0.5,
-    "maybe": 0.5,
-    "unsure": 0.5,
-    "unlikely": 0.2,
-    "doubtful": 0.2,
-    "impossible": 0.0,
-    "incorrect": 0.0,
-    "wrong": 0.0,
-    "no": 0.0,
-}
-_NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
-_MOST_POINTS: Final = 10
-# The score of candidates that a plain vote did not choose; they are not worthless.
-_LOSER_SCORE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +68,7 @@ class ThoughtCalls:
         call = hear(
             model=self.model, messages=messages, max_tokens=max_tokens, temperature=self.temperature, kinds=kinds
         )
-        reply: ModelReply | None = None
-        async with aclosing(call) as heard:
-            async for piece in heard:
-                reply = piece if isinstance(piece, ModelReply) else reply
-        if reply is None:
-            raise InternalError("a model call ended without a reply")
+        reply = await take_reply(call)
         if reply.finish is ModelFinish.CONTENT_FILTER:
             raise ContentFilteredError("the model's provider withheld text of the search")
         return reply
@@ -231,39 +200,6 @@ def split_thoughts(text: str, *, is_whole: bool) -> Sequence[ProposedThought]:
     return [thought for thought in thoughts if thought.text or thought.answer]
 
 
-def read_score(text: str) -> float | None:
-    """Return a judgement as 0.0-1.0: `8`, `8/10`, `80%`, `0.8` (with a point, at most 1) or a word such as `likely`.
-
-    Only the last line that is not blank counts. None if that line has no score, or several.
-    """
-    lines = [line for line in text.splitlines() if line.strip()]
-    line = lines[-1] if lines else ""
-    shares = _RATIO.findall(line) or [(percent, "100") for percent in _PERCENT.findall(line)]
-    if shares:
-        return _divide(*shares[0]) if len(shares) == 1 else None
-    numbers = _NUMBER.findall(line)
-    if numbers:
-        return _score_of_ten(numbers[0]) if len(numbers) == 1 else None
-    return _score_words(line)
-
-
-def read_points(text: str, *, count: int) -> Sequence[float | None]:
-    """Return the scores of `count` candidates, numbered from 1, from a text such as `1: 7, 2: 3` with points of 10.
-
-    A single number is a vote for that candidate. A candidate without points, or with two different ones, gets None.
-    """
-    found: dict[int, set[float]] = {}
-    for number, points in _PAIR.findall(text):
-        if 1 <= int(number) <= count and float(points) <= _MOST_POINTS:
-            found.setdefault(int(number), set()).add(float(points) / _MOST_POINTS)
-    if found:
-        return [_find_only(found.get(number, set())) for number in range(1, count + 1)]
-    numbers = _NUMBER.findall(text)
-    if len(numbers) == 1 and numbers[0].isdigit() and 1 <= int(numbers[0]) <= count:
-        return [1.0 if number == int(numbers[0]) else _LOSER_SCORE for number in range(1, count + 1)]
-    return [None] * count
-
-
 def _split_parts(text: str) -> Sequence[str]:
     """Return the text of each thought without its mark."""
     marks = list(_MARK.finditer(text))
@@ -282,27 +218,3 @@ def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     return ProposedThought(text=text, answer=answer)
-
-
-def _divide(part: str, whole: str) -> float | None:
-    if not int(whole) or float(part) > int(whole):
-        return None
-    return float(part) / int(whole)
-
-
-def _score_of_ten(number: str) -> float | None:
-    value = float(number)
-    if not 0 <= value <= _MOST_POINTS:
-        return None
-    return value if "." in number and value <= 1 else value / _MOST_POINTS
-
-
-def _score_words(line: str) -> float | None:
-    words = _WORD.findall(line.casefold())
-    scores = {_WORDS[word] for word in words if word in _WORDS}
-    return None if _NEGATIONS.intersection(words) else _find_only(scores)
-
-
-def _find_only(values: set[float]) -> float | None:
-    """Return the only one of `values`; None if there are none or several."""
-    return next(iter(values)) if len(values) == 1 else None

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.fences import fence
+from reasond_server.context.scores import read_points, read_score
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.demo.prompt import read_prompt
 from reasond_server.llm.demo.writing import ON_THE_WAY, RIGHT, WRONG, judge
 from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.tree_of_thought import TreeOfThought
-from reasond_server.strategies.tree_of_thought.thoughts import read_points, read_score
 from reasond_server.types import FinishReason, TreeOfThoughtMetrics
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"

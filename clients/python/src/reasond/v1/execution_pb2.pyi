@@ -315,6 +315,7 @@ class ReasoningTask(google.protobuf.message.Message):
     TREE_OF_THOUGHT_FIELD_NUMBER: builtins.int
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     AGENT_CAPABILITIES_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
@@ -365,6 +366,10 @@ class ReasoningTask(google.protobuf.message.Message):
         """For a strategy of a third party; `strategy` must name it. At most 10,000 values, 16 levels deep."""
 
     @property
+    def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveConfig:
+        """For `plan_and_solve`."""
+
+    @property
     def agent_capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities such as `reasoning.strategy.bounded_context`; they can only narrow the choice."""
 
@@ -394,6 +399,7 @@ class ReasoningTask(google.protobuf.message.Message):
         tree_of_thought: reasond.v1.strategies_pb2.TreeOfThoughtConfig | None = ...,
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyConfig | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveConfig | None = ...,
         agent: builtins.str = ...,
         agent_capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         budget: global___Budget | None = ...,
@@ -403,14 +409,14 @@ class ReasoningTask(google.protobuf.message.Message):
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         answer_schema_json: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "model", b"model", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "plan_and_solve"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 
@@ -482,6 +488,7 @@ class Iteration(google.protobuf.message.Message):
     TREE_FIELD_NUMBER: builtins.int
     SAMPLE_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Counts from 0."""
     answer_found: builtins.bool
@@ -518,6 +525,10 @@ class Iteration(google.protobuf.message.Message):
     def custom(self) -> google.protobuf.struct_pb2.Struct:
         """A strategy of a third party."""
 
+    @property
+    def stage(self) -> reasond.v1.strategies_pb2.StageStep:
+        """A strategy that works in stages."""
+
     def __init__(
         self,
         *,
@@ -531,10 +542,11 @@ class Iteration(google.protobuf.message.Message):
         tree: reasond.v1.strategies_pb2.TreeStep | None = ...,
         sample: reasond.v1.strategies_pb2.Sample | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        stage: reasond.v1.strategies_pb2.StageStep | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "react", b"react", "sample", b"sample", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answer_found", b"answer_found", "bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "index", b"index", "react", b"react", "sample", b"sample", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["detail", b"detail"]) -> typing.Literal["thought", "bounded_context", "react", "tree", "sample", "custom"] | None: ...
+    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "react", b"react", "sample", b"sample", "stage", b"stage", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["answer_found", b"answer_found", "bounded_context", b"bounded_context", "custom", b"custom", "detail", b"detail", "elapsed", b"elapsed", "index", b"index", "react", b"react", "sample", b"sample", "stage", b"stage", "thought", b"thought", "tree", b"tree", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["detail", b"detail"]) -> typing.Literal["thought", "bounded_context", "react", "tree", "sample", "custom", "stage"] | None: ...
 
 global___Iteration = Iteration
 
@@ -587,6 +599,7 @@ class Metrics(google.protobuf.message.Message):
     TREE_OF_THOUGHT_FIELD_NUMBER: builtins.int
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     total_tokens: builtins.int
     """Input and output tokens of all model calls."""
     @property
@@ -621,6 +634,10 @@ class Metrics(google.protobuf.message.Message):
     def custom(self) -> google.protobuf.struct_pb2.Struct:
         """A strategy of a third party."""
 
+    @property
+    def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveMetrics:
+        """Plan and solve."""
+
     def __init__(
         self,
         *,
@@ -633,10 +650,11 @@ class Metrics(google.protobuf.message.Message):
         tree_of_thought: reasond.v1.strategies_pb2.TreeOfThoughtMetrics | None = ...,
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyMetrics | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveMetrics | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom"] | None: ...
+    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "plan_and_solve"] | None: ...
 
 global___Metrics = Metrics
 

@@ -1,0 +1,55 @@
+"""The reading of a reply that was asked for a final answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.llm.model import ModelFinish
+from reasond_server.types import FinishReason
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.context.calls import ModelReply
+
+
+@value
+class FinalReply:
+    """The thought, the answer and the finish reason in a reply."""
+
+    thought: str
+    answer: str
+    finish_reason: FinishReason
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the reply has a whole answer."""
+        return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
+
+
+def read_final_reply(reply: ModelReply) -> FinalReply:
+    """Return the thought, the answer and the finish reason of a reply; text without a tagged answer is the answer."""
+    parsed = reply.parsed
+    before, content = parsed.text.strip(), parsed.content.strip()
+    thinking = parsed.thinking.strip()
+    thought = "\n\n".join(part for part in (thinking, before) if part)
+    if reply.finish is ModelFinish.CONTENT_FILTER:
+        return FinalReply(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
+    if content:
+        whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
+        return FinalReply(thought=thought, answer=content, finish_reason=whole)
+    if reply.finish is ModelFinish.STOP and before:
+        return FinalReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
+    return FinalReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
+
+
+def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:
+    """Return a warning that says why a reply has nothing to read; none if it has a text or an answer."""
+    if reply.is_only_hidden_reasoning:
+        told = (
+            f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
+            "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
+        )
+        return (told,)
+    return () if final.answer or final.thought else ("The model wrote nothing.",)
