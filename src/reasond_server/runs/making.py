@@ -139,7 +139,7 @@ class Maker:
         """Make the decisions that a run depends on; with a predecessor they are the same as there."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
-        counter = fork_counter(self._model.counter, calibration)
+        counter = fork_counter(self._model_of(work).counter, calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._find_obstacle(work)
         return Prepared(
@@ -217,7 +217,7 @@ class Maker:
         run = self._build(
             work=work,
             log=log,
-            counter=fork_counter(self._model.counter, plan.calibration),
+            counter=fork_counter(self._model_of(work).counter, plan.calibration),
             nonce=plan.nonce,
             began_s=self._clock.monotonic() - elapsed_s,
             records=recovery.records,
@@ -272,7 +272,7 @@ class Maker:
         tenure = self._new_tenure() if is_recoverable else None
         wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
-            model=self._model,
+            model=self._model_of(work),
             budget=request.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
@@ -308,6 +308,9 @@ class Maker:
             journal=journal,
             tenure=tenure,
         )
+
+    def _model_of(self, work: Work) -> ChatModel:
+        return work.request.model or self._model
 
     def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         return RunLog(
