@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
@@ -268,6 +269,9 @@ def _read(name: str) -> str:
                 content = _read_bounded(file, shown)
     except OSError as error:
         raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+    if kind := find_kind(content):
+        return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+    _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -276,9 +280,15 @@ def _read(name: str) -> str:
 
 def _read_bounded(file: BinaryIO, shown: str) -> bytes:
     content = file.read(MAX_MATERIAL_BYTES + 1)
-    if len(content) > MAX_MATERIAL_BYTES:
-        raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")
+    if len(content) > MAX_MATERIAL_BYTES and may_be_document(content):
+        content += file.read(MAX_DOCUMENT_BYTES + 1 - len(content))
+        _require_size(content, MAX_DOCUMENT_BYTES, shown)
     return content
+
+
+def _require_size(content: bytes, most: int, shown: str) -> None:
+    if len(content) > most:
+        raise _usage(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
 
 
 def _utf8(text: str, what: str) -> str:
