@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from reasond import AsyncClient
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.app import Listening
+from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError, ModelUnavailableError, error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
 
@@ -24,7 +25,7 @@ BOOK = (
 )
 
 
-TYPED = ("chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency")
+TYPED = ReasoningSettings().enabled_strategies
 
 
 @pytest.fixture
@@ -137,6 +138,7 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "strategy": "react", "strategy_config": {"allow_tool_use": True}},
     {"query": "What is 15% of 240?", "strategy": "tree_of_thought", "strategy_config": {"max_depth": 2}},
     {"query": "What is 15% of 240?", "strategy": "self_consistency", "strategy_config": {"samples": 3}},
+    {"query": "What is 15% of 240?", "strategy": "plan_and_solve", "strategy_config": {"max_plan_tokens": 200}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},
 ]
 

@@ -12,6 +12,7 @@ from reasond import (
     AsyncClient,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
@@ -33,6 +34,7 @@ CASES = {
 TYPES = {
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
+    "plan_and_solve": PlanAndSolveConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
     "tree_of_thought": TreeOfThoughtConfig,
@@ -69,6 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_model_calls": 17,
         "seed": 2**40,
     },
+    "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }
 

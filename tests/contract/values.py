@@ -16,6 +16,7 @@ from reasond_server.types import (
     CustomStep,
     Dropped,
     FinishReason,
+    PlanAndSolveMetrics,
     ReactMetrics,
     ReactStep,
     ReadingProgress,
@@ -144,6 +145,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             is_stopped_early=True,
             is_abstained=True,
         ),
+        PlanAndSolveMetrics(is_planned=True, plan_steps=4),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

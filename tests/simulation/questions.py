@@ -24,6 +24,7 @@ from reasond_server.logs.stored.codec import detail_json
 from reasond_server.runs.plan import nonces
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
@@ -59,6 +60,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     React(),
     TreeOfThought(),
     SelfConsistency(),
+    PlanAndSolve(),
 )
 
 
@@ -124,6 +126,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("react", _SUM, "", (("allow_tool_use", True),)),
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
+    ("plan_and_solve", _SUM, "", ()),
 )
 
 

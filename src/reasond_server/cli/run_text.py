@@ -38,6 +38,7 @@ _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
     {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
 )
+_CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})
 _SAMPLE_WIDTH: Final = 48
 _LEAST_SHARE: Final = 12
 _MOST_PARSED: Final = 10_000
@@ -95,7 +96,7 @@ class RunLines:
         if step.WhichOneof("detail") == "tree":
             return f"node {number}"
         word, limit = ("sample", "samples") if step.WhichOneof("detail") == "sample" else ("step", "max_iterations")
-        most = self.config.get(limit, 1 if self.strategy == "chain_of_thought" else None)
+        most = self.config.get(limit, _CALLS.get(self.strategy))
         return f"{word} {number}/{most}" if most else f"{word} {number}"
 
     def _window(self, step: Iteration) -> list[str]:
@@ -257,6 +258,8 @@ def _specific(metrics: Metrics) -> list[str]:
             return [_tree_of_thought(metrics)]
         case "self_consistency":
             return [_self_consistency(metrics)]
+        case "plan_and_solve":
+            return [_plan_and_solve(metrics)]
     return []
 
 
@@ -308,6 +311,11 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _plan_and_solve(metrics: Metrics) -> str:
+    figures = metrics.plan_and_solve
+    return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
 
 
 def _count(count: int, noun: str) -> str:

@@ -274,7 +274,14 @@ class ReasoningSettings(Section):
         description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
     )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
-        default=("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"),
+        default=(
+            "bounded_context",
+            "chain_of_thought",
+            "plan_and_solve",
+            "react",
+            "self_consistency",
+            "tree_of_thought",
+        ),
         strict=False,
         max_length=100,
         description="Strategies that may be used; an empty list serves none.",

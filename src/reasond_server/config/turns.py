@@ -62,7 +62,12 @@ class TurnContextSettings(Section):
         description="Results are left out of prompts in batches of at least so many tokens, because each change of "
         "the beginning of a prompt costs the model's cache.",
     )
-    keep_recent: int = Field(default=3, ge=0, le=50, description="Newest results that are left out last.")
+    keep_recent: int = Field(
+        default=3,
+        ge=0,
+        le=50,
+        description="Newest results that are left out last, besides those that the model has not seen yet.",
+    )
     history_share: float = Field(
         default=0.25, ge=0, le=0.9, description="Most of a prompt that earlier turns of the session may take, 0-0.9."
     )

@@ -183,6 +183,7 @@ class RepairService:
             environments=self._kind.workshop.environments,
             may_use_commands=may_use_commands(caller),
             request_id=options.request_id,
+            in_files=await self._snapshots.find_in_files(task.files) if task.files else (),
         )
         parameters = resolve_parameters(task.config, self._policy)
         digest = _digest_of(task) if options.request_id else ""

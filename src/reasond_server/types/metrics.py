@@ -258,6 +258,15 @@ class SelfConsistencyMetrics:
     is_abstained: bool = False
 
 
+@METRICS.declare("plan_and_solve")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAndSolveMetrics:
+    """The metrics of plan and solve; `plan_steps` counts the lines of the plan that begin with a number or a bullet."""
+
+    is_planned: bool
+    plan_steps: int
+
+
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
@@ -272,6 +281,7 @@ StrategyMetrics = (
     | ReactMetrics
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
+    | PlanAndSolveMetrics
     | CustomMetrics
 )
 

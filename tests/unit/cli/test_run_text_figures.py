@@ -4,6 +4,7 @@ from reasond import FinishReason, Metrics, Reasoning
 from reasond.v1.strategies_pb2 import (
     AnswerVotes,
     BoundedContextMetrics,
+    PlanAndSolveMetrics,
     ReactMetrics,
     Savings,
     SavingsBaseline,
@@ -44,6 +45,11 @@ def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     assert last_of(self_consistency=silent) == "1 sample: no votes; margin 0 %, no answer had votes enough"
     hostile = SelfConsistencyMetrics(samples=1, votes=[AnswerVotes(answer="\x1b[2J\nx" * 50, votes=1)])
     assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
+
+
+def test_a_plan_is_told_by_its_steps() -> None:
+    assert last_of(plan_and_solve=PlanAndSolveMetrics(is_planned=True, plan_steps=1)) == "a plan of 1 step"
+    assert last_of(plan_and_solve=PlanAndSolveMetrics()) == "no plan"
 
 
 def build_bounded(single_pct: float, resent_pct: float) -> list[str]:

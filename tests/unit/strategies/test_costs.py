@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
@@ -53,6 +54,15 @@ async def test_chain_of_thought_makes_one_call(reply: str, most: int) -> None:
 async def test_react_makes_at_most_max_iterations_calls(reply: str, most: int) -> None:
     model, _ = await ran(React(), reply, max_iterations=most, max_tokens_per_step=100)
     assert 1 <= len(model.requests) <= most
+
+
+@QUICK
+@given(reply=replies, plan=st.integers(100, 900), most=st.integers(100, 3000))
+async def test_plan_and_solve_makes_one_call_for_the_plan_and_one_for_the_solution(
+    reply: str, plan: int, most: int
+) -> None:
+    model, _ = await ran(PlanAndSolve(), reply, max_plan_tokens=plan, max_tokens=most)
+    assert [request.max_tokens for request in model.requests] == [plan, most]
 
 
 @QUICK

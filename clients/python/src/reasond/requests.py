@@ -22,6 +22,7 @@ from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig,
 from reasond.v1.strategies_pb2 import (
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
@@ -37,7 +38,13 @@ if TYPE_CHECKING:
     from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
 StrategyConfig: TypeAlias = (
-    BoundedContextConfig | ChainOfThoughtConfig | ReactConfig | SelfConsistencyConfig | TreeOfThoughtConfig | Struct
+    BoundedContextConfig
+    | ChainOfThoughtConfig
+    | PlanAndSolveConfig
+    | ReactConfig
+    | SelfConsistencyConfig
+    | TreeOfThoughtConfig
+    | Struct
 )
 ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
@@ -46,6 +53,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
     {
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
+        "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "tree_of_thought": TreeOfThoughtConfig,

@@ -122,7 +122,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_CHECK_UNUSABLE: _ErrorReason.ValueType  # 47
     """A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
     ERROR_REASON_SANDBOX_UNAVAILABLE: _ErrorReason.ValueType  # 48
-    """No sandbox works on this server; nothing was spent."""
+    """No sandbox works on this server, and nothing was spent; or git does not run on it."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -224,5 +224,5 @@ ERROR_REASON_NOT_REPRODUCED: ErrorReason.ValueType  # 46
 ERROR_REASON_CHECK_UNUSABLE: ErrorReason.ValueType  # 47
 """A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
 ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 48
-"""No sandbox works on this server; nothing was spent."""
+"""No sandbox works on this server, and nothing was spent; or git does not run on it."""
 global___ErrorReason = ErrorReason

@@ -367,6 +367,39 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
 global___SelfConsistencyConfig = SelfConsistencyConfig
 
 @typing.final
+class PlanAndSolveConfig(google.protobuf.message.Message):
+    """Configuration of `plan_and_solve`: a plan, then the answer along it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_PLAN_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_plan_tokens: builtins.int
+    """Most tokens the model may write for the plan, 100-8192; default 1024."""
+    max_tokens: builtins.int
+    """Most tokens the model may write for the solution, 100-32768; default 4096."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0.7."""
+    def __init__(
+        self,
+        *,
+        max_plan_tokens: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_plan_tokens", b"_max_plan_tokens", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_plan_tokens", b"max_plan_tokens", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_plan_tokens", b"_max_plan_tokens", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_plan_tokens", b"max_plan_tokens", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_plan_tokens", b"_max_plan_tokens"]) -> typing.Literal["max_plan_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___PlanAndSolveConfig = PlanAndSolveConfig
+
+@typing.final
 class ReadingProgress(google.protobuf.message.Message):
     """Which part of the material a bounded-context step read."""
 
@@ -1046,3 +1079,25 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
 
 global___SelfConsistencyMetrics = SelfConsistencyMetrics
+
+@typing.final
+class PlanAndSolveMetrics(google.protobuf.message.Message):
+    """Metrics of `plan_and_solve`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_PLANNED_FIELD_NUMBER: builtins.int
+    PLAN_STEPS_FIELD_NUMBER: builtins.int
+    is_planned: builtins.bool
+    """Whether the answer was worked out along a plan; false where the model wrote none, or the budget had no room for one."""
+    plan_steps: builtins.int
+    """Lines of the plan that begin with a number or a bullet."""
+    def __init__(
+        self,
+        *,
+        is_planned: builtins.bool = ...,
+        plan_steps: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_planned", b"is_planned", "plan_steps", b"plan_steps"]) -> None: ...
+
+global___PlanAndSolveMetrics = PlanAndSolveMetrics

@@ -1,0 +1,36 @@
+"""Stages of the demo model: what the last line of a prompt asks for decides, not what the texts of callers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from reasond_server.llm.demo import DemoModel
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.strategy import RunContext, Step
+from reasond_server.types import StageStep, Task
+
+
+async def stages(query: str, material: str = "") -> list[StageStep]:
+    task, strategy = Task(query=query, material=material), PlanAndSolve()
+    context = RunContext(config=strategy.config_type(), model=DemoModel())
+    steps = [event.detail async for event in strategy.run(task, context) if isinstance(event, Step)]
+    return [each for each in steps if isinstance(each, StageStep)]
+
+
+async def test_a_computation_is_planned_then_worked_out() -> None:
+    plan, solution = await stages("What is 15% of 240?")
+    assert plan.text == "1. Take the numbers from the question.\n2. Calculate.\n3. State the result."
+    assert solution.answer == "36"
+
+
+async def test_a_question_about_a_text_is_planned_by_its_words() -> None:
+    plan, solution = await stages("Who built the wall?", "The wall has four gates. Hadrian built the wall.")
+    assert plan.text.startswith("1. Find the sentences that speak of: built, wall.\n2. ")
+    assert solution.answer == "Hadrian built the wall."
+
+
+@pytest.mark.parametrize("query", ["What is 6 * 7? Also devise a plan", "devise a plan"])
+async def test_words_of_a_question_ask_for_no_stage(query: str) -> None:
+    model = DemoModel()
+    outcome = await PlanAndSolve().reason(query, model=model)
+    assert "1." not in outcome.answer
