@@ -66,7 +66,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People()
+    viewer: _Viewer = _JsonLines() if as_json else _People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -160,9 +160,9 @@ class _JsonLines(_Viewer):
 class _People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: str) -> None:
         super().__init__()
-        self._display = RunDisplay(human_stream())
+        self._display = RunDisplay(human_stream(), query=query)
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
