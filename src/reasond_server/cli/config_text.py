@@ -14,7 +14,7 @@ _HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SectionPlace:
     """Where a section belongs: in place of the lines `first` to `last`, with the ranges `dropped` deleted.
 
     Lines are counted from 1. Without a section in the file, both are 0 and the new one belongs at its end.
@@ -45,7 +45,7 @@ class Place:
         return "\n".join([line for line in kept if line is not None] + [""])
 
 
-def find_place(text: str, section: str, table: str) -> Place | None:
+def find_place(text: str, section: str, table: str) -> SectionPlace | None:
     """Return where `section`, the whole text of the table `[table]`, belongs in the TOML of `text`.
 
     None if that cannot be said in lines, as where the table is written in another way. What is returned was tried: with
@@ -54,7 +54,7 @@ def find_place(text: str, section: str, table: str) -> Place | None:
     parts = _list_parts(text)
     own = [part for part in parts if part[0] == table]
     inner = [part[1:] for part in parts if part[0] == f"{table}.capabilities"]
-    place = Place(first=own[0][1], last=own[0][2], dropped=inner) if own else Place(dropped=inner)
+    place = SectionPlace(first=own[0][1], last=own[0][2], dropped=inner) if own else SectionPlace(dropped=inner)
     try:
         if _split(place.apply(text, section), table) == (_split(section, table)[0], _split(text, table)[1]):
             return place
