@@ -1,6 +1,6 @@
 """Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
 
-from reasond.async_calls import AsyncReasoningStream, AsyncRepairStream
+from reasond.async_calls import AsyncExecutionStream, AsyncReasoningStream, AsyncRepairStream
 from reasond.async_client import AsyncClient
 from reasond.client import Client
 from reasond.client_tools import ClientFunction, ToolArgumentsError, TurnAwaitsError, client_tool
@@ -24,7 +24,7 @@ from reasond.errors import (
 from reasond.progress import ReconnectPolicy
 from reasond.requests import repair_task
 from reasond.snapshots import LeftOut, UploadedSnapshot
-from reasond.sync_calls import ReasoningStream, RepairStream
+from reasond.sync_calls import ExecutionStream, ReasoningStream, RepairStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
 from reasond.v1.errors_pb2 import ErrorReason
@@ -48,6 +48,7 @@ from reasond.v1.execution_pb2 import (
 )
 from reasond.v1.reasoning_service_pb2 import (
     CostClass,
+    FollowExecutionResponse,
     GetExecutionResponse,
     ListStrategiesResponse,
     ReasonIterationsResponse,
@@ -157,6 +158,7 @@ __all__ = [
     "Agent",
     "AgentCard",
     "AsyncClient",
+    "AsyncExecutionStream",
     "AsyncReasoningStream",
     "AsyncRepairStream",
     "AuthenticationError",
@@ -203,10 +205,12 @@ __all__ = [
     "ExecutionError",
     "ExecutionStarted",
     "ExecutionState",
+    "ExecutionStream",
     "ExitMode",
     "FileEntry",
     "Finding",
     "FinishReason",
+    "FollowExecutionResponse",
     "GetAgentCardResponse",
     "GetExecutionResponse",
     "GetRepairResponse",
