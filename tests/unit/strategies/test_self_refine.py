@@ -158,7 +158,7 @@ async def test_a_budget_without_room_for_the_draft_is_refused() -> None:
 
 async def test_long_drafts_and_critiques_stay_in_the_window() -> None:
     long = "word " * 600
-    replies = [long + draft("41"), long + REVISE, draft("42"), PASS]
+    replies = [long + draft("41"), "word " * 300 + REVISE, draft("42"), PASS]
     model, _, outcome = await run(*replies, window=1500)
     assert outcome.answer == "42"
     for request in model.requests:
