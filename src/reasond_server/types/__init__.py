@@ -57,7 +57,7 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "ExecutionState",
     "FinishReason",
     "Heartbeat",
+    "HistoryMessage",
     "Iteration",
     "Json",
     "LastEvent",
@@ -101,6 +102,7 @@ __all__ = [
     "SelfConsistencyMetrics",
     "SelfRefineMetrics",
     "Session",
+    "Speaker",
     "StageStep",
     "StepDetail",
     "StrategyMetrics",
@@ -117,4 +119,5 @@ __all__ = [
     "UsageSource",
     "WindowLines",
     "WindowMetrics",
+    "build_row",
 ]
