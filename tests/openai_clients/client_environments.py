@@ -49,7 +49,7 @@ def find_node_program() -> tuple[str, Path]:
 
     home = make("node", PACKAGE.read_bytes(), install)
     # Node looks for packages beside the script.
-    return str(node), shutil.copy(NODE_PROGRAM, home)
+    return str(node), Path(shutil.copy(NODE_PROGRAM, home))
 
 
 def make(name: str, key: bytes, install: Callable[[Path], None]) -> Path:

@@ -1,12 +1,13 @@
 // Run by the tests: the clients of Node talk to a server, and each tells what it saw, as python_clients.py does.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, streamText } from "ai";
+import { generateObject, generateText, jsonSchema, streamText } from "ai";
 import OpenAI from "openai";
 
 const [baseURL, apiKey] = process.argv.slice(2);
 const QUESTION = "What is 6 times 7?";
 const SLOWLY = "What is 6 times 7? Think slowly.";
 const FOREVER = "What is 6 times 7? Think forever.";
+const AS_JSON = "What is 6 times 7, as JSON?";
 const IN_WINDOWS = "in-windows";
 
 const tell = (client, seen) => console.log(JSON.stringify({ client, ...seen }));
@@ -49,6 +50,10 @@ async function runAiSdk() {
     } else if (part.type === "text-delta") answer += part.text;
   }
   tell("ai-sdk", { streamed: answer, steps, streamed_tokens: (await streamed.usage).totalTokens });
+  const exact = createOpenAICompatible({ name: "reasond", baseURL, apiKey, supportsStructuredOutputs: true });
+  const schema = jsonSchema({ type: "object", properties: { n: { type: "integer" } }, required: ["n"] });
+  const parsed = await generateObject({ model: exact("reasond"), system: "You are exact.", prompt: AS_JSON, schema });
+  tell("ai-sdk", { parsed: parsed.object.n });
   let found;
   const wrong = streamText({ model: provider("reasond/nothing"), prompt: QUESTION, maxRetries: 0, onError() {} });
   for await (const part of wrong.fullStream) if (part.type === "error") found = part.error;

@@ -14,7 +14,8 @@ from typing import Any
 import openai
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
-from pydantic_ai import Agent
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, ThinkingPart, ThinkingPartDelta
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -22,7 +23,14 @@ from pydantic_ai.providers.openai import OpenAIProvider
 QUESTION = "What is 6 times 7?"
 SLOWLY = "What is 6 times 7? Think slowly."
 FOREVER = "What is 6 times 7? Think forever."
+AS_JSON = "What is 6 times 7, as JSON?"
 IN_WINDOWS = "in-windows"
+
+
+class Number(BaseModel):
+    """The answer by a schema."""
+
+    n: int
 
 
 def tell(client: str, **seen: Any) -> None:
@@ -33,7 +41,7 @@ def said(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-def run_openai(client: OpenAI) -> None:
+def run_openai(client: Any) -> None:
     whole = client.chat.completions.create(model="reasond", messages=said(QUESTION), temperature=0.5)
     message = whole.choices[0].message
     tell(
@@ -59,6 +67,9 @@ def run_openai(client: OpenAI) -> None:
             reasoning += text or ""
             answer += choice.delta.content or ""
     tell("openai", streamed=answer, steps=reasoning, streamed_tokens=tokens)
+    instructed = [{"role": "system", "content": "You are exact."}, *said(AS_JSON)]
+    parsed = client.chat.completions.parse(model="reasond", messages=instructed, response_format=Number)
+    tell("openai", parsed=parsed.choices[0].message.parsed.n)
     keyed = {"extra_headers": {"Idempotency-Key": "once"}}
     ids = {client.chat.completions.create(model="reasond", messages=said(QUESTION), **keyed).id for _ in range(2)}
     tell("openai", ids_of_one_key=len(ids), errors=[error_of(client, **wrong) for wrong in WRONG])
@@ -75,7 +86,7 @@ WRONG = (
 )
 
 
-def error_of(client: OpenAI, **wrong: Any) -> list[Any]:
+def error_of(client: Any, **wrong: Any) -> list[Any]:
     try:
         client.chat.completions.create(**{"model": "reasond", "messages": said(QUESTION), **wrong})
     except openai.APIStatusError as error:
@@ -102,6 +113,8 @@ def run_pydantic_ai(base_url: str, token: str) -> None:
     whole = agent.run_sync(QUESTION)
     thoughts = [part.content for part in whole.response.parts if isinstance(part, ThinkingPart)]
     tell("pydantic-ai", answer=whole.output, reasoning="".join(thoughts), tokens=whole.usage.total_tokens)
+    exact = Agent(agent.model, output_type=NativeOutput(Number), instructions="You are exact.")
+    tell("pydantic-ai", parsed=exact.run_sync(AS_JSON).output.n)
     tell("pydantic-ai", steps=asyncio.run(stream_pydantic_ai(agent)))
 
 

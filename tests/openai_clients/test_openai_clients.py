@@ -40,6 +40,7 @@ strategy = "bounded_context"
 config = {{ carryover_mode = "tail", max_iterations = 2 }}
 """
 ANSWER = streaming(chunk("6 times 7 is 42.<answer>42</answer>"), chunk(finish="stop"), usage(20, 10), DONE)
+JSON_ANSWER = streaming(chunk('<answer>{"n": 42}</answer>'), chunk(finish="stop"), usage(20, 10), DONE)
 FIRST_PART = streaming(chunk("Part one."), chunk(finish="length"), usage(20, 5), DONE)
 
 
@@ -58,6 +59,9 @@ class ScriptedModel:  # same name: scripts a model server here
         elif is_endless:
             await conversation.until_gone()
             self.left.put_nowait(None)
+        elif "as JSON" in asked:
+            assert "You are exact." in asked
+            await JSON_ANSWER(conversation)
         else:
             if is_slow:
                 await self.releases.get()
@@ -129,10 +133,11 @@ async def test_the_clients_of_python(tmp_path: Path) -> None:
         ["BadRequestError", "INVALID_CONFIG", "reasond.config.max_tokens"],
         ["AuthenticationError", "TOKEN_INVALID", None],
     ]
+    assert own["parsed"] == seen["pydantic-ai"]["parsed"] == 42
     assert own["has_left"]
     assert seen["langchain"] == {"answer": "42", "tokens": 30, "streamed": "42", "streamed_tokens": 30}
     thinking = seen["pydantic-ai"]
-    assert (thinking["answer"], thinking["reasoning"], thinking["tokens"]) == ("42", "6 times 7 is 42.", 30)
+    assert (thinking["answer"], thinking["reasoning"], thinking["tokens"]) == ("42", "6 times 7 is 42.42", 30)
     assert (thinking["first_step"], thinking["steps"]) == (STREAMED["first_step"], STREAMED["steps"])
 
 
@@ -148,4 +153,5 @@ async def test_the_clients_of_node(tmp_path: Path) -> None:
     assert "reasond/react" in seen["openai-node"]["models"]
     assert seen["openai-node"]["error"] == ["BadRequestError", "INVALID_REQUEST", "n"]
     assert seen["openai-node"]["has_left"]
+    assert seen["ai-sdk"]["parsed"] == 42
     assert seen["ai-sdk"]["error"] == [404, "STRATEGY_NOT_FOUND"]
