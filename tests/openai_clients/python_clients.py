@@ -37,12 +37,12 @@ def tell(client: str, **seen: Any) -> None:
     print(json.dumps({"client": client, **seen}), flush=True)  # noqa: T201 - the test reads it
 
 
-def said(text: str) -> list[Any]:
+def build_messages(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
 def run_openai(client: Any) -> None:
-    whole = client.chat.completions.create(model="reasond", messages=said(QUESTION), temperature=0.5)
+    whole = client.chat.completions.create(model="reasond", messages=build_messages(QUESTION), temperature=0.5)
     message = whole.choices[0].message
     tell(
         "openai",
@@ -58,7 +58,7 @@ def run_openai(client: Any) -> None:
     reasoning, answer, tokens = "", "", 0
     options = {"include_usage": True}
     for chunk in client.chat.completions.create(
-        model=IN_WINDOWS, messages=said(SLOWLY), stream=True, stream_options=options
+        model=IN_WINDOWS, messages=build_messages(SLOWLY), stream=True, stream_options=options
     ):
         tokens = chunk.usage.total_tokens if chunk.usage else tokens
         for choice in chunk.choices:
@@ -67,13 +67,15 @@ def run_openai(client: Any) -> None:
             reasoning += text or ""
             answer += choice.delta.content or ""
     tell("openai", streamed=answer, steps=reasoning, streamed_tokens=tokens)
-    instructed = [{"role": "system", "content": "You are exact."}, *said(AS_JSON)]
+    instructed = [{"role": "system", "content": "You are exact."}, *build_messages(AS_JSON)]
     parsed = client.chat.completions.parse(model="reasond", messages=instructed, response_format=Number)
     tell("openai", parsed=parsed.choices[0].message.parsed.n)
     keyed = {"extra_headers": {"Idempotency-Key": "once"}}
-    ids = {client.chat.completions.create(model="reasond", messages=said(QUESTION), **keyed).id for _ in range(2)}
+    ids = {
+        client.chat.completions.create(model="reasond", messages=build_messages(QUESTION), **keyed).id for _ in range(2)
+    }
     tell("openai", ids_of_one_key=len(ids), errors=[error_of(client, **wrong) for wrong in WRONG])
-    with client.chat.completions.create(model=IN_WINDOWS, messages=said(FOREVER), stream=True) as left:
+    with client.chat.completions.create(model=IN_WINDOWS, messages=build_messages(FOREVER), stream=True) as left:
         next(chunk for chunk in left if chunk.choices[0].delta.model_extra.get("reasoning"))
     tell("openai", has_left=True)
 
@@ -88,7 +90,7 @@ WRONG = (
 
 def error_of(client: Any, **wrong: Any) -> list[Any]:
     try:
-        client.chat.completions.create(**{"model": "reasond", "messages": said(QUESTION), **wrong})
+        client.chat.completions.create(**{"model": "reasond", "messages": build_messages(QUESTION), **wrong})
     except openai.APIStatusError as error:
         return [type(error).__name__, error.code, error.param]
     return []
