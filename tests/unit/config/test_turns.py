@@ -23,8 +23,7 @@ def test_the_defaults_of_the_section_are_those_of_the_policy() -> None:
     assert policy_of(Settings().turns) == TurnPolicy()
 
 
-def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
-    text = """
+EVERY_KEY = """
     [turns]
     default_mode = "careful"
     max_model_calls = 1
@@ -61,7 +60,10 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
     [tools.mcp.files]
     command = "x"
     """
-    assert policy_of(load_settings(text, tmp_path).turns) == TurnPolicy(
+
+
+def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
+    assert policy_of(load_settings(EVERY_KEY, tmp_path).turns) == TurnPolicy(
         default_mode="careful",
         modes={
             "careful": Mode(instructions="i", tools=(), backend="small", welcome="w"),
