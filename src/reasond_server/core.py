@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.permissions import require_repairs
+from reasond_server.access.permissions import (
+    READ_EXECUTIONS,
+    READ_TURNS,
+    Operation,
+    require_permission,
+    require_repairs,
+)
 from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
@@ -34,6 +40,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
+from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
@@ -246,6 +253,7 @@ def _assemble_reasoning(
         limits=limits,
         or_kind=REPAIR,
         require_other=require_repairs,
+        require_reading=_require_reading,
     )
 
 
@@ -333,6 +341,12 @@ def _desk_of(settings: Settings, kind: str, *, store: ExecutionStore, runner: Ru
         flush_interval_s=settings.server.delta_flush_ms / 1000,
     )
     return ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind, require_use=_allow_use)
+
+
+def _require_reading(caller: Principal, execution: Execution) -> None:
+    """Refuse a caller who may not read executions of this kind."""
+    permission = READ_TURNS if execution.kind == TURN else READ_EXECUTIONS
+    require_permission(caller, Operation(name="FollowExecution", permission=permission))
 
 
 def _allow_use(_caller: Principal, _execution: Execution) -> None:

@@ -138,6 +138,8 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "strategy": "react", "strategy_config": {"allow_tool_use": True}},
     {"query": "What is 15% of 240?", "strategy": "tree_of_thought", "strategy_config": {"max_depth": 2}},
     {"query": "What is 15% of 240?", "strategy": "self_consistency", "strategy_config": {"samples": 3}},
+    {"query": "What is 15% of 240?", "strategy": "best_of_n", "strategy_config": {"samples": 2, "min_score": 0.5}},
+    {"query": "What is 15% of 240?", "strategy": "chain_of_verification", "strategy_config": {"max_questions": 2}},
     {"query": "What is 15% of 240?", "strategy": "plan_and_solve", "strategy_config": {"max_plan_tokens": 200}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},
 ]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.types import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     BoundedContextStep,
     CarryoverMode,
     CarryoverReport,
     ChainOfThoughtMetrics,
+    ChainOfVerificationMetrics,
     CustomMetrics,
     CustomStep,
     Dropped,
@@ -23,6 +25,7 @@ from reasond_server.types import (
     Sample,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     StageStep,
     StepDetail,
@@ -145,7 +148,14 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             is_stopped_early=True,
             is_abstained=True,
         ),
+        BestOfNMetrics(
+            samples=5,
+            judgements=4,
+            answers=(ScoredAnswer(answer="4", votes=3, score=0.75), ScoredAnswer(answer="5", votes=2, score=0.25)),
+            is_abstained=True,
+        ),
         PlanAndSolveMetrics(is_planned=True, plan_steps=4),
+        ChainOfVerificationMetrics(questions=4, answered=3, is_revised=True),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

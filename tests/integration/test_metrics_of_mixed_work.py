@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
     from tests.faults.upstream import Conversation
 
-STRATEGIES = ("bounded_context", "chain_of_thought", "react", "plan_and_solve", "self_consistency", "tree_of_thought")
+STRATEGIES = (
+    "bounded_context",
+    "chain_of_thought",
+    "best_of_n",
+    "chain_of_verification",
+    "react",
+    "plan_and_solve",
+    "self_consistency",
+    "tree_of_thought",
+)
 GRPC = 'method="reasond.v1.ReasoningService/{}",transport="grpc"'
 LIMIT_S = 180.0
 # The usage that the model server reports for every answer.

@@ -186,6 +186,8 @@ def _ending_of(result: Reasoning) -> tuple[ExitCode, str]:
     """Return the exit code for the finish reason of a run, and the text of a warning."""
     if result.metrics.self_consistency.is_abstained:
         return ExitCode.LIMIT, "no answer had as many votes as min_agreement asks for, so none is given"
+    if result.metrics.best_of_n.is_abstained:
+        return ExitCode.LIMIT, "no answer had the score that min_score asks for, so none is given"
     return _ENDINGS.get(finish_reason_of(result), (ExitCode.OK, ""))
 
 

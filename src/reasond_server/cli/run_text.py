@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reasoning,
         Sample,
         Savings,
+        ScoredAnswer,
         StageStep,
         ToolResult,
         TreeStep,
@@ -249,18 +250,18 @@ def summary(result: Reasoning) -> list[str]:
 
 
 def _specific(metrics: Metrics) -> list[str]:
-    match metrics.WhichOneof("strategy_specific"):
-        case "bounded_context":
-            return _bounded_context(metrics)
-        case "react":
-            return [_react(metrics)]
-        case "tree_of_thought":
-            return [_tree_of_thought(metrics)]
-        case "self_consistency":
-            return [_self_consistency(metrics)]
-        case "plan_and_solve":
-            return [_plan_and_solve(metrics)]
-    return []
+    kind = metrics.WhichOneof("strategy_specific")
+    if kind == "bounded_context":
+        return _bounded_context(metrics)
+    describe = {
+        "best_of_n": _best_of_n,
+        "chain_of_verification": _chain_of_verification,
+        "plan_and_solve": _plan_and_solve,
+        "react": _react,
+        "self_consistency": _self_consistency,
+        "tree_of_thought": _tree_of_thought,
+    }.get(kind or "")
+    return [] if describe is None else [describe(metrics)]
 
 
 def _bounded_context(metrics: Metrics) -> list[str]:
@@ -311,6 +312,26 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _best_of_n(metrics: Metrics) -> str:
+    figures = metrics.best_of_n
+    shown = [_describe_answer(one) for one in figures.answers[:_SHOWN_ANSWERS]]
+    more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
+    line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
+    line += ", ".join([*shown, *more]) or "no answers"
+    return f"{line}; no answer had score enough" if figures.is_abstained else line
+
+
+def _describe_answer(answer: ScoredAnswer) -> str:
+    score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
+    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
+
+
+def _chain_of_verification(metrics: Metrics) -> str:
+    figures = metrics.chain_of_verification
+    change = "the draft was corrected" if figures.is_revised else "the answer is that of the draft"
+    return f"{_count(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
 
 
 def _plan_and_solve(metrics: Metrics) -> str:

@@ -123,6 +123,13 @@ class ExecutionParams(Params):
     execution_id: str = Field(min_length=1)
 
 
+class FollowExecutionParams(ExecutionParams):
+    """Parameters of `executions.follow`, as FollowExecutionRequest; the core checks the place."""
+
+    after_sequence: Whole = 0
+    include_deltas: bool = False
+
+
 class ListExecutionsParams(Params):
     """Parameters of `executions.list`: filters and paging, as ListExecutionsRequest."""
 

@@ -72,6 +72,10 @@ class _Wanted:
     is_unary: bool = False
 
 
+def _allow_reading(_caller: Principal, _execution: Execution) -> None:
+    """Let every caller read its own executions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The operator's decisions for the reasoning service."""
@@ -85,7 +89,8 @@ class Policy:
 class ReasoningService:
     """Executes tasks for verified callers.
 
-    `desk` reads, follows, lists, cancels and deletes the executions.
+    `desk` reads, follows, lists, cancels and deletes the executions; `everything` finds those of every kind of work,
+    for observers.
     """
 
     def __init__(
@@ -103,8 +108,12 @@ class ReasoningService:
         limits: CallerLimits = NO_LIMITS,
         or_kind: str = "",
         require_other: Callable[[Principal], None] | None = None,
+        require_reading: Callable[[Principal, Execution], None] = _allow_reading,
     ) -> None:
-        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets."""
+        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets.
+
+        `require_reading` refuses an observer who may not read an execution.
+        """
         self._limits = limits
         self._registry = registry
         self._configuration = configuration
@@ -136,6 +145,9 @@ class ReasoningService:
             kind=REASONING,
             require_use=partial(_require_use, require_other),
             or_kind=or_kind,
+        )
+        self.everything = ExecutionDesk(
+            store=store, runner=runner, follower=follower, kind="", require_use=require_reading
         )
 
     @property

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
     from reasond_server.tools.toolbox import Toolbox, ToolSource
-    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Usage
+    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, TextDelta, Usage
 
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
@@ -104,6 +104,10 @@ class ReasoningKind:
                 detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
             ],
         )
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> TextDelta:  # noqa: ARG002 - the port's form
+        """Return `delta`."""
+        return delta
 
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: strategies do not suspend."""

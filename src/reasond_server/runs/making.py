@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Event, Execution, Json, LoggedEvent, Usage
+    from reasond_server.types import Event, Execution, Json, LoggedEvent, TextDelta, Usage
 
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
@@ -70,6 +70,10 @@ class WorkKind(Protocol):
         Raises:
             PlanError: it cannot be resumed.
         """
+        ...
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> TextDelta:
+        """Return the text as followers of this kind get it; `run` is None if it is not active in this process."""
         ...
 
     def is_pause(self, event: Event) -> bool:
@@ -179,6 +183,11 @@ class Maker:
     def knows(self, execution: Execution) -> bool:
         """Return whether this process knows the execution's kind of work."""
         return execution.kind in self._kinds
+
+    def shape_delta(self, execution: Execution, delta: TextDelta, run: Run | None) -> TextDelta:
+        """Return the text in the form of the execution's kind of work."""
+        kind = self._kinds.get(execution.kind)
+        return delta if kind is None else kind.shape_delta(delta, run)
 
     def revive(self, recovery: Recovery) -> Run:
         """Return a run that resumes an execution that another process left behind.

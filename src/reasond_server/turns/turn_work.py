@@ -25,7 +25,15 @@ from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource
-from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, HandedOff, TurnResult, TurnStarted
+from reasond_server.types.turns import (
+    ClientTool,
+    ContextBlock,
+    ContextScope,
+    HandedOff,
+    TurnDelta,
+    TurnResult,
+    TurnStarted,
+)
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ContextProvider
-    from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
 
 
 @value
@@ -110,6 +118,11 @@ class TurnKind:
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
         return work
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> TurnDelta:
+        """Return the text, and whether a synthesis may still replace it."""
+        is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
+        return TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
 
     def is_pause(self, event: Event) -> bool:
         """Return whether the turn waits for its client from `event` on."""

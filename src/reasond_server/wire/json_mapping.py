@@ -233,6 +233,20 @@ def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
     return [item | body]
 
 
+def describe_step(step: Iteration) -> str:
+    """Return what a step did as text: its headline, the calls of ReAct with their results, or third-party JSON."""
+    detail = step.detail
+    if isinstance(detail, ReactStep):
+        calls, results = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+        named = (detail.thought, calls and f"Action: {calls}", results and f"Observation: {results}")
+        return "\n".join(text for text in named if text)
+    kind = STEPS.kinds[detail.__class__]
+    if kind.body:
+        return to_json(kind_json(detail), inf_nan_mode="null").decode()
+    text: str = getattr(detail, kind.headline)
+    return text
+
+
 def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
     """Return a cycle: seed 001's six keys first, then the calls and results behind `action` and `observation`."""
     action, observation = _action(detail.actions), "\n".join(map(_observation, detail.observations))

@@ -1,6 +1,6 @@
 """Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
 
-from reasond.async_calls import AsyncReasoningStream, AsyncRepairStream
+from reasond.async_calls import AsyncExecutionStream, AsyncReasoningStream, AsyncRepairStream
 from reasond.async_client import AsyncClient
 from reasond.client import Client
 from reasond.client_tools import ClientFunction, ToolArgumentsError, TurnAwaitsError, client_tool
@@ -24,7 +24,7 @@ from reasond.errors import (
 from reasond.progress import ReconnectPolicy
 from reasond.requests import repair_task
 from reasond.snapshots import LeftOut, UploadedSnapshot
-from reasond.sync_calls import ReasoningStream, RepairStream
+from reasond.sync_calls import ExecutionStream, ReasoningStream, RepairStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
 from reasond.v1.errors_pb2 import ErrorReason
@@ -48,6 +48,7 @@ from reasond.v1.execution_pb2 import (
 )
 from reasond.v1.reasoning_service_pb2 import (
     CostClass,
+    FollowExecutionResponse,
     GetExecutionResponse,
     ListStrategiesResponse,
     ReasonIterationsResponse,
@@ -93,12 +94,16 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
+    BestOfNMetrics,
     BoundedContextConfig,
     BoundedContextMetrics,
     BoundedContextStep,
     CarryoverMode,
     ChainOfThoughtConfig,
     ChainOfThoughtMetrics,
+    ChainOfVerificationConfig,
+    ChainOfVerificationMetrics,
     PlanAndSolveConfig,
     PlanAndSolveMetrics,
     ReactConfig,
@@ -106,6 +111,7 @@ from reasond.v1.strategies_pb2 import (
     ReactStep,
     Sample,
     Savings,
+    ScoredAnswer,
     SelfConsistencyConfig,
     SelfConsistencyMetrics,
     StageStep,
@@ -150,10 +156,13 @@ __all__ = [
     "Agent",
     "AgentCard",
     "AsyncClient",
+    "AsyncExecutionStream",
     "AsyncReasoningStream",
     "AsyncRepairStream",
     "AuthenticationError",
     "BaselineStep",
+    "BestOfNConfig",
+    "BestOfNMetrics",
     "BoundedContextConfig",
     "BoundedContextMetrics",
     "BoundedContextStep",
@@ -166,6 +175,8 @@ __all__ = [
     "CarryoverMode",
     "ChainOfThoughtConfig",
     "ChainOfThoughtMetrics",
+    "ChainOfVerificationConfig",
+    "ChainOfVerificationMetrics",
     "Check",
     "CheckReport",
     "CheckRole",
@@ -192,10 +203,12 @@ __all__ = [
     "ExecutionError",
     "ExecutionStarted",
     "ExecutionState",
+    "ExecutionStream",
     "ExitMode",
     "FileEntry",
     "Finding",
     "FinishReason",
+    "FollowExecutionResponse",
     "GetAgentCardResponse",
     "GetExecutionResponse",
     "GetRepairResponse",
@@ -244,6 +257,7 @@ __all__ = [
     "Sample",
     "SandboxLevel",
     "Savings",
+    "ScoredAnswer",
     "SelfConsistencyConfig",
     "SelfConsistencyMetrics",
     "Session",

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reasond import requests
-from reasond.async_calls import AsyncLink, AsyncReasoningStream, AsyncToken
+from reasond.async_calls import AsyncExecutionStream, AsyncLink, AsyncReasoningStream, AsyncToken
 from reasond.async_repair_calls import AsyncRepairCalls
 from reasond.async_turn_calls import AsyncTurnCalls
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
@@ -217,6 +217,35 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         """Return an execution with its result, which is partial while it runs and after a failure."""
         request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
         return await self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+
+    def follow_execution(
+        self,
+        execution_id: str,
+        *,
+        after_sequence: int = 0,
+        include_deltas: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> AsyncExecutionStream:
+        """Observe an execution of any kind: stream its events after `after_sequence`, from the start with 0.
+
+        The stream neither keeps the execution running nor cancels it by ending; `resume` does both.
+
+        Args:
+            execution_id: The id of a task, a turn or a repair.
+            after_sequence: The last sequence number that was seen.
+            include_deltas: Also stream the text of the model as it is generated, between the events.
+            reconnect: Follow again automatically if the connection breaks. Logged events are never repeated, deltas
+                may be.
+            timeout_s: Deadline of the whole stream in seconds.
+        """
+        request = reasoning_pb.FollowExecutionRequest(
+            execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
+        )
+        progress = Progress(
+            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+        )
+        return AsyncExecutionStream(self._link.open_observation, progress)
 
     async def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
         """Cancel a running execution and return it; its partial result is kept."""

@@ -10,7 +10,7 @@ from reasond import requests
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
 from reasond.repair_calls import RepairCalls
-from reasond.sync_calls import ReasoningStream, SyncLink, Token
+from reasond.sync_calls import ExecutionStream, ReasoningStream, SyncLink, Token
 from reasond.turn_calls import TurnCalls
 from reasond.v1 import agent_service_pb2 as agents_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
@@ -218,6 +218,35 @@ class Client(TurnCalls, RepairCalls):
         """Return an execution with its result, which is partial while it runs and after a failure."""
         request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
         return self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+
+    def follow_execution(
+        self,
+        execution_id: str,
+        *,
+        after_sequence: int = 0,
+        include_deltas: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> ExecutionStream:
+        """Observe an execution of any kind: stream its events after `after_sequence`, from the start with 0.
+
+        The stream neither keeps the execution running nor cancels it by ending; `resume` does both.
+
+        Args:
+            execution_id: The id of a task, a turn or a repair.
+            after_sequence: The last sequence number that was seen.
+            include_deltas: Also stream the text of the model as it is generated, between the events.
+            reconnect: Follow again automatically if the connection breaks. Logged events are never repeated, deltas
+                may be.
+            timeout_s: Deadline of the whole stream in seconds.
+        """
+        request = reasoning_pb.FollowExecutionRequest(
+            execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
+        )
+        progress = Progress(
+            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+        )
+        return ExecutionStream(self._link.open_observation, progress)
 
     def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
         """Cancel a running execution and return it; its partial result is kept."""

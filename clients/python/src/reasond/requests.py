@@ -20,8 +20,10 @@ from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequ
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    ChainOfVerificationConfig,
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
 StrategyConfig: TypeAlias = (
-    BoundedContextConfig
+    BestOfNConfig
+    | BoundedContextConfig
     | ChainOfThoughtConfig
+    | ChainOfVerificationConfig
     | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
@@ -51,8 +55,10 @@ Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
     {
+        "best_of_n": BestOfNConfig,
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
+        "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import Message
 
 _PLAN: Final = "devise a plan"
+_ASK: Final = "short questions that check"
+_MAX_QUESTION_CHARACTERS: Final = 300
 _MAX_SHOWN_WORDS: Final = 8
 
 
@@ -30,6 +32,8 @@ def write_stage(messages: Sequence[Message], prompt: Prompt) -> str:
     instruction = last.content.rpartition("\n")[2]
     if _PLAN in instruction:
         return _write_plan(prompt)
+    if _ASK in instruction:
+        return _write_question(prompt)
     return ""
 
 
@@ -45,3 +49,9 @@ def _write_plan(prompt: Prompt) -> str:
         words = ", ".join(find_content_words(asked)[:_MAX_SHOWN_WORDS])
         steps = [f"Find the sentences that speak of: {words}.", "Choose the best of them.", "Answer with it."]
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+
+
+def _write_question(prompt: Prompt) -> str:
+    """Return the question of the prompt again, as the only one to be checked."""
+    asked = " ".join(split_question(prompt.question)[0].split())[:_MAX_QUESTION_CHARACTERS].rstrip(" ?.!")
+    return f"Question 1: {asked}?"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from reasond_server.llm.demo import DemoModel
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
-from reasond_server.strategies.strategy import RunContext, Step
+from reasond_server.strategies.strategy import ReasoningStrategy, RunContext, Step
 from reasond_server.types import StageStep, Task
 
 
-async def stages(query: str, material: str = "") -> list[StageStep]:
-    task, strategy = Task(query=query, material=material), PlanAndSolve()
-    context = RunContext(config=strategy.config_type(), model=DemoModel())
-    steps = [event.detail async for event in strategy.run(task, context) if isinstance(event, Step)]
+async def stages(query: str, material: str = "", *, strategy: ReasoningStrategy[Any] | None = None) -> list[StageStep]:
+    task, chosen = Task(query=query, material=material), strategy or PlanAndSolve()
+    context: RunContext[Any] = RunContext(config=chosen.config_type(), model=DemoModel())
+    steps = [event.detail async for event in chosen.run(task, context) if isinstance(event, Step)]
     return [each for each in steps if isinstance(each, StageStep)]
 
 
@@ -27,6 +30,13 @@ async def test_a_question_about_a_text_is_planned_by_its_words() -> None:
     plan, solution = await stages("Who built the wall?", "The wall has four gates. Hadrian built the wall.")
     assert plan.text.startswith("1. Find the sentences that speak of: built, wall.\n2. ")
     assert solution.answer == "Hadrian built the wall."
+
+
+async def test_the_question_is_asked_once_more_to_check_the_draft() -> None:
+    found = await stages("What is 15% of 240?", strategy=ChainOfVerification())
+    assert [each.stage for each in found] == ["draft", "questions", "check", "revision"]
+    assert found[1].text == "Question 1: What is 15% of 240?"
+    assert {each.answer for each in found} == {"36", ""}
 
 
 @pytest.mark.parametrize("query", ["What is 6 * 7? Also devise a plan", "devise a plan"])

@@ -263,7 +263,9 @@ class ReasoningTask(google.protobuf.message.Message):
     TREE_OF_THOUGHT_FIELD_NUMBER: builtins.int
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    BEST_OF_N_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
+    CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     AGENT_CAPABILITIES_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
@@ -300,8 +302,16 @@ class ReasoningTask(google.protobuf.message.Message):
         """For a strategy of a third party; `strategy` must name it. At most 10,000 values, 16 levels deep."""
 
     @property
+    def best_of_n(self) -> reasond.v1.strategies_pb2.BestOfNConfig:
+        """For `best_of_n`."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveConfig:
         """For `plan_and_solve`."""
+
+    @property
+    def chain_of_verification(self) -> reasond.v1.strategies_pb2.ChainOfVerificationConfig:
+        """For `chain_of_verification`."""
 
     @property
     def agent_capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -323,17 +333,19 @@ class ReasoningTask(google.protobuf.message.Message):
         tree_of_thought: reasond.v1.strategies_pb2.TreeOfThoughtConfig | None = ...,
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyConfig | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        best_of_n: reasond.v1.strategies_pb2.BestOfNConfig | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveConfig | None = ...,
+        chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationConfig | None = ...,
         agent: builtins.str = ...,
         agent_capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         budget: global___Budget | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_strategy", b"_strategy", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "config", b"config", "custom", b"custom", "material", b"material", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "material", b"material", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "plan_and_solve"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 
@@ -516,7 +528,9 @@ class Metrics(google.protobuf.message.Message):
     TREE_OF_THOUGHT_FIELD_NUMBER: builtins.int
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
+    BEST_OF_N_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
+    CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     total_tokens: builtins.int
     """Input and output tokens of all model calls."""
     @property
@@ -552,8 +566,16 @@ class Metrics(google.protobuf.message.Message):
         """A strategy of a third party."""
 
     @property
+    def best_of_n(self) -> reasond.v1.strategies_pb2.BestOfNMetrics:
+        """Best of n."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveMetrics:
         """Plan and solve."""
+
+    @property
+    def chain_of_verification(self) -> reasond.v1.strategies_pb2.ChainOfVerificationMetrics:
+        """Chain of verification."""
 
     def __init__(
         self,
@@ -567,11 +589,13 @@ class Metrics(google.protobuf.message.Message):
         tree_of_thought: reasond.v1.strategies_pb2.TreeOfThoughtMetrics | None = ...,
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyMetrics | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
+        best_of_n: reasond.v1.strategies_pb2.BestOfNMetrics | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveMetrics | None = ...,
+        chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationMetrics | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "plan_and_solve"] | None: ...
+    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___Metrics = Metrics
 
