@@ -56,7 +56,7 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "ExecutionState",
     "FinishReason",
     "Heartbeat",
+    "HistoryMessage",
     "Iteration",
     "Json",
     "LastEvent",
@@ -99,6 +100,7 @@ __all__ = [
     "ScoredAnswer",
     "SelfConsistencyMetrics",
     "Session",
+    "Speaker",
     "StageStep",
     "StepDetail",
     "StrategyMetrics",
@@ -115,4 +117,5 @@ __all__ = [
     "UsageSource",
     "WindowLines",
     "WindowMetrics",
+    "build_row",
 ]
