@@ -14,7 +14,10 @@ from reasond_server.cli.outcome import ExitCode
 
 
 def repair(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the project.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", help="Folder of the project; with --resume only --apply needs it."),
+    ] = None,
     *,
     test: Annotated[
         list[str] | None, typer.Option(metavar="COMMAND", help="It fails now and shall pass; repeatable.")
@@ -49,6 +52,12 @@ def repair(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
     ] = None,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Let the repair go on when this command is interrupted or cut off.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a repair after that event instead.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
 ) -> None:
     """Have failing code repaired: candidates are run on the server until one passes the checks.
@@ -75,6 +84,8 @@ def repair(
             description=description,
             is_plan=plan,
             is_applied=apply,
+            is_kept_running=keep_running,
+            resume=resume,
         )
         way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
         return mending.repair(wanted, way=way, environ=os.environ, as_json=as_json)

@@ -88,7 +88,9 @@ class RepairSettings(Section):
         default="refine_beam", description="How candidates are searched; see docs/guides/repair.md."
     )
     num_candidates: int = Field(default=5, ge=1, le=10, description="Candidates of one round.")
-    max_reflection_depth: int = Field(default=3, ge=1, le=10, description="Largest depth of a candidate; those made from the original have 1.")
+    max_reflection_depth: int = Field(
+        default=3, ge=1, le=10, description="Largest depth of a candidate; those made from the original have 1."
+    )
     critique_threshold: float = Field(
         default=85.0,
         ge=0,
