@@ -259,6 +259,7 @@ def _specific(metrics: Metrics) -> list[str]:
         "plan_and_solve": _plan_and_solve,
         "react": _react,
         "self_consistency": _self_consistency,
+        "self_refine": _self_refine,
         "tree_of_thought": _tree_of_thought,
     }.get(kind or "")
     return [] if describe is None else [describe(metrics)]
@@ -312,6 +313,14 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _self_refine(metrics: Metrics) -> str:
+    figures = metrics.self_refine
+    line = f"{_count(figures.critiques, 'critique')}, {_count(figures.revisions, 'revision')}"
+    if figures.is_passed:
+        return f"{line}; the last critique found nothing"
+    return f"{line}; the last revision repeated an answer" if figures.is_repeated else line
 
 
 def _best_of_n(metrics: Metrics) -> str:

@@ -295,6 +295,7 @@ class ReasoningSettings(Section):
             "plan_and_solve",
             "react",
             "self_consistency",
+            "self_refine",
             "tree_of_thought",
         ),
         strict=False,

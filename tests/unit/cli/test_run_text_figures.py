@@ -12,6 +12,7 @@ from reasond.v1.strategies_pb2 import (
     SavingsBaseline,
     ScoredAnswer,
     SelfConsistencyMetrics,
+    SelfRefineMetrics,
     TreeOfThoughtMetrics,
 )
 from reasond_server.cli.run_text import summary
@@ -109,3 +110,13 @@ def test_the_answers_of_best_of_n_are_told_with_their_scores_and_votes() -> None
     assert last_of(best_of_n=silent) == "1 sample, 0 judgements: no answers; no answer had score enough"
     hostile = BestOfNMetrics(samples=5, answers=[ScoredAnswer(answer="\x1b[2J\nx" * 50, votes=1)] * 5)
     assert not {"\x1b", "\n"} & set(last_of(best_of_n=hostile))
+
+
+def test_the_end_of_self_refine_is_told() -> None:
+    assert last_of(self_refine=SelfRefineMetrics(critiques=2, revisions=1, is_passed=True)) == (
+        "2 critiques, 1 revision; the last critique found nothing"
+    )
+    assert last_of(self_refine=SelfRefineMetrics(critiques=1, revisions=1, is_repeated=True)) == (
+        "1 critique, 1 revision; the last revision repeated an answer"
+    )
+    assert last_of(self_refine=SelfRefineMetrics()) == "0 critiques, 0 revisions"

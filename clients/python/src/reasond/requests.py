@@ -27,6 +27,7 @@ from reasond.v1.strategies_pb2 import (
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
+    SelfRefineConfig,
     TreeOfThoughtConfig,
 )
 from reasond.v1.turn_service_pb2 import CharacterRange, ExecuteTurnRequest, ReadToolResultRequest, RunTurnRequest
@@ -47,6 +48,7 @@ StrategyConfig: TypeAlias = (
     | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
+    | SelfRefineConfig
     | TreeOfThoughtConfig
     | Struct
 )
@@ -64,6 +66,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
+        "self_refine": SelfRefineConfig,
         "tree_of_thought": TreeOfThoughtConfig,
     }
 )

@@ -316,6 +316,7 @@ class ReasoningTask(google.protobuf.message.Message):
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     BEST_OF_N_FIELD_NUMBER: builtins.int
+    SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
@@ -372,6 +373,10 @@ class ReasoningTask(google.protobuf.message.Message):
         """For `best_of_n`."""
 
     @property
+    def self_refine(self) -> reasond.v1.strategies_pb2.SelfRefineConfig:
+        """For `self_refine`."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveConfig:
         """For `plan_and_solve`."""
 
@@ -410,6 +415,7 @@ class ReasoningTask(google.protobuf.message.Message):
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyConfig | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
         best_of_n: reasond.v1.strategies_pb2.BestOfNConfig | None = ...,
+        self_refine: reasond.v1.strategies_pb2.SelfRefineConfig | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveConfig | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationConfig | None = ...,
         agent: builtins.str = ...,
@@ -421,14 +427,14 @@ class ReasoningTask(google.protobuf.message.Message):
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         answer_schema_json: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 
@@ -612,6 +618,7 @@ class Metrics(google.protobuf.message.Message):
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     BEST_OF_N_FIELD_NUMBER: builtins.int
+    SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     total_tokens: builtins.int
@@ -653,6 +660,10 @@ class Metrics(google.protobuf.message.Message):
         """Best of n."""
 
     @property
+    def self_refine(self) -> reasond.v1.strategies_pb2.SelfRefineMetrics:
+        """Self-refine."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveMetrics:
         """Plan and solve."""
 
@@ -673,12 +684,13 @@ class Metrics(google.protobuf.message.Message):
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyMetrics | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
         best_of_n: reasond.v1.strategies_pb2.BestOfNMetrics | None = ...,
+        self_refine: reasond.v1.strategies_pb2.SelfRefineMetrics | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveMetrics | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationMetrics | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
+    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___Metrics = Metrics
 
