@@ -29,7 +29,7 @@ Editable = Annotated[
 def repair(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="Folder of the project; with --resume only --apply needs it."),
+        typer.Argument(metavar="PATH", help="Folder of the project; with --resume only --apply needs it."),
     ] = None,
     *,
     test: Tests = None,
