@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
@@ -68,7 +69,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People()
+    viewer: _Viewer = _JsonLines() if as_json else _People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -162,9 +163,9 @@ class _JsonLines(_Viewer):
 class _People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: str) -> None:
         super().__init__()
-        self._display = RunDisplay(human_stream())
+        self._display = RunDisplay(human_stream(), query=query)
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
@@ -288,6 +289,9 @@ def _read(name: str) -> str:
                 content = _read_bounded(file, shown)
     except OSError as error:
         raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+    if kind := find_kind(content):
+        return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+    _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -296,9 +300,15 @@ def _read(name: str) -> str:
 
 def _read_bounded(file: BinaryIO, shown: str) -> bytes:
     content = file.read(MAX_MATERIAL_BYTES + 1)
-    if len(content) > MAX_MATERIAL_BYTES:
-        raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")
+    if len(content) > MAX_MATERIAL_BYTES and may_be_document(content):
+        content += file.read(MAX_DOCUMENT_BYTES + 1 - len(content))
+        _require_size(content, MAX_DOCUMENT_BYTES, shown)
     return content
+
+
+def _require_size(content: bytes, most: int, shown: str) -> None:
+    if len(content) > most:
+        raise _usage(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
 
 
 def _utf8(text: str, what: str) -> str:
