@@ -31,7 +31,7 @@ async def call(server: Listening, task: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("named", [{}, {"strategy": "auto"}])
 async def test_a_long_task_is_read_by_bounded_context_and_both_wires_say_so(named: dict[str, str]) -> None:
     config = {"REASOND__REASONING__STRATEGIES__BOUNDED_CONTEXT__DEFAULT_CHUNK_SIZE": "2048"}
-    task = {"query": "How many gates?", "material": LONG, **named}
+    task: dict[str, Any] = {"query": "How many gates?", "material": LONG, **named}
     async with running_server(model=small_model(), environ={**ENABLED, **config}) as server:
         async with AsyncClient(server.grpc, token=server.token) as client:
             events = [event async for event in client.reason_iterations(**task)]
