@@ -115,6 +115,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         rates("Errors by reason", "reasond_errors_total", "transport, reason", unit="reqps"),
         rates("Denials", "reasond_denials_total", "kind", unit="reqps"),
+        rates("API keys", "reasond_api_key_uses_total", "key_id, outcome", unit="reqps"),
         rates("Slow consumers", "reasond_slow_consumers_total", "transport"),
         rates("HTTP requests", "reasond_http_requests_total", "route, status", unit="reqps"),
     ),

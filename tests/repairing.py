@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reasond_server.repair import patches
 from reasond_server.repair.critics import Critics
 from reasond_server.repair.junit_results import MAX_REPORT_BYTES
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, SandboxFailedError
@@ -22,6 +24,8 @@ from reasond_server.types.snapshots import SourceFile
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from typing import Any
+
+    import pytest
 
     from reasond_server.sandbox.sandbox import Job
 
@@ -168,6 +172,22 @@ def build_critics(
     return Critics(
         sandbox=sandbox or LocalRunner(), tree=tree or FolderTree(sources), files=sources, checks=checks, **settings
     )
+
+
+def install_slow_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a git that writes its process ids, then never ends, before the other one; return where it writes them.
+
+    Its folder stands in a file beside them.
+    """
+    started = folder / "started"
+    program = folder / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\npwd > {started}.folder\nsleep 600 & echo $$ $! > {started}.new\nmv {started}.new {started}\nwait\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(patches, "_SEARCH_PATH", f"{program.parent}:/usr/bin:/bin")
+    return started
 
 
 def _write(place: Path, content: bytes) -> None:

@@ -36,7 +36,7 @@ class CheckUnusableError(RequestError):
 
 
 class SandboxUnavailableError(RequestError):
-    """No sandbox works on this server, so no code is run."""
+    """No sandbox works on this server, so no code is run; or git does not, with which patches are made."""
 
     declaration = Reason(
         "SANDBOX_UNAVAILABLE",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, AgentTokens, Throttle, is_secret_hash
-from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant
+from reasond_server.access.api_keys import ApiKey, ApiKeys
+from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant, principal_of
 from reasond_server.access.jwks import HttpJwksFetcher, JwksKeys
 from reasond_server.access.peers import PeerRule, Peers
 from reasond_server.access.permissions import KNOWN, AccessRole, Roles, find_unknown_permissions
+from reasond_server.access.revocations import Revocations
 from reasond_server.access.token_keys import (
     JoinedKeys,
     KeySource,
@@ -21,9 +23,11 @@ from reasond_server.access.token_keys import (
     create_ephemeral_key,
     parse_public_key,
 )
-from reasond_server.access.token_verifier import Revocations, TokenRules, TokenVerifier, VerifiedTokenCache
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier, VerifiedTokenCache
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.errors import SettingsError, Violation, show
+from reasond_server.config.api_key_file import read_api_keys
+from reasond_server.errors import SettingsError, TokenInvalidError, Violation, show
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
@@ -31,7 +35,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
+    from reasond_server.config.api_key_file import ApiKeyRow
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
+    from reasond_server.telemetry.observers import AccessObserver
 
 # Failures per minute. One agent makes few honest mistakes, but many agents may share one address.
 _FAILURES_OF_AN_AGENT = 5
@@ -45,20 +51,29 @@ class TokenVerification:
     verifier: TokenVerifier
     peers: Peers
     revocations: Revocations
+    api_keys: ApiKeys
+    roles: Roles
     signing: SigningKey | None
     key_set: JwksKeys | None
 
-    def reload(self, auth: AuthSettings) -> None:
-        """Apply the settings that may change while the server runs: the revocations.
+    def reload(self, loaded: LoadedSettings) -> None:
+        """Apply the settings that may change while the server runs: the revocations, and the API keys.
 
         If the file has no list of revocations, the present list stays: an empty or truncated file must not readmit
-        anybody.
+        anybody. Likewise the API keys stay as they are if the settings name no file of them, or one that cannot be
+        used.
+
+        Raises:
+            SettingsError: the file of the API keys cannot be used; the revocations are applied nevertheless.
         """
+        auth = loaded.settings.auth
         stated = auth.model_fields_set
         self.revocations.replace(
             token_ids=auth.revoked_ids if "revoked_ids" in stated else None,
             subjects=auth.inactive_subjects if "inactive_subjects" in stated else None,
         )
+        if "api_keys_file" in stated:
+            self.api_keys.replace(_read_keys(loaded, self.roles))
 
     async def aclose(self) -> None:
         """Close connections to the issuer."""
@@ -66,11 +81,13 @@ class TokenVerification:
             await self.key_set.aclose()
 
 
-def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime]) -> TokenVerification:
+def verification_of(
+    loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime], observer: AccessObserver = UNOBSERVED
+) -> TokenVerification:
     """Return the verifiers of tokens that `loaded` describes; with `dev` a temporary key of this process comes first.
 
     Raises:
-        SettingsError: a public key cannot be used.
+        SettingsError: a public key or the file of the API keys cannot be used.
     """
     auth = loaded.settings.auth
     require_known_grants(loaded.settings)
@@ -87,6 +104,7 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
         }
     )
     revocations = Revocations(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
+    api_keys = ApiKeys(now=now, revocations=revocations, keys=_read_keys(loaded, roles), observer=observer)
     verifier = TokenVerifier(
         keys=keys,
         rules=_read_rules(auth),
@@ -94,11 +112,14 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
         roles=roles,
         revocations=revocations,
         cache=VerifiedTokenCache(kept_s=auth.verified_kept_s),
+        api_keys=api_keys,
     )
     return TokenVerification(
         verifier=verifier,
         peers=_build_peers(auth, roles, revocations),
         revocations=revocations,
+        api_keys=api_keys,
+        roles=roles,
         signing=signing[0] if signing else None,
         key_set=key_set,
     )
@@ -198,6 +219,33 @@ def _build_account(name: str, agent: AgentAccountSettings) -> AgentAccount:
 def signing_key_of(key: AuthKey) -> SigningKey:
     """Return the signing key that the configuration describes."""
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
+
+
+def _read_keys(loaded: LoadedSettings, roles: Roles) -> list[ApiKey]:
+    """Return the API keys of the file that the settings name; none if they name none."""
+    file = loaded.api_keys_file
+    return [] if file is None else [build_api_key(row, roles) for row in read_api_keys(file)]
+
+
+def build_api_key(row: ApiKeyRow, roles: Roles) -> ApiKey:
+    """Return the key of a row with its principal; unknown roles and permissions grant nothing, as those of tokens.
+
+    Raises:
+        SettingsError: no token could name such a subject or tenant.
+    """
+    claims = {"sub": row.subject, "permissions": list(row.permissions), "roles": list(row.roles)}
+    try:
+        principal = principal_of(claims | ({"tenant": row.tenant} if row.tenant else {}), roles=roles)
+    except TokenInvalidError as error:
+        reason = error.message.rpartition(": ")[2]
+        raise SettingsError(f"The API key {row.id} cannot be used: {reason}", remedy="Make another one.") from None
+    return ApiKey(
+        id=row.id,
+        key_hash=row.sha256,
+        principal=replace(principal, key_id=row.id),
+        expires=row.expires,
+        is_revoked=row.revoked is not None,
+    )
 
 
 def _build_peers(auth: AuthSettings, roles: Roles, revocations: Revocations) -> Peers:

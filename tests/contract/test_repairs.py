@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 
 from reasond_server.errors import ModelFailedError
+from reasond_server.repair import patches
 from reasond_server.testing import Reply, ScriptedModel
 from tests.contract.repair_calls import CALC, CHECK, EDIT, TASK, TEST, WIRES, call, mint, repairing_server, stream
+from tests.repairing import install_slow_git
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +86,14 @@ async def test_every_mistake_is_named_once_and_in_the_same_words() -> None:
     assert "did you mean 'script'?" in said["checks[2].command"]
 
 
+async def test_wrong_paths_are_named_together_with_all_other_mistakes() -> None:
+    wrong = {**TASK, "files": [*TASK["files"], {"path": "../a", "content": ""}], "environment": "pyton"}
+    async with repairing_server(ScriptedModel([])) as server:
+        answers = [await call(server, wire, "repair.execute", wrong) for wire in WIRES]
+    assert answers[0] == answers[1]
+    assert [name for name, _ in answers[0].violations] == ["files[2].path", "environment"]
+
+
 async def test_wrong_parameters_are_named_in_the_same_words_and_a_similarity_is_refused_with_the_reason() -> None:
     config = {"deduplication_similarity": 0.95, "max_candidates": 1001, "temperature": 3.0, "num_candidates": 6}
     async with repairing_server(ScriptedModel([]), REASOND__REPAIR__MAX_ALLOWED_NUM_CANDIDATES="5") as server:
@@ -120,6 +132,20 @@ async def test_commands_of_the_callers_own_need_a_permission_and_those_of_the_se
     assert got.body["repair"]["patch"] == done.body["repair"]["patch"]
     assert foreign.reason == "EXECUTION_NOT_FOUND"
     assert (listed.body["environments"][0]["name"], listed.body["commands"]) == ("python", ["script"])
+
+
+async def test_files_of_a_held_out_command_of_the_server_are_not_shown_to_the_model() -> None:
+    hidden = {"path": "test_hidden.py", "content": TEST.replace("2, 3", "20, 30").replace("5", "50")}
+    named = {"name": "hidden", "command": "hidden", "role": "held_out", "format": "exit_code"}
+    task = {**TASK, "files": [*TASK["files"], hidden], "checks": [CHECK, named]}
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model, REASOND__REPAIR__COMMANDS__HIDDEN='["python", "test_hidden.py"]') as server:
+            done = (await call(server, "jsonrpc", "repair.execute", task)).body["repair"]
+    shown = "".join(message.content for message in model.requests[0].messages)
+    assert done["verification"] == "held_out"
+    assert "test_calc.py" in shown
+    assert "hidden" not in shown
+    assert "20, 30" not in shown
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -192,3 +218,17 @@ async def test_a_repair_whose_model_fails_keeps_what_it_has() -> None:
     assert failed.reason == "MODEL_FAILED"
     assert (kept["finish_reason"], kept["error"]["reason"], kept["patch"]) == ("failed", "MODEL_FAILED", "")
     assert (got["execution"]["state"], got["repair"]["finish_reason"]) == ("failed", "failed")
+
+
+async def test_a_git_that_does_not_end_is_told_plainly_and_leaves_nothing_that_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patches are made below the folder of the sandbox, whose part of a dead server the next one removes."""
+    started = install_slow_git(tmp_path, monkeypatch)
+    monkeypatch.setattr(patches, "_TIMEOUT_S", 1.0)
+    with ScriptedModel([EDIT, EDIT]) as model:
+        async with repairing_server(model) as server:
+            refused = [await call(server, wire, "repair.execute", TASK) for wire in WIRES]
+    assert [each.reason for each in refused] == ["SANDBOX_UNAVAILABLE"] * 2
+    folder = Path(started.with_name("started.folder").read_text(encoding="utf-8")).parts
+    assert f"reasond-sandbox-{os.geteuid()}" in folder

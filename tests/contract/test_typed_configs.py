@@ -10,10 +10,14 @@ import pytest
 
 from reasond import (
     AsyncClient,
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
+    ChainOfVerificationConfig,
+    PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
+    SelfRefineConfig,
     TreeOfThoughtConfig,
 )
 from reasond.v1 import execution_pb2
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.app import Listening
+    from reasond_server.llm.model import ChatRequest
 
 CASES = {
     field.name: field.message_type
@@ -31,10 +36,14 @@ CASES = {
     if field.name != "custom" and field.message_type is not None
 }
 TYPES = {
+    "best_of_n": BestOfNConfig,
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
+    "chain_of_verification": ChainOfVerificationConfig,
+    "plan_and_solve": PlanAndSolveConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
+    "self_refine": SelfRefineConfig,
     "tree_of_thought": TreeOfThoughtConfig,
 }
 INSTALLED = {
@@ -42,6 +51,13 @@ INSTALLED = {
 }
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "best_of_n": {
+        "samples": 3,
+        "temperature": 0.25,
+        "max_tokens": 200,
+        "max_judge_tokens": 150,
+        "min_score": 0.5,
+    },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
         "chunk_size": 4096,
@@ -69,14 +85,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_model_calls": 17,
         "seed": 2**40,
     },
+    "chain_of_verification": {
+        "max_questions": 2,
+        "max_tokens": 333,
+        "max_check_tokens": 222,
+        "temperature": 0.25,
+    },
+    "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
+    "self_refine": {"max_rounds": 2, "max_tokens": 200, "max_critique_tokens": 150, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }
+
+
+def reply(request: ChatRequest) -> str:
+    """Answer 42, and judge every solution with full marks."""
+    is_judging = "from 0 (certainly wrong)" in request.messages[-1].content
+    return "<answer>10</answer>" if is_judging else "<answer>42</answer>"
 
 
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
-    model = FunctionModel(lambda _: "<answer>42</answer>")
+    model = FunctionModel(reply)
     async with running_server(model=model, environ={"REASOND__REASONING__ENABLED_STRATEGIES": enabled}) as listening:
         yield listening
 

@@ -38,7 +38,17 @@ TOLD = {
     "completion_tokens_details": {"reasoning_tokens": 7},
 }
 ANSWER = ("So it is", " <answer>42</ans", "wer>")
-STRATEGIES = ("chain_of_thought", "react", "self_consistency", "bounded_context", "tree_of_thought")
+STRATEGIES = (
+    "chain_of_thought",
+    "chain_of_verification",
+    "react",
+    "self_consistency",
+    "bounded_context",
+    "tree_of_thought",
+    "plan_and_solve",
+    "best_of_n",
+    "self_refine",
+)
 
 
 def answering(*after: bytes, then: Script | None = None) -> Script:

@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from tests.faults.upstream import Conversation, Upstream
 
 MESSAGES = build_prompt(instructions="Work.", question="What?", nonce="n" * 28)
-STRATEGIES = ("chain_of_thought", "react", "self_consistency", "bounded_context", "tree_of_thought")
+STRATEGIES = (
+    "chain_of_thought",
+    "chain_of_verification",
+    "react",
+    "self_consistency",
+    "bounded_context",
+    "tree_of_thought",
+    "plan_and_solve",
+    "best_of_n",
+    "self_refine",
+)
 ANSWER = "Thought 1: six times seven. <answer>42</answer>"
 THOUGHT = "The form is <answer>…</answer>, so I end with 42."
 

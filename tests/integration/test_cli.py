@@ -21,6 +21,7 @@ import pytest
 
 from reasond_server.cli.examples import Endpoints, calls
 from reasond_server.cli.outcome import ExitCode
+from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
@@ -247,7 +248,7 @@ def test_strategies_are_listed_for_people_and_for_programs(dev_server: Mapping[s
     assert "chain_of_thought (default)" in shown.stdout
     assert "1024 to 32768" in shown.stdout
     found = json.loads(run("strategies", "--json", environ=caller(dev_server)).stdout)
-    names = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
+    names = list(ReasoningSettings().enabled_strategies)
     assert [strategy["name"] for strategy in found["strategies"]] == names
 
 

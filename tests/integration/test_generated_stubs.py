@@ -14,6 +14,7 @@ import pytest
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond.v1.agent_service_pb2 import GetAgentCardRequest
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
+from reasond_server.config import ReasoningSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 LIMIT_S = 180.0
-STRATEGIES = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
+STRATEGIES = list(ReasoningSettings().enabled_strategies)
 QUESTION = "What is 17 * 23?"
 
 

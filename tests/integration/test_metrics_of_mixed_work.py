@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
     from tests.faults.upstream import Conversation
 
-STRATEGIES = ("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought")
+STRATEGIES = (
+    "bounded_context",
+    "chain_of_thought",
+    "best_of_n",
+    "self_refine",
+    "chain_of_verification",
+    "react",
+    "plan_and_solve",
+    "self_consistency",
+    "tree_of_thought",
+)
 GRPC = 'method="reasond.v1.ReasoningService/{}",transport="grpc"'
 LIMIT_S = 180.0
 # The usage that the model server reports for every answer.

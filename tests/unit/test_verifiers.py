@@ -9,7 +9,9 @@ import jwt
 import pytest
 
 from reasond_server.access.agent_secrets import hash_secret
+from reasond_server.access.api_keys import create_key, hash_key
 from reasond_server.config import load
+from reasond_server.config.api_key_file import ApiKeyRow, changing
 from reasond_server.errors import SettingsError, TokenInvalidError
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from tests.unit.access.parts import MAIN, NOW, claims, sign
@@ -98,7 +100,7 @@ async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) ->
     current = {"iat": int(datetime.now(UTC).timestamp()), "exp": int(datetime.now(UTC).timestamp()) + 60}
     token = sign(claims(**current), verification.signing, headers={"kid": "ephemeral"})
     await verification.verifier.verify(token)
-    verification.reload(load_text(tmp_path, '[auth]\ninactive_subjects = ["alice"]\n').settings.auth)
+    verification.reload(load_text(tmp_path, '[auth]\ninactive_subjects = ["alice"]\n'))
     with pytest.raises(TokenInvalidError, match="no longer active"):
         await verification.verifier.verify(token)
 
@@ -117,13 +119,13 @@ async def test_only_a_list_that_a_file_states_lets_anybody_in_again(tmp_path: Pa
     by_subject = sign(claims(sub="Alice Smith", **current), verification.signing, headers={"kid": "ephemeral"})
     by_id = sign(claims(jti="t 1", **current), verification.signing, headers={"kid": "ephemeral"})
     for left in (text, "", "[auth]\n", "[server]\nreflection = true\n"):
-        verification.reload(load_text(tmp_path, left).settings.auth)
+        verification.reload(load_text(tmp_path, left))
         with pytest.raises(TokenInvalidError, match="no longer active"):
             await verification.verifier.verify(by_subject)
         with pytest.raises(TokenInvalidError, match="has been revoked"):
             await verification.verifier.verify(by_id)
         assert verification.peers.recognise([peer]) is None
-    verification.reload(load_text(tmp_path, "[auth]\nrevoked_ids = []\ninactive_subjects = []\n").settings.auth)
+    verification.reload(load_text(tmp_path, "[auth]\nrevoked_ids = []\ninactive_subjects = []\n"))
     await verification.verifier.verify(by_subject)
     await verification.verifier.verify(by_id)
     assert verification.peers.recognise([peer]) is not None
@@ -173,3 +175,81 @@ async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path
 def test_hashing_is_not_loaded_before_there_are_agents_with_secrets() -> None:
     code = "import sys, reasond_server.verifiers; sys.exit('argon2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=180).returncode == 0
+
+
+KEYED = '[auth]\napi_keys_file = "keys.json"\n[auth.roles.solver]\npermissions = ["reasoning:execute"]\n'
+
+
+def make_key(tmp_path: Path, **changes: object) -> str:
+    made = create_key()
+    values: dict[str, object] = {"id": made.id, "sha256": hash_key(made.text), "subject": "chat", "created": NOW}
+    with changing(tmp_path / "keys.json") as rows:
+        rows.append(ApiKeyRow(**{**values, **changes}))  # type: ignore[arg-type]  # the fields have several types
+    return made.text
+
+
+async def test_a_key_has_its_roles_and_a_tenant_as_a_token_has(tmp_path: Path) -> None:
+    own = make_key(tmp_path, roles=("solver", "unknown"), permissions=("executions:read",))
+    of_acme = make_key(tmp_path, tenant="acme")
+    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    principal = await verification.verifier.verify(own)
+    assert principal.permissions == {"reasoning:execute", "executions:read"}
+    assert (principal.subject, principal.tenant) == ("chat", "sub:chat")
+    assert (await verification.verifier.verify(of_acme)).tenant == "acme"
+
+
+async def test_keys_are_taken_over_from_a_changed_file(tmp_path: Path) -> None:
+    first = make_key(tmp_path)
+    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    second = make_key(tmp_path)
+    with changing(tmp_path / "keys.json") as rows:
+        rows[0] = rows[0].model_copy(update={"revoked": NOW})
+    verification.reload(load_text(tmp_path, KEYED))
+    await verification.verifier.verify(second)
+    with pytest.raises(TokenInvalidError, match="API key has been revoked"):
+        await verification.verifier.verify(first)
+
+
+@pytest.mark.parametrize("damage", ["", "{", None])
+async def test_a_file_of_keys_that_cannot_be_used_lets_nobody_in_and_nobody_out(
+    tmp_path: Path, damage: str | None
+) -> None:
+    """The revocations of the configuration hold nevertheless, so that a damaged file cannot delay them."""
+    good, revoked = make_key(tmp_path), make_key(tmp_path, revoked=NOW)
+    named = make_key(tmp_path, subject="mallory")
+    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    if damage is None:
+        (tmp_path / "keys.json").unlink()
+    else:
+        (tmp_path / "keys.json").write_text(damage, encoding="utf-8")
+    with pytest.raises(SettingsError, match="api_keys_file"):
+        verification.reload(load_text(tmp_path, KEYED.replace("[auth]", '[auth]\ninactive_subjects = ["mallory"]', 1)))
+    assert (await verification.verifier.verify(good)).subject == "chat"
+    with pytest.raises(TokenInvalidError, match="API key has been revoked"):
+        await verification.verifier.verify(revoked)
+    with pytest.raises(TokenInvalidError, match="no longer active"):
+        await verification.verifier.verify(named)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"), [("", True), ("[auth]\n", True), ('[auth]\napi_keys_file = ""\n', False)]
+)
+async def test_keys_stay_unless_the_configuration_states_that_there_are_none(
+    tmp_path: Path, text: str, *, is_accepted: bool
+) -> None:
+    key = make_key(tmp_path)
+    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    verification.reload(load_text(tmp_path, text))
+    if is_accepted:
+        await verification.verifier.verify(key)
+        return
+    with pytest.raises(TokenInvalidError, match="not known here"):
+        await verification.verifier.verify(key)
+
+
+def test_a_server_does_not_start_with_keys_that_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="api_keys_file names a file that cannot be read"):
+        verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    make_key(tmp_path, tenant="sub:other")
+    with pytest.raises(SettingsError, match=r"The API key \w+ cannot be used: Token tenant must"):
+        verification_of(load_text(tmp_path, KEYED), dev=False, now=now)

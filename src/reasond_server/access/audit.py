@@ -2,7 +2,8 @@
 
 Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed", "denied", or
 "unavailable" if the server could not serve any caller), `reason` (of the error table; empty if allowed), `subject`,
-`tenant`, `call_id` and, for an operation on an execution, `execution_id`.
+`tenant`, `key_id` (of an API key; empty for other tokens), `call_id` and, for an operation on an execution,
+`execution_id`.
 
 A transport begins a decision once it knows the caller. The core ends it if the operation concerns an execution, else
 the transport ends it. Later events are not logged, except that a re-entry into a turn has further lines: which calls it
@@ -136,6 +137,8 @@ def log_denied(
             "execution_id": _clean_id(execution_id),
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",
+            # A revoked or expired key has no principal, but the operator wants to know who still uses it.
+            "key_id": principal.key_id if principal else error.metadata.get("key_id", ""),
             "permission": error.metadata.get("permission", operation.permission),
             "outcome": "unavailable" if isinstance(error, _OUTAGES) else "denied",
             "reason": error.reason,
@@ -150,6 +153,7 @@ def _describe_allowed(operation: Operation, *, principal: Principal, call_id: st
         "execution_id": _clean_id(execution_id),
         "subject": principal.subject,
         "tenant": principal.tenant,
+        "key_id": principal.key_id,
         "permission": operation.permission,
         "outcome": "allowed",
         "reason": "",

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
-from reasond_server.access.token_verifier import Revocations
+from reasond_server.access.revocations import Revocations
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:

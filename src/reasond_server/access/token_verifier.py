@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jwt
 from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
+from reasond_server.access.api_keys import KEY_PREFIX
 from reasond_server.access.claims import (
     REQUIRED,
     ClaimNames,
@@ -23,11 +24,13 @@ from reasond_server.access.claims import (
     token_id_of,
 )
 from reasond_server.access.permissions import Roles
+from reasond_server.access.revocations import Revocations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from reasond_server.access.api_keys import ApiKeys
     from reasond_server.access.token_keys import KeySource, VerifyingKey
     from reasond_server.types import Principal
 
@@ -50,25 +53,6 @@ class TokenRules:
     max_lifetime_s: float
     required_type: str = ""
     names: ClaimNames = field(default_factory=ClaimNames)
-
-
-class Revocations:
-    """Token ids (claim `jti`) and subjects that are refused although their token or certificate is valid."""
-
-    def __init__(self, *, token_ids: Iterable[str] = (), subjects: Iterable[str] = ()) -> None:
-        self._token_ids = frozenset(token_ids)
-        self._subjects = frozenset(subjects)
-
-    def replace(self, *, token_ids: Iterable[str] | None = None, subjects: Iterable[str] | None = None) -> None:
-        """Replace the refused token ids or subjects from now on; None keeps the present ones."""
-        self._token_ids = self._token_ids if token_ids is None else frozenset(token_ids)
-        self._subjects = self._subjects if subjects is None else frozenset(subjects)
-
-    def find_reason(self, *, token_id: str = "", subject: str) -> str:
-        """Return the reason why a token or a certificate is refused; empty if it is not refused."""
-        if token_id and token_id in self._token_ids:
-            return "Token has been revoked"
-        return "Subject is no longer active" if subject in self._subjects else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +100,7 @@ class VerifiedTokenCache:
 
 
 class TokenVerifier:
-    """Verifies tokens; `now` returns the time in UTC. `cache` keeps verified tokens for a short time."""
+    """Verifies tokens and API keys; `now` returns the time in UTC. `cache` keeps verified tokens for a short time."""
 
     def __init__(
         self,
@@ -127,6 +111,7 @@ class TokenVerifier:
         roles: Roles | None = None,
         revocations: Revocations | None = None,
         cache: VerifiedTokenCache | None = None,
+        api_keys: ApiKeys | None = None,
     ) -> None:
         self._keys = keys
         self._rules = rules
@@ -134,14 +119,17 @@ class TokenVerifier:
         self._roles = roles or Roles({})
         self._revocations = revocations or Revocations()
         self._cache = cache or VerifiedTokenCache()
+        self._api_keys = api_keys
 
     async def verify(self, token: str) -> Principal:
-        """Return the principal of `token`.
+        """Return the principal of `token`, which may also be an API key.
 
         Raises:
             TokenExpiredError: the token has expired.
             TokenInvalidError: the token is malformed, forged, revoked, not for this server, or has too long a lifetime.
         """
+        if self._api_keys is not None and token.startswith(KEY_PREFIX):
+            return self._api_keys.verify(token)
         if len(token) > MAX_TOKEN_BYTES:
             raise build_token_error(f"Token is longer than {MAX_TOKEN_BYTES} bytes")
         now = self._now().timestamp()

@@ -282,7 +282,7 @@ def _build_extension(params: Json) -> dict[str, Any]:
 def _build_bearer_scheme() -> dict[str, str]:
     """Return the security scheme by which callers authenticate: a bearer token."""
     return {
-        "description": "A JSON Web Token with the permission reasoning:execute.",
+        "description": "A JSON Web Token, or an API key, with the permission reasoning:execute.",
         "scheme": "Bearer",
         "bearerFormat": "JWT",
     }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reasoning,
         Sample,
         Savings,
+        ScoredAnswer,
         StageStep,
         ToolResult,
         TreeStep,
@@ -38,6 +39,7 @@ _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
     {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
 )
+_CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})
 _SAMPLE_WIDTH: Final = 48
 _LEAST_SHARE: Final = 12
 _MOST_PARSED: Final = 10_000
@@ -95,7 +97,7 @@ class RunLines:
         if step.WhichOneof("detail") == "tree":
             return f"node {number}"
         word, limit = ("sample", "samples") if step.WhichOneof("detail") == "sample" else ("step", "max_iterations")
-        most = self.config.get(limit, 1 if self.strategy == "chain_of_thought" else None)
+        most = self.config.get(limit, _CALLS.get(self.strategy))
         return f"{word} {number}/{most}" if most else f"{word} {number}"
 
     def _window(self, step: Iteration) -> list[str]:
@@ -248,16 +250,19 @@ def summary(result: Reasoning) -> list[str]:
 
 
 def _specific(metrics: Metrics) -> list[str]:
-    match metrics.WhichOneof("strategy_specific"):
-        case "bounded_context":
-            return _bounded_context(metrics)
-        case "react":
-            return [_react(metrics)]
-        case "tree_of_thought":
-            return [_tree_of_thought(metrics)]
-        case "self_consistency":
-            return [_self_consistency(metrics)]
-    return []
+    kind = metrics.WhichOneof("strategy_specific")
+    if kind == "bounded_context":
+        return _bounded_context(metrics)
+    describe = {
+        "best_of_n": _best_of_n,
+        "chain_of_verification": _chain_of_verification,
+        "plan_and_solve": _plan_and_solve,
+        "react": _react,
+        "self_consistency": _self_consistency,
+        "self_refine": _self_refine,
+        "tree_of_thought": _tree_of_thought,
+    }.get(kind or "")
+    return [] if describe is None else [describe(metrics)]
 
 
 def _bounded_context(metrics: Metrics) -> list[str]:
@@ -308,6 +313,39 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _self_refine(metrics: Metrics) -> str:
+    figures = metrics.self_refine
+    line = f"{_count(figures.critiques, 'critique')}, {_count(figures.revisions, 'revision')}"
+    if figures.is_passed:
+        return f"{line}; the last critique found nothing"
+    return f"{line}; the last revision repeated an answer" if figures.is_repeated else line
+
+
+def _best_of_n(metrics: Metrics) -> str:
+    figures = metrics.best_of_n
+    shown = [_describe_answer(one) for one in figures.answers[:_SHOWN_ANSWERS]]
+    more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
+    line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
+    line += ", ".join([*shown, *more]) or "no answers"
+    return f"{line}; no answer had score enough" if figures.is_abstained else line
+
+
+def _describe_answer(answer: ScoredAnswer) -> str:
+    score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
+    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
+
+
+def _chain_of_verification(metrics: Metrics) -> str:
+    figures = metrics.chain_of_verification
+    change = "the draft was corrected" if figures.is_revised else "the answer is that of the draft"
+    return f"{_count(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
+
+
+def _plan_and_solve(metrics: Metrics) -> str:
+    figures = metrics.plan_and_solve
+    return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
 
 
 def _count(count: int, noun: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Mapping  # noqa: TC003 - Pydantic reads the annotations when the models are made
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
+from reasond_server.config.key_files import KeyFileError, read_key_file
 from reasond_server.config.section import EnvironmentName, Section, freeze
 from reasond_server.errors import Violation
 
@@ -148,6 +147,12 @@ class AuthSettings(Section):
         max_length=10_000,
         description="Subjects (claim sub, or SPIFFE id of a certificate) that are refused; read again as revoked_ids.",
     )
+    api_keys_file: str = Field(
+        default="",
+        max_length=4096,
+        description="File of the API keys that `reasond keys` makes, relative to the configuration file; it holds only "
+        "their hashes and is read again while the server runs. Empty: no API keys.",
+    )
     verified_kept_s: float = Field(
         default=60.0, ge=0, le=60, description="Seconds that a verified token is not verified again; 0 is never."
     )
@@ -274,22 +279,9 @@ def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
 def _read(path: Path, suffix: str, *, most: int) -> bytes:
     """Return the content of a key's file."""
     try:
-        # A plain open of a pipe would wait for its writer, possibly for ever.
-        with open(path, "rb", opener=_open_at_once) as file:
-            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            content = file.read(most + 1) if is_regular else b""
-    except (OSError, ValueError):
-        message = "names a file that cannot be read; it must exist and be readable for the server"
-        raise _SecretError(suffix, message) from None
-    if not is_regular:
-        raise _SecretError(suffix, "names no regular file, but a pipe or a device")
-    if len(content) > most:
-        raise _SecretError(suffix, f"names a file of more than {most} bytes, which is no key")
-    return content
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+        return read_key_file(path, most=most)
+    except KeyFileError as error:
+        raise _SecretError(suffix, error.description) from None
 
 
 def _text_of(content: bytes) -> str:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
 
 
-_WIDTH = 110
+_COMMENT_WIDTH = 110
+_LINE_WIDTH = 120
 _HEADER = (
     "The configuration of reasond: every key with its default. Keys that are left out keep it, others are refused. "
     "REASOND__SECTION__KEY in the environment overrides a key; `reasond config show --origin` tells what applies. "
@@ -40,6 +41,10 @@ _SAMPLES = {
     "turns.modes": (
         '[turns.modes.careful]\ninstructions = "Check every fact with a tool."\ntools = ["calculator"]\n'
         'welcome = "You are careful from here on."'
+    ),
+    "openai.models": (
+        '[openai.models.careful]\nstrategy = "self_consistency"\nconfig = { samples = 9 }\n'
+        "budget = { max_total_tokens = 50000 }"
     ),
     "repair.commands": 'tests = ["python", "-m", "pytest", "-q", "--junitxml={report}"]',
     "repair.environments": (
@@ -196,13 +201,21 @@ def _entry(doc: KeyDoc) -> list[str]:
     sample = [f"# {line}" for line in _SAMPLES.get(doc.key, "").splitlines()]
     lines = [*_comment(f"{doc.description.rstrip('.')}{limits}."), *sample]
     if doc.type_name != "table":
-        lines.append(f"{doc.key.rpartition('.')[2]} = {toml_value(doc.default)}")
+        lines += _assign(doc.key.rpartition(".")[2], doc.default)
     return lines
+
+
+def _assign(name: str, value: object) -> list[str]:
+    """Return the lines that give a key its value: one for each item of a list that is too long for one line."""
+    line = f"{name} = {toml_value(value)}"
+    if len(line) <= _LINE_WIDTH or not isinstance(value, tuple):
+        return [line]
+    return [f"{name} = [", *(f"  {toml_value(item)}," for item in value), "]"]
 
 
 def _comment(text: str) -> list[str]:
     """Return `text` as comment lines."""
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return textwrap.wrap(text, _COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model

@@ -57,6 +57,12 @@ class LoadedSettings:
         """The folder to which relative paths in the settings refer."""
         return self.file.parent if self.file else Path()
 
+    @property
+    def api_keys_file(self) -> Path | None:
+        """The path of the file of API keys; None if there is none."""
+        named = self.settings.auth.api_keys_file
+        return self.folder / named if named else None
+
     def find_exposed_files(self) -> tuple[str, ...]:
         """Return a warning for each file with a secret that other users may read or change."""
         auth, server = self.settings.auth, self.settings.server
@@ -65,6 +71,8 @@ class LoadedSettings:
             for place, key in enumerate(auth.keys)
             if key.secret_file
         ]
+        if self.api_keys_file is not None:
+            named.append(("auth.api_keys_file", self.api_keys_file))
         if server.tls == "files":
             named.append(("server.tls_private_key", Path(server.tls_private_key)))
         is_in_file = self.origins["auth.keys"].startswith("file ")
@@ -158,48 +166,58 @@ def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[s
 
 
 class FileWatch:
-    """Reads `file` again when it is written, replaced or relinked; an invalid file changes nothing.
+    """Reads the configuration again when its file or that of the API keys is written, replaced or relinked.
 
-    `apply` receives the new settings and applies those that may change while the server runs.
+    `apply` receives the new settings and applies those that may change while the server runs. A file that cannot be
+    used changes nothing.
     """
 
-    def __init__(self, *, file: Path, environ: Mapping[str, str], apply: Callable[[Settings], None]) -> None:
-        self._file = file
+    def __init__(
+        self, loaded: LoadedSettings, *, environ: Mapping[str, str], apply: Callable[[LoadedSettings], None]
+    ) -> None:
+        self._loaded = loaded
         self._environ = environ
         self._apply = apply
-        self._stamp = self._look()
+        self._stamps = self._look()
 
     async def run(self, *, every_s: float = 2.0) -> None:
-        """Check the file every `every_s` seconds until cancelled."""
+        """Check the files every `every_s` seconds until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             self.check()
 
     def check(self) -> bool:
-        """Load the file if it has changed; return whether it was applied."""
-        stamp = self._look()
-        if stamp == self._stamp:
+        """Load the files if one has changed; return whether they were applied."""
+        stamps = self._look()
+        if stamps == self._stamps:
             return False
-        self._stamp = stamp
+        self._stamps = stamps
         try:
-            loaded = load(self._file, self._environ)
+            # Without a file at the start, none is looked for later: the environment cannot change.
+            if self._loaded.file is not None:
+                self._loaded = load(self._loaded.file, self._environ)
+            self._apply(self._loaded)
         except SettingsError as error:
-            _log.error("the changed configuration file cannot be used, what was read before stays: %s", error.message)
+            _log.error("a changed configuration cannot be used, what was read before stays: %s", error.message)
             return False
-        self._apply(loaded.settings)
         _log.info(
-            "configuration file read again: auth.revoked_ids and auth.inactive_subjects hold where it states them; "
-            "other keys need a restart"
+            "configuration read again: auth.revoked_ids, auth.inactive_subjects and auth.api_keys_file hold where they "
+            "are stated; other keys need a restart"
         )
         return True
 
-    def _look(self) -> tuple[int, ...]:
-        """Return attributes of the file that change with every write."""
-        try:
-            found = self._file.stat()
-        except OSError:
-            return ()
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+    def _look(self) -> Mapping[Path, tuple[int, ...]]:
+        """Return attributes of each file that change with every write and every change of its mode."""
+        files = (self._loaded.file, self._loaded.api_keys_file)
+        return {file: _stamp_of(file) for file in files if file is not None}
+
+
+def _stamp_of(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def _read_mode(path: Path) -> int:

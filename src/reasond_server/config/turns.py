@@ -62,7 +62,12 @@ class TurnContextSettings(Section):
         description="Results are left out of prompts in batches of at least so many tokens, because each change of "
         "the beginning of a prompt costs the model's cache.",
     )
-    keep_recent: int = Field(default=3, ge=0, le=50, description="Newest results that are left out last.")
+    keep_recent: int = Field(
+        default=3,
+        ge=0,
+        le=50,
+        description="Newest results that are left out last, besides those that the model has not seen yet.",
+    )
     history_share: float = Field(
         default=0.25, ge=0, le=0.9, description="Most of a prompt that earlier turns of the session may take, 0-0.9."
     )
@@ -101,7 +106,10 @@ class TurnsSettings(Section):
         default=86_400.0, ge=60, le=2_592_000, description="Seconds that a turn waits for its client."
     )
     max_active_s: float = Field(
-        default=600.0, ge=1, le=_DAY_S, description="Seconds that a turn may work, waits for its client left out."
+        default=600.0,
+        ge=1,
+        le=_DAY_S,
+        description="Seconds that a turn may work, without waits for its client and times in which servers are down.",
     )
     session_retention_s: float = Field(
         default=2_592_000.0,

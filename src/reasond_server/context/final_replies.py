@@ -9,6 +9,8 @@ from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.context.calls import ModelReply
 
 
@@ -40,3 +42,14 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
     if reply.finish is ModelFinish.STOP and before:
         return FinalReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
     return FinalReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
+
+
+def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:
+    """Return a warning that says why a reply has nothing to read; none if it has a text or an answer."""
+    if reply.is_only_hidden_reasoning:
+        told = (
+            f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
+            "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
+        )
+        return (told,)
+    return () if final.answer or final.thought else ("The model wrote nothing.",)

@@ -55,7 +55,7 @@ def build_reasoning_context(inputs: ContextInputs) -> ReasoningContext:
         # What planning has made fit is a beginning that fits.
         draft = _Draft(inputs, is_as_before=True)
         draft.fit()
-    if draft.surplus > 0:
+    if draft.surplus > 0 and not inputs.may_exceed_budget:
         raise _refuse(draft.prompt_tokens, max(0, inputs.budget_tokens or 0))
     if not is_planning:
         draft.show_whole()
@@ -106,8 +106,9 @@ class _Draft:
         self.prompt_tokens = 0
         used = [call.call_id for part in inputs.history for one in part.messages for call in one.tool_calls]
         wire_ids = WireIds(used=used)
-        for record in inputs.records:
-            is_left_out = is_as_before and _is_left_out(inputs.renderings, name_step(record))
+        self._names = [name_step(record) for record in inputs.records]
+        for name, record in zip(self._names, inputs.records, strict=True):
+            is_left_out = is_as_before and _is_left_out(inputs.renderings, name)
             _add_step(self._steps, record, wire_ids, is_left_out=is_left_out)
             for call in record.calls:
                 self._steps.observe(self._show_result(call))
@@ -130,9 +131,10 @@ class _Draft:
 
     def _shorten(self) -> Iterator[None]:
         """Leave out more and more, and yield before each time and after the last."""
-        settings, steps = self._inputs.settings, self._steps
+        steps, keep = self._steps, self._count_kept()
+        self._bound_results(keep)
         yield
-        while steps.clear_oldest(keep=settings.keep_recent, tokens=self._measure_batch()):
+        while steps.clear_oldest(keep=keep, tokens=self._measure_batch()):
             yield
         while self._leave_out_history(self._measure_batch()):
             yield
@@ -140,6 +142,21 @@ class _Draft:
             yield
         while steps.clear_oldest(keep=0, tokens=self._measure_batch()):
             yield
+
+    def _bound_results(self, keep: int) -> None:
+        """Leave out the oldest results but the newest `keep` if all take more than the settings allow."""
+        most = self._inputs.settings.most_result_tokens
+        if most is None:
+            return
+        shown = [one for step in self._steps.steps for one in step.seen if one.rendering is not Rendering.HANDLE]
+        total = sum(one.tokens for one in shown)
+        if total > most:
+            self._steps.clear_oldest(keep=keep, tokens=total - most // 2)
+
+    def _count_kept(self) -> int:
+        """Return how many of the newest results are left out last: the model has not seen those of the newest step."""
+        newest = len(self._steps.steps[-1].seen) if self._steps.steps else 0
+        return max(self._inputs.settings.keep_recent, newest)
 
     def show_whole(self) -> None:
         """Show results whole while they fit: first those that later text names, then the newest, then the smallest."""
@@ -164,13 +181,13 @@ class _Draft:
     def build(self) -> ReasoningContext:
         """Return the prompt that was counted last."""
         before, shown = self._inputs.renderings, self._list_renderings()
-        changed = {source: one for source, one in shown.items() if before.get(source) != one}
-        items = tuple(self._list_items(shown))
+        changed = {source: one for source, one in shown.items() if before.get(source) is not one}
+        items = self._list_items(shown)
         report = ContextReport(
             items=items,
             prompt_tokens=self.prompt_tokens,
-            is_reduced=any(item.rendering is not Rendering.FULL for item in items),
-            is_break=self._is_planning and any(source in before for source in changed),
+            is_reduced=bool([item for item in items if item.rendering is not Rendering.FULL]),
+            is_break=self._is_planning and not before.keys().isdisjoint(changed),
         )
         return ReasoningContext(messages=self._messages, report=report, renderings=changed if self._is_planning else {})
 
@@ -200,22 +217,31 @@ class _Draft:
 
     def _render(self, call: CallRecord, result: ToolResult) -> StoredRendering:
         """Return the rendering of a new result. Parts that the model has read by a handle are shown whole."""
+        most = self._inputs.settings.preview_above_tokens
+        if most is not None and call.call.name != READ_TOOL_RESULT:
+            preview = self._render_preview(call, result, most)
+            if preview is not None:
+                return preview
+        tokens = self._counter.count_text(self._steps.fence(result))
+        return StoredRendering(rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+
+    def _render_preview(self, call: CallRecord, result: ToolResult, most: int) -> StoredRendering | None:
+        """Return a preview of a result that has more than `most` tokens, or is a failure of many; None for others."""
         settings, counter, text = self._inputs.settings, self._counter, result.result_json
         whole = counter.count_text(text)
-        most = settings.error_tokens if result.is_error else settings.preview_above_tokens
-        if whole > most and call.call.name != READ_TOOL_RESULT:
-            preview = render_preview(
-                text,
-                tokens=settings.error_tokens if result.is_error else settings.preview_tokens,
-                count=counter.count_text,
-                query=self._inputs.query,
-                handle=call.handle,
-            )
-            if preview.rendering is Rendering.PREVIEW:
-                tokens = counter.count_text(self._steps.fence(result, preview.text))
-                return StoredRendering(rendering=Rendering.PREVIEW, tokens=tokens, full_tokens=whole, text=preview.text)
-        tokens = counter.count_text(self._steps.fence(result))
-        return StoredRendering(rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
+        if whole <= (settings.error_tokens if result.is_error else most):
+            return None
+        preview = render_preview(
+            text,
+            tokens=settings.error_tokens if result.is_error else settings.preview_tokens,
+            count=counter.count_text,
+            query=self._inputs.query,
+            handle=call.handle,
+        )
+        if preview.rendering is not Rendering.PREVIEW:
+            return None
+        tokens = counter.count_text(self._steps.fence(result, preview.text))
+        return StoredRendering(rendering=Rendering.PREVIEW, tokens=tokens, full_tokens=whole, text=preview.text)
 
     def _measure_batch(self) -> int:
         """Return how many tokens of results to leave out at once."""
@@ -267,42 +293,51 @@ class _Draft:
 
     def _list_renderings(self) -> dict[str, StoredRendering]:
         """Return how the history, the thoughts and the results are shown, by their sources."""
-        shown: dict[str, StoredRendering] = {}
+        shown, before = dict[str, StoredRendering](), self._inputs.renderings
         for part in self._inputs.history:
             is_out, stored = part.source in self._left_out, self._history[part.source]
-            rendering = Rendering.HANDLE if is_out else Rendering.FULL
-            shown[part.source] = replace(stored, rendering=rendering, tokens=0 if is_out else stored.full_tokens)
-        for record, step in zip(self._inputs.records, self._steps.steps, strict=True):
-            shown[name_step(record)] = self._find_thought(record, is_left_out=step.is_left_out)
+            if is_out is not (stored.rendering is Rendering.HANDLE):
+                rendering, tokens = (Rendering.HANDLE, 0) if is_out else (Rendering.FULL, stored.full_tokens)
+                stored = replace(stored, rendering=rendering, tokens=tokens)
+            shown[part.source] = stored
+        for name, record, step in zip(self._names, self._inputs.records, self._steps.steps, strict=True):
+            known = before.get(name)
+            if known is None or step.is_left_out is not (known.rendering is Rendering.HANDLE):
+                known = self._render_thought(record, known, is_left_out=step.is_left_out)
+            shown[name] = known
             for call, one in zip(record.calls, step.seen, strict=True):
-                shown[call.call.call_id] = _store(one)
+                source = call.call.call_id
+                known = before.get(source)
+                shown[source] = _store(one) if known is None or known.rendering is not one.rendering else known
         return shown
 
-    def _find_thought(self, record: ReasoningStepRecord, *, is_left_out: bool) -> StoredRendering:
-        stored = self._inputs.renderings.get(name_step(record))
-        if stored is not None and is_left_out is (stored.rendering is Rendering.HANDLE):
-            return stored
+    def _render_thought(
+        self, record: ReasoningStepRecord, stored: StoredRendering | None, *, is_left_out: bool
+    ) -> StoredRendering:
+        """Return the rendering of a thought that was shown otherwise before, as `stored` says, or not at all."""
         full = self._counter.count_text(record.text) if stored is None else stored.full_tokens
         if not is_left_out:
             return StoredRendering(rendering=Rendering.FULL, tokens=full, full_tokens=full)
         tokens = self._counter.count_text(LEFT_OUT_THOUGHT)
         return StoredRendering(rendering=Rendering.HANDLE, tokens=tokens, full_tokens=full, text=LEFT_OUT_THOUGHT)
 
-    def _list_items(self, shown: Mapping[str, StoredRendering]) -> Iterator[ContextItem]:
-        inputs, stored = self._inputs, [_tell(source, one) for source, one in shown.items()]
-        yield from (_tell_part(part, tokens) for part, tokens in self._opening)
-        yield from stored[: len(inputs.history)]
-        yield from (_tell_part(part, tokens) for part, tokens in self._question)
-        yield from stored[len(inputs.history) :]
-        yield from (_tell_part(part, _count_part(part, self._counter)) for part in inputs.tail)
+    def _list_items(self, shown: Mapping[str, StoredRendering]) -> Sequence[ContextItem]:
+        """Return everything in the prompt, in its order: `shown` has the history first, then the steps."""
+        inputs, items = self._inputs, [_tell_part(part, tokens) for part, tokens in self._opening]
+        past = len(inputs.history)
+        stored = [
+            ContextItem(source=source, rendering=one.rendering, tokens=one.tokens, full_tokens=one.full_tokens)
+            for source, one in shown.items()
+        ]
+        items += stored[:past]
+        items += [_tell_part(part, tokens) for part, tokens in self._question]
+        items += stored[past:]
+        items += [_tell_part(part, _count_part(part, self._counter)) for part in inputs.tail]
+        return tuple(items)
 
 
 def _tell_part(part: PromptPart, tokens: int) -> ContextItem:
     return ContextItem(source=part.source, rendering=Rendering.FULL, tokens=tokens, full_tokens=tokens)
-
-
-def _tell(source: str, stored: StoredRendering) -> ContextItem:
-    return ContextItem(source=source, rendering=stored.rendering, tokens=stored.tokens, full_tokens=stored.full_tokens)
 
 
 def _store(shown: ShownResult) -> StoredRendering:

@@ -22,21 +22,24 @@ class ContextSettings:
     """How results are shown.
 
     Attributes:
-        preview_above_tokens: a new result with more tokens is shown as a preview.
+        preview_above_tokens: a new result with more tokens is shown as a preview; None means that none is.
         preview_tokens: most tokens of a preview.
         error_tokens: a failed result is whole up to so many tokens, and a preview of as many above.
         clear_at_least_tokens: if results must be left out, so many tokens of them are, because each time the
             provider's cache of the prompt is lost.
-        keep_recent: so many of the newest results are left out last.
+        keep_recent: so many of the newest results, and in any case those of the newest step, are left out last.
         history_share: most of the budget that earlier turns may take.
+        most_result_tokens: if the results take more tokens together, the oldest are left out until about half of it is
+            taken, but none of those that `keep_recent` keeps; None means no limit besides that of the prompt.
     """
 
-    preview_above_tokens: int = 256
+    preview_above_tokens: int | None = 256
     preview_tokens: int = 1_024
     error_tokens: int = 1_024
     clear_at_least_tokens: int = 4_096
     keep_recent: int = 3
     history_share: float = 0.25
+    most_result_tokens: int | None = None
 
 
 @value
@@ -91,6 +94,7 @@ class ContextInputs:
         goal: what the call is for.
         budget_tokens: most tokens of all messages together; None if the window is unknown. Tools that are sent beside
             the messages are counted by the caller.
+        may_exceed_budget: whether a prompt that is too long after everything was left out is returned all the same.
         renderings: how results, thoughts and turns were shown before, by their sources: what earlier calls gave back.
         settings: how results are shown.
         query: the words by which previews choose.
@@ -110,6 +114,7 @@ class ContextInputs:
     tail: Sequence[PromptPart] = ()
     goal: ContextGoal = ContextGoal.PLANNING
     budget_tokens: int | None = None
+    may_exceed_budget: bool = False
     renderings: Mapping[str, StoredRendering] = field(default_factory=dict)
     settings: ContextSettings = field(default_factory=ContextSettings)
     query: str = ""
@@ -119,9 +124,9 @@ class ContextInputs:
     def characters(self) -> int:
         """The characters to work on, for `context.calls.run_by_size`."""
         parts = (*self.opening, *self.history, *self.question, *self.tail)
-        texts = [message.content for part in parts for message in part.messages]
-        results = [call.result.result_json for record in self.records for call in record.calls if call.result]
-        return sum(map(len, (*texts, *results)))
+        texts = [len(message.content) for part in parts for message in part.messages]
+        results = [len(call.result.result_json) for record in self.records for call in record.calls if call.result]
+        return sum(texts) + sum(results)
 
 
 @value

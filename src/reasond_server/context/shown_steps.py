@@ -60,8 +60,7 @@ class ShownResult:
 class ShownStep:
     """The text of the model, its tool calls with their wire ids, their results, and our message after them.
 
-    `made` caches the messages of the step; None after a change. All steps are sent again with every call, and an
-    unchanged message keeps its JSON.
+    `made` caches the messages of the step; None after a change.
     """
 
     text: str
@@ -72,31 +71,23 @@ class ShownStep:
     is_left_out: bool = False
     made: Sequence[Message] | None = None
 
-    def say(self, text: str) -> None:
-        """Add our message `text` after the step."""
-        self.said = f"{self.said}\n{text}".strip()
-        self.made = None
-
 
 @dataclass(slots=True, kw_only=True)
 class ShownSteps:
-    """The steps of one run; `cleared` counts the results that were replaced by a line.
+    """The steps of one run. Nothing is left out whose replacement is as long by `count`.
 
-    With `count`, nothing is left out whose replacement has as many tokens. Without it, results are compared with their
-    lines by characters, and thoughts are left out whatever their length. With `memory`, steps that are shown as in
-    earlier prompts keep their messages.
+    With `memory`, steps that are shown as in earlier prompts keep their messages.
     """
 
     nonce: str
     is_native: bool
-    count: Callable[[str], int] | None = None
+    count: Callable[[str], int] = len
     memory: PromptMemory | None = None
     steps: list[ShownStep] = field(default_factory=list)
-    cleared: int = 0
 
     def add(self, *, text: str, reasoning: str, wire_ids: Sequence[str]) -> ShownStep:
         """Add the text of the model and the wire ids of its tool calls; return the step."""
-        step = ShownStep(text=neutralize(text.strip()), reasoning=reasoning, wire_ids=wire_ids)
+        step = ShownStep(text=text.strip(), reasoning=reasoning, wire_ids=wire_ids)
         self.steps.append(step)
         return step
 
@@ -124,7 +115,7 @@ class ShownSteps:
 
         def write() -> Iterator[Message]:
             return write_step(
-                text=text,
+                text=neutralize(text),
                 reasoning=step.reasoning,
                 calls=calls,
                 wire_ids=step.wire_ids,
@@ -155,7 +146,6 @@ class ShownSteps:
                 break
             if one.rendering is not Rendering.HANDLE and self._is_shorter(one.line, one.shown):
                 gone += one.tokens
-                self.cleared += 1
                 one.text, one.rendering = one.line, Rendering.HANDLE
                 step.made = None
         return gone
@@ -166,9 +156,7 @@ class ShownSteps:
         Hidden reasoning is left out with its thought.
         """
         standing = [
-            step
-            for step in self.steps[:-1]
-            if not step.is_left_out and (self.count is None or self._is_shorter(LEFT_OUT_THOUGHT, step.text))
+            step for step in self.steps[:-1] if not step.is_left_out and self._is_shorter(LEFT_OUT_THOUGHT, step.text)
         ]
         is_second = any(step.is_left_out for step in self.steps)
         chosen = standing if is_second else standing[: (len(standing) + 1) // 2]
@@ -179,8 +167,7 @@ class ShownSteps:
         return len(chosen)
 
     def _is_shorter(self, replacement: str, shown: str) -> bool:
-        measure = len if self.count is None else self.count
-        return measure(replacement) < measure(shown)
+        return self.count(replacement) < self.count(shown)
 
 
 def count_calls(messages: Sequence[Message], counter: TokenCounter) -> int:

@@ -157,14 +157,15 @@ def _follow_fence(fence: str, found: re.Match[str]) -> str:
 class _EditReader:
     """Goes through the lines of a reply once.
 
-    `_near` is the last line of prose, which may name the file of the change below it; `_last` the path of the change
-    before.
+    `_near` is the last line of prose or the path of a fence, which may name the file of the change below it; `_near_at`
+    is the place of that line in `prose`; `_last` is the path of the change before.
     """
 
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
         self._at = 0
         self._near = ""
+        self._near_at: int | None = None
         self._last = ""
         self._named: list[str] = []
         self.edits: list[Edit] = []
@@ -188,16 +189,17 @@ class _EditReader:
 
     def _read_prose(self, line: str) -> None:
         self._at += 1
-        self.prose.append(line)
         if line.strip():
-            self._near = line.strip()
+            self._near, self._near_at = line.strip(), len(self.prose)
+        self.prose.append(line)
 
     def _read_fence(self, fence: str, found: re.Match[str]) -> str:
         """Read a fence line, or a whole fence that holds no blocks; return the mark of the fence that is open then."""
         named = _read_info(found[2])
         self._at += 1
         if fence or self._has_block_ahead():
-            self._near = named or self._near
+            if named:
+                self._near, self._near_at = named, None
             return _follow_fence(fence, found)
         end = self._at
         while not _is_fence_end(self._lines[end], found[1]):
@@ -205,7 +207,7 @@ class _EditReader:
             if end == len(self._lines):
                 self._refuse_cut("a fence")
         content = self._lines[self._at : end]
-        path = named or _read_path_line(self._near, is_word_enough=False)
+        path = named or self._take_path_line(is_word_enough=False)
         self._at = end + 1
         if path:
             self._named += [path] if named else []
@@ -222,7 +224,7 @@ class _EditReader:
         return len(ahead) > 1 and _OPENER.fullmatch(ahead[1]) is not None and bool(_read_path_line(ahead[0]))
 
     def _read_block(self, opener: re.Match[str]) -> None:
-        path = _read_path_line(self._near) or self._last or self._near[:_MAX_PATH_LINE]
+        path = self._take_path_line() or self._last or self._near[:_MAX_PATH_LINE]
         if not path:
             raise EditError("A block has no path above it. Write the path of the file on the line above the block.")
         self._at += 1
@@ -246,9 +248,17 @@ class _EditReader:
         self._at += 1
         self._add(Edit(path=path, anchor=_join_lines(anchor), text=_join_lines(text)))
 
+    def _take_path_line(self, *, is_word_enough: bool = True) -> str:
+        """Return the path that the line above names, which is no prose then; empty if it names none."""
+        path = _read_path_line(self._near, is_word_enough=is_word_enough)
+        if path and self._near_at is not None:
+            del self.prose[self._near_at]
+            self._near_at = None
+        return path
+
     def _add(self, edit: Edit) -> None:
         self.edits.append(edit)
-        self._near, self._last = "", edit.path
+        self._near, self._near_at, self._last = "", None, edit.path
 
     def _drop_quotations(self) -> None:
         """Leave out whole files that were written again later, or that only quote what blocks change.

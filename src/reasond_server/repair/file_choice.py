@@ -70,20 +70,28 @@ def choose_files(
     return ShownFiles(texts=shown, others=others[:MOST_LISTED])
 
 
-def leave_out_held_out(files: Mapping[str, SourceFile], checks: Sequence[Check]) -> Mapping[str, SourceFile]:
-    """Return the files without those that commands of held-out checks name, by themselves or by a folder.
+def leave_out_held_out(
+    files: Mapping[str, SourceFile], checks: Sequence[Check], *, is_protected: Callable[[str], bool]
+) -> Mapping[str, SourceFile]:
+    """Return the files without the protected ones that commands of held-out checks name, alone or by a folder.
 
-    The search must not learn what the held-out checks ask for.
+    The search must not learn what the held-out checks ask for. Files that candidates may change stay, because such a
+    command also names the code under repair; so do files that the command of another check names.
     """
-    named = [
-        argument.removeprefix("./").rstrip("/")
-        for check in checks
-        if check.role is CheckRole.HELD_OUT
-        for argument in check.argv
-    ]
-    hidden = tuple(name for name in named if name not in {"", "."})
+    held_out = [check for check in checks if check.role is CheckRole.HELD_OUT]
+    seen = _list_named([check for check in checks if check.role is not CheckRole.HELD_OUT])
+    hidden = _list_named(held_out) - {"", "."}
     folders = tuple(f"{name}/" for name in hidden)
-    return {path: file for path, file in files.items() if path not in hidden and not path.startswith(folders)}
+    return {
+        path: file
+        for path, file in files.items()
+        if path in seen or not is_protected(path) or not (path in hidden or path.startswith(folders))
+    }
+
+
+def _list_named(checks: Iterable[Check]) -> set[str]:
+    """Return the paths that the commands of checks may name; `tests/test_a.py::test_b` names its file."""
+    return {argument.partition("::")[0].removeprefix("./").rstrip("/") for check in checks for argument in check.argv}
 
 
 def _read(file: SourceFile) -> str | None:

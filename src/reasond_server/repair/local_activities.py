@@ -31,6 +31,7 @@ from reasond_server.types.repairs import CandidateStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from reasond_server.clock import Clock
     from reasond_server.context.calls import ModelReply
@@ -64,13 +65,14 @@ class LocalActivities:
     Args:
         run: the run that works the repair out.
         model: the model, with its journal.
-        task: the task, without its files.
+        task: the task, without its files, and with the commands that its checks stand for.
         parameters: how candidates are sampled.
         files: the code by path.
         critics: judge candidates; they journal their checks. None for a plan.
         is_protected: whether candidates may not change a path.
         nonce: marks untrusted texts in prompts.
         clock: measures calls.
+        folder: where patches are made and tried; None: in that of the system.
     """
 
     def __init__(
@@ -85,16 +87,18 @@ class LocalActivities:
         is_protected: Callable[[str], bool],
         nonce: str,
         clock: Clock,
+        folder: Path | None = None,
     ) -> None:
         self._run = run
         self._model = model
         self._task = task
         self._parameters = parameters
         self._files = files
-        self._shown = leave_out_held_out(files, task.checks)
+        self._shown = leave_out_held_out(files, task.checks, is_protected=is_protected)
         self._critics = critics
         self._is_protected = is_protected
         self._clock = clock
+        self._folder = folder
         self._prompts = RepairPrompts(
             nonce=nonce, description=task.description, report=task.report, files=ShownFiles(texts={})
         )
@@ -221,7 +225,7 @@ class LocalActivities:
         )
         try:
             changes, thought = await run_by_size(len(text), partial(self._read, reply))
-            diff = await make_patch(self._files, changes)
+            diff = await make_patch(self._files, changes, parent=self._folder)
         except (EditError, PatchError) as error:
             return replace(candidate, problem=str(error), elapsed_s=self._clock.monotonic() - began_s)
         return replace(
@@ -344,7 +348,7 @@ class LocalActivities:
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:
         """See whether the diff of a candidate applies and gives exactly its files."""
         with trace_validation(self._run.trace, candidate_id=candidate.candidate_id) as made:
-            problem = await validate_patch(self._files, candidate.changes, candidate.diff)
+            problem = await validate_patch(self._files, candidate.changes, candidate.diff, parent=self._folder)
             made.is_valid = not problem
         return PatchCheck(patch=candidate.diff, problem=problem)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.awake import limit_awake_time
-from reasond_server.errors import show
+from reasond_server.errors import SandboxUnavailableError, show
 from reasond_server.repair.patch_reading import PatchError, check_patch
 from reasond_server.snapshots.paths import find_problems
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
     from reasond_server.types.snapshots import SourceFile
 
-__all__ = ["PatchError", "PatchToolError", "check_patch", "find_git", "make_patch", "validate_patch"]
+__all__ = ["PatchError", "check_patch", "find_git", "make_patch", "validate_patch"]
 
+_log = logging.getLogger("reasond.repair")
+_REMEDY: Final = "Have the operator see that git runs on the server and that its disk has room, then send it again."
 _TIMEOUT_S: Final = 60.0
 _FOLDER_PREFIX: Final = "reasond-patch-"
 _SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -36,26 +39,26 @@ _EXIT_DIFFERS: Final = 1
 _FIRST_ERROR_BYTES: Final = 300
 
 
-class PatchToolError(Exception):
-    """git is missing or did not answer in time; says nothing about the patch."""
-
-
 def find_git() -> str | None:
     """Return the path of git; None if it is not installed."""
     return shutil.which("git", path=_SEARCH_PATH)
 
 
-async def make_patch(files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None]) -> str:
+async def make_patch(
+    files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None], *, parent: Path | None = None
+) -> str:
     """Return a unified diff of `files` to `changes` with the prefixes a/ and b/; empty if nothing differs.
+
+    `parent` is the folder for temporary files; None: that of the system.
 
     Raises:
         PatchError: a path, a mode or a content cannot be in a patch.
-        PatchToolError: git cannot be run, or its files not be written.
+        SandboxUnavailableError: git cannot be run, or its files not be written.
     """
     _require_texts(files, changes)
     old = {path: files[path].content for path in changes if path in files}
     new = {path: content for path, content in changes.items() if content is not None}
-    async with _open_folder() as folder:
+    async with _open_folder(parent) as folder:
         await _run_to_end(partial(_write_files, folder / "a", files, old))
         await _run_to_end(partial(_write_files, folder / "b", files, new))
         options = ("--no-prefix", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--text")
@@ -70,11 +73,13 @@ async def make_patch(files: Mapping[str, SourceFile], changes: Mapping[str, byte
     return patch
 
 
-async def validate_patch(files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None], patch: str) -> str:
-    """Return why `patch` does not make exactly `changes` of `files`; empty if it does.
+async def validate_patch(
+    files: Mapping[str, SourceFile], changes: Mapping[str, bytes | None], patch: str, *, parent: Path | None = None
+) -> str:
+    """Return why `patch` does not make exactly `changes` of `files`; empty if it does. `parent` as in `make_patch`.
 
     Raises:
-        PatchToolError: git cannot be run, or its files not be written.
+        SandboxUnavailableError: git cannot be run, or its files not be written.
     """
     if problem := check_patch(patch):
         return problem
@@ -82,7 +87,7 @@ async def validate_patch(files: Mapping[str, SourceFile], changes: Mapping[str, 
         _require_texts(files, changes)
     except PatchError as error:
         return str(error)
-    async with _open_folder() as folder:
+    async with _open_folder(parent) as folder:
         old = {path: files[path].content for path in changes if path in files}
         tree = folder / "tree"
         await _run_to_end(partial(_write_files, tree, files, old))
@@ -119,9 +124,9 @@ def _is_text(content: bytes) -> bool:
 
 
 @asynccontextmanager
-async def _open_folder() -> AsyncGenerator[Path, None]:
+async def _open_folder(parent: Path | None) -> AsyncGenerator[Path, None]:
     """Make a temporary folder, and remove it even if the caller is cancelled."""
-    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent)
     try:
         yield Path(folder)
     finally:
@@ -142,7 +147,7 @@ def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[
     """Write files below `root` with the modes that they have in the snapshot.
 
     Raises:
-        PatchToolError: they cannot be written.
+        SandboxUnavailableError: they cannot be written.
     """
     try:
         root.mkdir()
@@ -153,7 +158,7 @@ def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[
             place.chmod(_mode_of(files, path))
     except OSError as error:
         problem = errno.errorcode.get(error.errno or 0, "an error")
-        raise PatchToolError(f"the files of a patch cannot be written to the temporary folder: {problem}") from error
+        raise _refuse(f"The files of a patch cannot be written to the temporary folder: {problem}") from error
 
 
 def _mode_of(files: Mapping[str, SourceFile], path: str) -> int:
@@ -178,13 +183,11 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
     """Return the exit status, the output and the errors of git in `folder`.
 
     Raises:
-        PatchToolError: it cannot be run, or did not end in time.
+        SandboxUnavailableError: it cannot be run, or did not end in time.
     """
     program = find_git()
     if program is None:
-        raise PatchToolError(
-            f"git is in none of {_SEARCH_PATH}; install it, because patches are made and tried with it"
-        )
+        raise _refuse(f"git is in none of {_SEARCH_PATH}, and patches are made and tried with it")
     variables = {
         "PATH": _SEARCH_PATH,
         "HOME": "/nonexistent",
@@ -210,13 +213,20 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
         async with limit_awake_time(_TIMEOUT_S):
             output, errors = await process.communicate()
     except TimeoutError:
-        raise PatchToolError(f"git did not end within {_TIMEOUT_S:g} s") from None
+        raise _refuse(f"git did not end within {_TIMEOUT_S:g} s, so no patch was made or tried") from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            # To the end of its output, or the pipes are open for longer than the process lives.
+            await process.communicate()
     return process.returncode or 0, output, errors
+
+
+def _refuse(problem: str) -> SandboxUnavailableError:
+    """Return the error of a server that cannot make patches; it says nothing about the code."""
+    _log.error("patches cannot be made: %s", problem)
+    return SandboxUnavailableError(problem, remedy=_REMEDY)
 
 
 def _mend_headers(diff: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
 from reasond_server.repair.edits import EDIT_FORMAT
@@ -82,9 +83,11 @@ class RepairPrompts:
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content=text))
 
     def _write_task(self) -> Sequence[str]:
-        parts = [f"File {path}:\n{self._fence('material', text)}" for path, text in self.files.texts.items()]
+        parts = [
+            f"File {_write_line(path)}:\n{self._fence('material', text)}" for path, text in self.files.texts.items()
+        ]
         if self.files.others:
-            parts.append(f"Other files, not shown: {', '.join(self.files.others)}")
+            parts.append(f"Other files, not shown: {', '.join(map(_write_line, self.files.others))}")
         if self.description:
             parts.append(f"What is wanted:\n{self._fence('question', self.description)}")
         return parts
@@ -108,11 +111,19 @@ def build_cot_prompt(report: CriticReport, count: int) -> str:
         lines.append("CriticReport:")
     for issue in report.issues:
         place = f" at {issue.path}:{issue.line}" if issue.line else f" in {issue.path}" if issue.path else ""
-        lines.append(f"- {issue.severity.upper()} {issue.rule_id}{place}: {issue.message}")
-    lines += [f"- {suite.suite_name}: {'passed' if suite.is_passed else 'FAILED'}" for suite in report.test_outcomes]
+        lines.append(_write_line(f"- {issue.severity.upper()} {issue.rule_id}{place}: {issue.message}"))
+    lines += [
+        _write_line(f"- {suite.suite_name}: {'passed' if suite.is_passed else 'FAILED'}")
+        for suite in report.test_outcomes
+    ]
     noun = "patch" if count == 1 else "patches"
     lines.append(
         f"Generate {count} candidate {noun} using chain-of-thought reasoning. For each candidate, explain your logic "
         "before providing the patch."
     )
     return "\n".join(lines)
+
+
+def _write_line(text: str) -> str:
+    """Return an untrusted text outside a fence: without tags, and with all lines but the first one indented."""
+    return neutralize("\n  ".join(text.splitlines()))

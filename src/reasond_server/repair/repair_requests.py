@@ -20,7 +20,7 @@ from reasond_server.types.repairs import CheckRole, RepairGoal
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from reasond_server.repair.repair_policy import RepairPolicy
     from reasond_server.types.repairs import Check, CriticReport, RepairTask
@@ -43,11 +43,12 @@ def check_repair(
     environments: Collection[str],
     may_use_commands: bool,
     request_id: str = "",
+    in_files: Sequence[Violation] = (),
 ) -> None:
     """Refuse a task that exceeds the limits, or names what this server does not have.
 
     `environments` are the names of those of the server; `may_use_commands` says whether checks may bring their own
-    commands.
+    commands; `in_files` is what was found in the files.
 
     Raises:
         InvalidRequestError: with one violation for each problem.
@@ -55,6 +56,7 @@ def check_repair(
     found = [
         *_in_description(task),
         *_in_code(task),
+        *in_files,
         *_in_environment(task, environments),
         *_in_checks(task, policy, may_use_commands=may_use_commands),
         *_in_report(task.report),
@@ -64,11 +66,6 @@ def check_repair(
     ]
     if found:
         raise InvalidRequestError.of(*found)
-
-
-def commands_of(check: Check, commands: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Return the command of a check and its arguments."""
-    return check.argv or commands[check.command]
 
 
 def _in_description(task: RepairTask) -> Iterator[Violation]:

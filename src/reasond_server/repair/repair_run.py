@@ -34,6 +34,7 @@ from reasond_server.types.repairs import (
     CandidateScore,
     CandidateStatus,
     CandidateStep,
+    CheckRole,
     CheckStatus,
     CritiqueStep,
     RankedPatch,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from reasond_server.search.tree import Node
     from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Budget, Event
-    from reasond_server.types.repairs import VoteResult
+    from reasond_server.types.repairs import CheckReport, VoteResult
 
 _MOST_RANKED: Final = 5
 # With the winner's patch, which stands twice in the result, they fit into one message of gRPC (4 MiB).
@@ -155,7 +156,7 @@ class RepairRun:
         best = ranked[0] if ranked else None
         return RepairOutcome(
             patch="" if best is None else best.candidate.diff,
-            verification=Verification.NONE if best is None else Verification.VISIBLE_ONLY,
+            verification=Verification.NONE if best is None else _verification_of(best.critique.reports),
             finish_reason=finish_reason,
             final_candidate_id="" if best is None else best.candidate.candidate_id,
             warnings=tuple(self._warnings),
@@ -273,7 +274,7 @@ class RepairRun:
                     candidate_id=one.candidate.candidate_id,
                     patch=found.patch,
                     score=one.critique.score,
-                    verification=Verification.VISIBLE_ONLY,
+                    verification=_verification_of(one.critique.reports),
                 )
             )
         return ranking, winner
@@ -284,7 +285,8 @@ class RepairRun:
         if winner.critique.is_solution:
             outcomes = await self._activities.judge_held_out(winner.candidate)
         failed = [outcome.name for outcome in outcomes if outcome.status is not CheckStatus.PASSED]
-        verification = Verification.HELD_OUT if outcomes else Verification.VISIBLE_ONLY
+        reports = [report_candidate(outcome) for outcome in outcomes]
+        verification = _verification_of([*winner.critique.reports, *reports])
         problem = ""
         if failed:
             problem = _HELD_OUT_FAILED.format(checks=", ".join(failed))
@@ -298,7 +300,7 @@ class RepairRun:
                 is_valid=True,
                 verification=verification,
                 problem=problem,
-                reports=[report_candidate(outcome) for outcome in outcomes],
+                reports=reports,
             )
         )
         return not problem, verification
@@ -397,6 +399,14 @@ class RepairRun:
         if search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
             return FinishReason.BUDGET_EXHAUSTED
         return FinishReason.MAX_ITERATIONS
+
+
+def _verification_of(reports: Sequence[CheckReport]) -> Verification:
+    """Return what a patch was checked with; checks that could not be run do not count."""
+    roles = {report.role for report in reports if report.status is not CheckStatus.UNKNOWN}
+    if not roles:
+        return Verification.NONE
+    return Verification.HELD_OUT if CheckRole.HELD_OUT in roles else Verification.VISIBLE_ONLY
 
 
 def _describe(candidate: RepairCandidate, critique: Critique) -> str:

@@ -15,7 +15,6 @@ from reasond_server.repair.local_activities import LocalActivities
 from reasond_server.repair.parameters import describe_parameters
 from reasond_server.repair.planning import PlanRun
 from reasond_server.repair.protection import build_protection
-from reasond_server.repair.repair_requests import commands_of
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import nonces
@@ -27,6 +26,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import FinishReason, StrategySource
 from reasond_server.types.repairs import (
     Repair,
+    RepairDelta,
     RepairGoal,
     RepairStarted,
     SandboxLevel,
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.workspaces import Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
+    from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
 
 REPAIR: Final = "repair"
@@ -91,6 +92,7 @@ class RepairKind:
     """
 
     kind: str = REPAIR
+    is_timed_at_work: bool = False
 
     def __init__(
         self,
@@ -136,9 +138,9 @@ class RepairKind:
         Raises:
             SnapshotNotFoundError: the code is not kept any more.
             SandboxUnavailableError: no sandbox works here.
-            NotResumableError: the environment is not configured any more.
+            NotResumableError: the environment, or a command, is not configured any more.
         """
-        task, parameters = assignment.task, assignment.parameters
+        task, parameters = self._write_out_commands(assignment.task), assignment.parameters
         files: Mapping[str, SourceFile] = {}
         if task.snapshot_id:
             files = await self.snapshots.load(run.identity.tenant, task.snapshot_id)
@@ -172,10 +174,7 @@ class RepairKind:
                 environment=workshop.environments[task.environment],
                 tree=tree,
                 files=files,
-                checks=[
-                    replace(check, argv=tuple(commands_of(check, self.policy.commands)), command="")
-                    for check in task.checks
-                ],
+                checks=task.checks,
                 permits=workshop.permits,
                 critic_timeout_ms=parameters.critic_timeout_ms,
                 allow_unreproduced=parameters.allow_unreproduced,
@@ -184,9 +183,25 @@ class RepairKind:
                 perform=partial(perform_once, run),
                 observer=self.observer,
             )
-            yield activities(critics=critics)
+            yield activities(critics=critics, folder=workshop.workspaces.private)
         finally:
             await tree.remove()
+
+    def _write_out_commands(self, task: RepairTask) -> RepairTask:
+        """Return a task whose checks have the arguments that their names stand for.
+
+        Raises:
+            NotResumableError: a command is not configured any more.
+        """
+        known = self.policy.commands
+        if gone := [check.command for check in task.checks if not check.argv and check.command not in known]:
+            raise NotResumableError(f"the command {gone[0]!r} is not configured any more")
+        checks = [replace(check, argv=tuple(check.argv or known[check.command]), command="") for check in task.checks]
+        return replace(task, checks=checks)
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> RepairDelta:  # noqa: ARG002 - the port's form
+        """Return the text as that of a repair."""
+        return RepairDelta(iteration_index=delta.iteration_index, text=delta.text)
 
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: repairs do not suspend."""

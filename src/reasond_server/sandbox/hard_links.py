@@ -29,6 +29,7 @@ class LinkedWorkspaces:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
+        self.private = scratch.private
 
     async def write_tree(self, files: Sequence[SourceFile]) -> LinkedTree:
         """Write the files of a snapshot to the disk; see the port."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Others may pass through, because jobs of another user must reach what is theirs, but may not list.
 _PASSABLE = 0o711
-_OPEN_TO_ALL = 0o755
+_OWN = 0o700
 _MARK_BITS = 40
 _LIMIT_LINE = "Max realtime timeout"
 _SWEEP_ROUNDS = 100
@@ -47,6 +47,9 @@ class Scratch:
         parent: the operator's folder.
         users: the ids of users that jobs run as; None: they run as this process does.
 
+    Attributes:
+        private: a folder for what no job may reach.
+
     Raises:
         SandboxFailedError: the folder cannot be made.
     """
@@ -61,6 +64,8 @@ class Scratch:
             self._lock = _make_locked(self.path)
             for name in ("trees", "workspaces", "jobs"):
                 self._make(self.path / name)
+            self.private = self.path / "private"
+            self.private.mkdir(mode=_OWN)
         except OSError as error:
             raise SandboxFailedError(f"the folder {home} cannot be made: {error.strerror}") from error
 

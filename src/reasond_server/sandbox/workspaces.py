@@ -33,6 +33,11 @@ class SourceTree(Protocol):
 class Workspaces(Protocol):
     """Puts snapshots on the disk below one folder of the server, which is swept at the start."""
 
+    @property
+    def private(self) -> Path:
+        """A folder in the same place for temporary files of the server, which no job reaches."""
+        ...
+
     async def write_tree(self, files: Sequence[SourceFile]) -> SourceTree:
         """Write the files of a snapshot to the disk.
 

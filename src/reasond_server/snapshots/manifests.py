@@ -62,18 +62,19 @@ def check_manifest(entries: Sequence[FileEntry], *, limits: SnapshotLimits, fiel
     if total > limits.max_bytes:
         remedy = "leave files out, or have the operator raise [repair] max_snapshot_bytes"
         found.add("", f"must have at most {limits.max_bytes} bytes in all, got {total}; {remedy}")
-    found.raise_any()
+    if violations := found.list_all():
+        raise InvalidRequestError.of(*violations)
 
 
-def check_files(files: Sequence[SourceFile], *, limits: SnapshotLimits, field: str = "files") -> None:
-    """Refuse inline files that cannot be kept; `field` is their name in the request. Raises as `check_manifest`."""
+def find_in_files(files: Sequence[SourceFile], *, limits: SnapshotLimits, field: str = "files") -> Sequence[Violation]:
+    """Return why inline files cannot be kept, at most MAX_VIOLATIONS; `field` is their name in the request."""
     found = _Findings(field)
     found.check_number(len(files), limits.max_files)
     found.check_paths([file.path for file in files[: limits.max_files]])
     total, most = sum(len(file.content) for file in files), min(MAX_UPLOAD_BYTES, limits.max_bytes)
     if total > most:
         found.add("", f"must have at most {most} bytes in all, got {total}; upload a snapshot and send its id")
-    found.raise_any()
+    return found.list_all()
 
 
 def build_entries(files: Sequence[SourceFile]) -> Sequence[FileEntry]:
@@ -146,10 +147,9 @@ class _Findings:
             name = f"{self._field}[{other}].path {show(paths[other])}"
             self.add(f"[{index}].path", f"{why}, see {name}, got {show(paths[index])}; rename one, or leave one out")
 
-    def raise_any(self) -> None:
-        """Raise the error that lists the problems, if there are any."""
-        if self._more:
-            more = f"has {self._more} more problems; the first {MAX_VIOLATIONS} are listed"
-            self._violations.append(Violation(field=self._field, description=more))
-        if self._violations:
-            raise InvalidRequestError.of(*self._violations)
+    def list_all(self) -> Sequence[Violation]:
+        """Return the problems, and how many more there are."""
+        if not self._more:
+            return self._violations
+        more = f"has {self._more} more problems; the first {MAX_VIOLATIONS} are listed"
+        return [*self._violations, Violation(field=self._field, description=more)]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, Violation, show
-from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, build_entries, check_files, check_manifest, digest_of
+from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, build_entries, check_manifest, digest_of, find_in_files
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:
@@ -56,14 +56,16 @@ class SnapshotKeeper:
         await self._store.put(tenant, dict(zip(digests, contents, strict=True)))
         return digests
 
-    async def keep_files(self, tenant: str, files: Sequence[SourceFile], *, field: str = "files") -> Snapshot:
-        """Make a snapshot of files that came with a request; `field` is their name in it.
+    async def find_in_files(self, files: Sequence[SourceFile]) -> Sequence[Violation]:
+        """Return why files that came with a request cannot be kept: bad paths, or too many files or bytes."""
+        return await asyncio.to_thread(find_in_files, files, limits=self._limits)
+
+    async def keep_files(self, tenant: str, files: Sequence[SourceFile]) -> Snapshot:
+        """Make a snapshot of files in which `find_in_files` found nothing.
 
         Raises:
-            InvalidRequestError: with one violation for each bad path, or there are too many files or bytes.
             StoreFullError: the tenant's quota would be exceeded.
         """
-        await asyncio.to_thread(check_files, files, limits=self._limits, field=field)
         entries = await asyncio.to_thread(build_entries, files)
         snapshot = await self._create(tenant, entries)
         if not snapshot.missing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ReplyListener, measure_room
-from reasond_server.context.final_replies import read_final_reply
+from reasond_server.context.final_replies import describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
@@ -16,7 +16,6 @@ from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
@@ -96,19 +95,9 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         )
         thought = Thought(text=ending.thought, answer=ending.answer) if config.show_reasoning else Thought(text="")
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
-        if reply.is_only_hidden_reasoning:
-            warnings = (*warnings, _describe_waste(reply))
-        elif not (ending.answer or ending.thought):
-            warnings = (*warnings, "The model wrote nothing.")
+        warnings = (*warnings, *describe_silence(reply, ending))
         answer = restore(ending.answer)
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
-
-
-def _describe_waste(reply: ModelReply) -> str:
-    return (
-        f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
-        "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
-    )
 
 
 def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:

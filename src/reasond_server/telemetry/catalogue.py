@@ -85,6 +85,13 @@ CALLS: Final = (
         "run), overload, draining, store or issuer (out of reach).",
         "kind",
     ),
+    _counter(
+        "reasond_api_key_uses",
+        "Uses of API keys by the public id of the key: accepted, expired, revoked. Wrong and unknown keys are only "
+        "denials.",
+        "key_id",
+        "outcome",
+    ),
     _counter("reasond_slow_consumers", "Clients that were cut off because they did not read.", "transport"),
     _counter("reasond_http_requests", "HTTP requests, by address and status.", "route", "status"),
 )

@@ -41,7 +41,7 @@ class Meters(TurnMeters, RepairMeters):
         self._in_flight = gauge("reasond_calls_in_flight")
         self._streams = gauge("reasond_streams_open")
         self._errors = counter("reasond_errors")
-        self._denials = counter("reasond_denials")
+        self._denials, self._api_key_uses = counter("reasond_denials"), counter("reasond_api_key_uses")
         self._denial_of = {
             name: denial for name, kind in error_classes().items() if (denial := kind.declaration.denial)
         }
@@ -100,6 +100,10 @@ class Meters(TurnMeters, RepairMeters):
         kind = self._denial_of.get(reason)
         if kind is not None:
             self._denials[kind].inc()
+
+    def api_key_used(self, key_id: str, outcome: str) -> None:
+        """See AccessObserver."""
+        self._api_key_uses[key_id, outcome].inc()
 
     def stream_opened(self, transport: str) -> None:
         """See CallObserver."""
@@ -244,7 +248,7 @@ class Meters(TurnMeters, RepairMeters):
         """Create the series of rare events with 0, because `rate` misses the first value of a new series."""
         for kind in sorted({*self._denial_of.values(), "rate", "concurrency", "budget"}):
             self._denials[kind]
-        for transport in ("grpc", "jsonrpc"):
+        for transport in ("grpc", "jsonrpc", "openai"):
             self._slow_consumers[transport]
             self._streams[transport]
         for event in ("reserved", "settled", "refunded", "overdrawn"):

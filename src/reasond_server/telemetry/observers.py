@@ -1,7 +1,7 @@
 """The protocols by which packages report events to telemetry, one small protocol per package.
 
-They carry only numbers and bounded words: no subject, no tenant, no text. An implementation must be quick, must not
-raise and must not block.
+They carry only numbers, bounded words and the public ids of API keys: no subject, no tenant, no text. An implementation
+must be quick, must not raise and must not block.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
 HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
 REENTRY_OUTCOMES: Final = ("accepted", "replayed")
+API_KEY_OUTCOMES: Final = ("accepted", "expired", "revoked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,10 @@ class ProcessFacts:
 
 
 class CallObserver(Protocol):
-    """Reports of the transports; `transport` is "grpc", "jsonrpc", or "http" for a refusal by another HTTP page."""
+    """Reports of the transports.
+
+    `transport` is "grpc", "jsonrpc", "openai", or "http" for a refusal by another HTTP page.
+    """
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""
@@ -159,6 +163,14 @@ class BackendObserver(Protocol):
         ...
 
 
+class AccessObserver(Protocol):
+    """Reports of the verification of callers."""
+
+    def api_key_used(self, key_id: str, outcome: str) -> None:
+        """Record that a call came with the whole API key `key_id`: it was "accepted", "expired" or "revoked"."""
+        ...
+
+
 class LimitObserver(Protocol):
     """Reports of the limits of callers."""
 
@@ -237,6 +249,7 @@ class RepairObserver(Protocol):
 
 class Observer(
     CallObserver,
+    AccessObserver,
     RunObserver,
     ModelObserver,
     BackendObserver,
@@ -321,6 +334,9 @@ class Unobserved:
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
         """See BackendObserver."""
+
+    def api_key_used(self, key_id: str, outcome: str) -> None:
+        """See AccessObserver."""
 
     def caller_refused(self, kind: str) -> None:
         """See LimitObserver."""

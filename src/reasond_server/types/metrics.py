@@ -258,6 +258,59 @@ class SelfConsistencyMetrics:
     is_abstained: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredAnswer:
+    """One normalised answer with the samples that gave it; `score` is its best score, None if nothing judged it."""
+
+    answer: str
+    votes: int
+    score: float | None = None
+
+
+@METRICS.declare("best_of_n")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfNMetrics:
+    """The metrics of best of n: its answers, the best first."""
+
+    samples: int
+    judgements: int
+    answers: Sequence[ScoredAnswer]
+    is_abstained: bool = False
+
+
+@METRICS.declare("self_refine")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfRefineMetrics:
+    """The metrics of self-refine: its calls after the draft, and whether it ended with a critique that found nothing.
+
+    `is_repeated` says that it ended with a revision whose answer was there before.
+    """
+
+    critiques: int
+    revisions: int
+    is_passed: bool
+    is_repeated: bool = False
+
+
+@METRICS.declare("plan_and_solve")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAndSolveMetrics:
+    """The metrics of plan and solve; `plan_steps` counts the lines of the plan that begin with a number or a bullet."""
+
+    is_planned: bool
+    plan_steps: int
+
+
+@METRICS.declare("chain_of_verification")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainOfVerificationMetrics:
+    """The metrics of chain of verification; `is_revised`: the answer differs from that of the draft."""
+
+    questions: int
+    answered: int
+    is_revised: bool
+
+
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
@@ -272,6 +325,10 @@ StrategyMetrics = (
     | ReactMetrics
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
+    | BestOfNMetrics
+    | SelfRefineMetrics
+    | PlanAndSolveMetrics
+    | ChainOfVerificationMetrics
     | CustomMetrics
 )
 

@@ -89,7 +89,7 @@ class ContextBlock:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ContextItem:
     """Something in a prompt: a part's source, `step:N` for the text of a reply, or the id of a call for its result.
 
@@ -102,7 +102,7 @@ class ContextItem:
     full_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LoggedRendering:
     """How a result, a thought or a turn of the history is shown from now on; `source` names it as in ContextItem."""
 

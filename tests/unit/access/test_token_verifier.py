@@ -11,10 +11,10 @@ import pytest
 
 from reasond_server.access.claims import ClaimNames
 from reasond_server.access.permissions import AccessRole, Roles
+from reasond_server.access.revocations import Revocations
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import (
     MAX_TOKEN_BYTES,
-    Revocations,
     TokenRules,
     TokenVerifier,
     VerifiedToken,

@@ -3,11 +3,16 @@ from __future__ import annotations
 from reasond import FinishReason, Metrics, Reasoning
 from reasond.v1.strategies_pb2 import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
+    ChainOfVerificationMetrics,
+    PlanAndSolveMetrics,
     ReactMetrics,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
+    SelfRefineMetrics,
     TreeOfThoughtMetrics,
 )
 from reasond_server.cli.run_text import summary
@@ -46,6 +51,19 @@ def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
 
 
+def test_checks_of_a_draft_are_told_with_what_came_of_them() -> None:
+    figures = ChainOfVerificationMetrics(questions=3, answered=2, is_revised=True)
+    told = "3 questions about the draft, 2 answered; the draft was corrected"
+    assert last_of(chain_of_verification=figures) == told
+    told = "0 questions about the draft, 0 answered; the answer is that of the draft"
+    assert last_of(chain_of_verification=ChainOfVerificationMetrics()) == told
+
+
+def test_a_plan_is_told_by_its_steps() -> None:
+    assert last_of(plan_and_solve=PlanAndSolveMetrics(is_planned=True, plan_steps=1)) == "a plan of 1 step"
+    assert last_of(plan_and_solve=PlanAndSolveMetrics()) == "no plan"
+
+
 def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
     figures = BoundedContextMetrics(
         peak_window_tokens=900,
@@ -81,3 +99,24 @@ def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
     assert line.startswith(
         "saved, against one call that holds everything, or calls that resend everything: attention 50.0 %"
     )
+
+
+def test_the_answers_of_best_of_n_are_told_with_their_scores_and_votes() -> None:
+    answers = [ScoredAnswer(answer="42", votes=1, score=0.9), ScoredAnswer(answer="41", votes=2)]
+    assert last_of(best_of_n=BestOfNMetrics(samples=3, judgements=1, answers=answers)) == (
+        "3 samples, 1 judgement: 42 (score 0.90, 1 vote), 41 (not judged, 2 votes)"
+    )
+    silent = BestOfNMetrics(samples=1, is_abstained=True)
+    assert last_of(best_of_n=silent) == "1 sample, 0 judgements: no answers; no answer had score enough"
+    hostile = BestOfNMetrics(samples=5, answers=[ScoredAnswer(answer="\x1b[2J\nx" * 50, votes=1)] * 5)
+    assert not {"\x1b", "\n"} & set(last_of(best_of_n=hostile))
+
+
+def test_the_end_of_self_refine_is_told() -> None:
+    assert last_of(self_refine=SelfRefineMetrics(critiques=2, revisions=1, is_passed=True)) == (
+        "2 critiques, 1 revision; the last critique found nothing"
+    )
+    assert last_of(self_refine=SelfRefineMetrics(critiques=1, revisions=1, is_repeated=True)) == (
+        "1 critique, 1 revision; the last revision repeated an answer"
+    )
+    assert last_of(self_refine=SelfRefineMetrics()) == "0 critiques, 0 revisions"

@@ -19,6 +19,7 @@ TABLES = {
     "tools.mcp",
     "turns.modes",
     "repair.environments",
+    "openai.models",
     "repair.commands",
     "store.tenant_retention_s",
     "auth.roles",
@@ -42,7 +43,7 @@ def test_the_example_equals_the_defaults_and_misses_no_key() -> None:
 
 def test_every_key_has_a_comment_above_it() -> None:
     lines = render_example().splitlines()
-    keys = [index for index, line in enumerate(lines) if line and line[0] not in "#["]
+    keys = [index for index, line in enumerate(lines) if line and line[0] not in "#[ ]"]
     assert len(keys) == len(key_docs()) - len(TABLES)
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert max(map(len, lines)) <= 120

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config.sources import FileWatch
+from reasond_server.config.sources import FileWatch, load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reasond_server.config import Settings
+    from reasond_server.config import LoadedSettings, Settings
 
 
 class Taken:
@@ -22,10 +22,10 @@ class Taken:
         self.settings: list[Settings] = []
         self.write(text)
         self.is_handed_over = asyncio.Event()
-        self.watch = FileWatch(file=file, environ={}, apply=self.take)
+        self.watch = FileWatch(load(file, {}), environ={}, apply=self.take)
 
-    def take(self, settings: Settings) -> None:
-        self.settings.append(settings)
+    def take(self, loaded: LoadedSettings) -> None:
+        self.settings.append(loaded.settings)
         self.is_handed_over.set()
 
     def write(self, text: str) -> None:
@@ -68,6 +68,25 @@ def test_a_file_that_is_gone_changes_nothing_and_is_read_when_it_is_back(taken: 
     taken.write('[auth]\ninactive_subjects = ["mallory"]\n')
     assert taken.watch.check()
     assert taken.settings[0].auth.inactive_subjects == ("mallory",)
+
+
+def test_the_file_of_the_keys_is_watched_like_the_configuration(tmp_path: Path) -> None:
+    taken = Taken(tmp_path / "config.toml", '[auth]\napi_keys_file = "keys.json"\n')
+    keys = tmp_path / "keys.json"
+    for change in (lambda: keys.write_text("1", encoding="utf-8"), lambda: keys.chmod(0o400), keys.unlink):
+        change()
+        assert taken.watch.check()
+        assert not taken.watch.check()
+
+
+def test_keys_are_watched_where_there_is_no_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: list[LoadedSettings] = []
+    watch = FileWatch(load(None, {"REASOND__AUTH__API_KEYS_FILE": "keys.json"}), environ={}, apply=told.append)
+    (tmp_path / "keys.json").write_text("1", encoding="utf-8")
+    (tmp_path / "config.toml").write_text("no configuration of this server", encoding="utf-8")
+    assert watch.check()
+    assert [one.file for one in told] == [None]
 
 
 async def test_it_looks_by_itself(taken: Taken) -> None:

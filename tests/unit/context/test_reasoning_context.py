@@ -88,6 +88,34 @@ def test_a_stored_rendering_is_shown_letter_for_letter() -> None:
     assert "c1" not in context.renderings
 
 
+def test_results_of_the_newest_step_are_left_out_last_however_many_they_are() -> None:
+    """The model has not seen them yet; with `keep_recent` 1 two of them would be lines before it reads them."""
+    older = [record(number, LONG) for number in (1, 2)]
+    calls = [record(number, LONG).calls[0] for number in (3, 4, 5)]
+    newest = ReasoningStepRecord(index=2, text="I look.", calls=calls)
+    settings = ContextSettings(keep_recent=1, clear_at_least_tokens=100_000)
+    whole = build_reasoning_context(inputs(*older, newest, settings=settings)).report.prompt_tokens
+    shown = renderings_of(build_reasoning_context(inputs(*older, newest, settings=settings, budget=whole - 1)))
+    assert [shown[f"c{number}"] for number in range(1, 6)] == 2 * [Rendering.HANDLE] + 3 * [Rendering.PREVIEW]
+
+
+def test_results_may_have_a_bound_of_their_own_and_no_previews() -> None:
+    settings = ContextSettings(preview_above_tokens=None, keep_recent=0, most_result_tokens=10_000)
+    records = [record(number, LONG) for number in range(1, 5)]
+    few = renderings_of(build_reasoning_context(inputs(*records[:2], settings=settings)))
+    assert [few["c1"], few["c2"]] == 2 * [Rendering.FULL]
+    many = build_reasoning_context(inputs(*records, settings=settings))
+    shown = renderings_of(many)
+    assert [shown[f"c{number}"] for number in range(1, 5)] == 3 * [Rendering.HANDLE] + [Rendering.FULL]
+    assert many.report.is_reduced
+
+
+def test_a_caller_may_ask_for_a_prompt_that_is_too_long() -> None:
+    context = build_reasoning_context(replace(inputs(record(1, LONG), budget=40), may_exceed_budget=True))
+    assert context.report.prompt_tokens > 40
+    assert renderings_of(context)["c1"] is Rendering.HANDLE
+
+
 def test_a_failure_is_whole_up_to_its_own_bound() -> None:
     failure = json.dumps({"error": "failed", "message": "why " * 500})
     shown = build_reasoning_context(inputs(record(1, failure, is_error=True)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.config import ReasoningSettings
 from reasond_server.http_api.http_app import HttpLimits
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
@@ -192,7 +193,7 @@ async def test_the_agent_card_is_public_and_has_a_strong_tag(site: Site) -> None
     assert response.headers["etag"] == f'"{view.etag}"'
     assert response.headers["cache-control"] == "public, max-age=300"
     skills = [skill["id"] for skill in response.json()["skills"]]
-    names = ("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought")
+    names = ReasoningSettings().enabled_strategies
     assert skills == [f"reasoning.strategy.{name}" for name in names]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.config import ReasoningSettings
 from reasond_server.services import DECLARED
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
@@ -58,9 +59,10 @@ async def test_an_alias_executes_its_strategy(name: str, strategy: str, site: Si
 
 async def test_strategies_are_listed_with_their_schemas_and_the_model(site: Site) -> None:
     result = (await site.call("reasoning.list_strategies"))["result"]
-    names = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
+    names = list(ReasoningSettings().enabled_strategies)
     assert [each["name"] for each in result["strategies"]] == names
-    assert result["strategies"][1]["config_schema"]["properties"]["max_tokens"]["maximum"] == 32768
+    chain = next(each for each in result["strategies"] if each["name"] == "chain_of_thought")
+    assert chain["config_schema"]["properties"]["max_tokens"]["maximum"] == 32768
     assert (result["model"], result["warnings"]) == ("function", [])
 
 

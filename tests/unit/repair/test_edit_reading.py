@@ -57,6 +57,25 @@ def test_a_block_is_read_however_it_is_dressed(text: str) -> None:
     assert read_edits(text) == [EDIT]
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        BLOCK,
+        "**src/a.py**:\n\n" + BLOCK.partition("\n")[2],
+        "File: src/a.py\n```python\nx = 2\n```\n",
+        "src/a.py\n<<<<<<< DELETE\n",
+        f"```\n{BLOCK}```",
+    ],
+)
+def test_the_line_that_names_a_file_is_no_part_of_the_reasoning(edit: str) -> None:
+    assert read_reply(f"It is wrong.\n\n{edit}\nDone.").thought.split() == ["It", "is", "wrong.", "Done."]
+
+
+def test_prose_above_a_second_block_of_a_file_stays_in_the_reasoning() -> None:
+    text = f"{BLOCK}And the end of it:\n{BLOCK.partition(chr(10))[2]}"
+    assert read_reply(text).thought == "And the end of it:"
+
+
 def test_of_several_candidates_the_first_is_read() -> None:
     other = BLOCK.replace("x = 2", "x = 3")
     assert read_edits(f"I have two ideas.\n\n### Candidate 1:\n{BLOCK}\n### Candidate 2:\n{other}") == [EDIT]

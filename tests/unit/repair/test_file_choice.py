@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.repair.file_choice import MOST_SHOWN, choose_files, leave_out_held_out
+from reasond_server.repair.protection import build_protection
 from reasond_server.types.repairs import Check, CheckRole
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def choose(contents: Mapping[str, bytes | str], *hints: str, room: int = 100_000) -> list[str]:
@@ -27,7 +28,7 @@ def choose(contents: Mapping[str, bytes | str], *hints: str, room: int = 100_000
 
 def test_files_that_the_evidence_names_come_first() -> None:
     contents = {"a.py": "1", "pkg/b.py": "2", "pkg/c.py": "3" * 50}
-    assert choose(contents, 'File "/work/tmp/pkg/c.py", line 3, in f')[0] == "pkg/c.py"
+    assert choose(contents, 'File "/srv/tmp/pkg/c.py", line 3, in f')[0] == "pkg/c.py"
 
 
 def test_what_a_named_file_imports_comes_next() -> None:
@@ -68,11 +69,30 @@ def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_named_one() -> N
     assert choose({"x/util.py": "1" * 9, "y/util.py": "2"}, "x/util.py:10: error")[0] == "x/util.py"
 
 
-def test_what_held_out_checks_name_is_not_shown() -> None:
-    paths = ["a.py", "tests/test_a.py", "hidden/test_b.py", "hidden.py", "checks/one.py"]
+def list_shown(
+    paths: Sequence[str], *, held_out: Sequence[str], visible: Sequence[str] = ("pytest", "tests")
+) -> list[str]:
     files = {path: SourceFile(path=path, content=b"") for path in paths}
     checks = [
-        Check(name="tests", role=CheckRole.REPRODUCE, argv=("pytest", "tests")),
-        Check(name="held-out", role=CheckRole.HELD_OUT, argv=("pytest", "-q", "./hidden/", "checks/one.py", ".")),
+        Check(name="tests", role=CheckRole.REPRODUCE, argv=visible),
+        Check(name="held-out", role=CheckRole.HELD_OUT, argv=held_out),
     ]
-    assert list(leave_out_held_out(files, checks)) == ["a.py", "tests/test_a.py", "hidden.py"]
+    return list(leave_out_held_out(files, checks, is_protected=build_protection(["tests/open/**"])))
+
+
+def test_tests_that_held_out_checks_name_are_not_shown() -> None:
+    paths = ["a.py", "tests/test_a.py", "hidden/test_b.py", "hidden.py", "checks/test_one.py", "checks/test_two.py"]
+    held_out = ["pytest", "-q", "./hidden/", "checks/test_one.py::test_x", "."]
+    assert list_shown(paths, held_out=held_out) == ["a.py", "tests/test_a.py", "hidden.py", "checks/test_two.py"]
+
+
+def test_code_under_repair_is_shown_even_if_a_held_out_check_names_it() -> None:
+    paths = ["src/calc.py", "src/test_calc.py", "main.py", "tests/open/test_c.py"]
+    held_out = ["pytest", "src", "main.py", "tests/open/test_c.py"]
+    assert list_shown(paths, held_out=held_out) == ["src/calc.py", "main.py", "tests/open/test_c.py"]
+
+
+def test_a_test_that_a_visible_check_names_itself_is_shown() -> None:
+    paths = ["tests/test_a.py", "tests/test_b.py"]
+    visible = ["pytest", "./tests/test_a.py::test_one"]
+    assert list_shown(paths, held_out=["pytest", "tests"], visible=visible) == ["tests/test_a.py"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import subprocess
 import time
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond_server.errors import SandboxUnavailableError
 from reasond_server.repair import patches
-from reasond_server.repair.patches import PatchError, PatchToolError, make_patch, validate_patch
+from reasond_server.repair.patches import PatchError, make_patch, validate_patch
 from reasond_server.types.snapshots import SourceFile
+from tests.repairing import install_slow_git
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,7 +165,7 @@ async def test_a_repository_around_the_folder_is_not_found(folders: Path) -> Non
 async def test_git_is_ended_when_the_caller_is_cancelled(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = _install_slow_git(tmp_path, monkeypatch)
+    started = install_slow_git(tmp_path, monkeypatch)
     task = asyncio.create_task(make_patch(FILES, {"a.txt": b"b\n"}))
     await asyncio.to_thread(_wait_for_file, started)
     task.cancel()
@@ -188,31 +189,20 @@ async def test_a_caller_that_is_cancelled_while_files_are_written_leaves_no_fold
 
 
 def test_files_that_cannot_be_written_are_told(folders: Path) -> None:
-    with pytest.raises(PatchToolError, match="ENAMETOOLONG"):
+    with pytest.raises(SandboxUnavailableError, match="ENAMETOOLONG"):
         patches._write_files(folders / "a", {}, {"x" * 300: b""})
 
 
 async def test_git_that_does_not_end_or_is_missing_is_told(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _install_slow_git(tmp_path, monkeypatch)
+    install_slow_git(tmp_path, monkeypatch)
     monkeypatch.setattr(patches, "_TIMEOUT_S", 0.2)
-    with pytest.raises(PatchToolError, match=r"within 0\.2 s"):
+    with pytest.raises(SandboxUnavailableError, match=r"within 0\.2 s"):
         await make_patch(FILES, {"a.txt": b"b\n"})
     monkeypatch.setattr(patches, "_SEARCH_PATH", str(folders / "none"))
-    with pytest.raises(PatchToolError, match="install it"):
+    with pytest.raises(SandboxUnavailableError, match="patches are made and tried with it"):
         await make_patch(FILES, {"a.txt": b"b\n"})
-
-
-def _install_slow_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a git that writes its process ids, then never ends, before the other one; return where it writes them."""
-    started = folder / "started"
-    program = folder / "bin" / "git"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nsleep 600 & echo $$ $! > {started}.new\nmv {started}.new {started}\nwait\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(patches, "_SEARCH_PATH", f"{program.parent}:/usr/bin:/bin")
-    return started
 
 
 def _wait_until_gone(folder: Path) -> None:

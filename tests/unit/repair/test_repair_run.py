@@ -201,6 +201,27 @@ async def test_a_model_that_repeats_itself_does_not_end_the_search(search: Repai
     assert len(activities.orders) <= 25
 
 
+async def test_a_winner_of_which_nothing_could_be_run_says_so() -> None:
+    class Unable(ScriptedActivities):
+        async def judge(self, candidate: RepairCandidate) -> Critique:
+            found = await super().judge(candidate)
+            unknown = replace(found.reports[0], status=CheckStatus.UNKNOWN)
+            return replace(found, verdict=CandidateVerdict.UNKNOWN, is_solution=False, reports=[unknown])
+
+    outcome, events, run = await work(Unable(), RepairParameters(max_reflection_depth=1))
+    assert outcome.patch
+    assert not outcome.is_accepted
+    assert {outcome.verification, *(one.verification for one in outcome.ranking)} == {Verification.NONE}
+    assert of_kind(events, ValidationStep)[-1].verification is Verification.NONE  # type: ignore[attr-defined]
+    assert run.summarize(FinishReason.CANCELLED).verification is Verification.NONE
+
+
+async def test_held_out_checks_that_could_not_be_run_do_not_count_as_run() -> None:
+    outcome, _, _ = await work(ScriptedActivities(lambda _: 100.0, held_out=CheckStatus.UNKNOWN))
+    assert not outcome.is_accepted
+    assert outcome.verification is Verification.VISIBLE_ONLY
+
+
 @pytest.mark.parametrize("search", list(RepairSearch))
 async def test_every_search_ends_at_a_candidate_that_passes(search: RepairSearch) -> None:
     activities = ScriptedActivities(lambda number: 100.0 if number == 4 else 40.0)

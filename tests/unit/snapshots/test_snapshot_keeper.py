@@ -77,9 +77,9 @@ async def test_a_snapshot_is_kept_as_long_as_it_is_used(keeper: SnapshotKeeper, 
 
 async def test_requests_beyond_the_limits_are_refused_with_their_own_fields(keeper: SnapshotKeeper) -> None:
     too_many = [SourceFile(path=str(index), content=b"") for index in range(LIMITS.max_files + 1)]
+    for files in (too_many, [SourceFile(path="a", content=bytes(100_001))]):
+        assert [each.field for each in await keeper.find_in_files(files)] == ["files"]
     for act, field in (
-        (keeper.keep_files("acme", too_many, field="task.files"), "task.files"),
-        (keeper.keep_files("acme", [SourceFile(path="a", content=bytes(100_001))]), "files"),
         (keeper.create("acme", entries_of({"a": bytes(100_001)})), "manifest"),
         (keeper.create("acme", entries_of({"../a": b""})), "manifest[0].path"),
         (keeper.put("acme", []), "contents"),

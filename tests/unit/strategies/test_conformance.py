@@ -23,9 +23,12 @@ MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 30
 REGISTERED = sorted(name for name, point in STRATEGIES.find_installed().items() if "reasond_server." in point.value)
 CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "bounded_context": [{"chunk_size": 1024, "carryover_size": 512}],
+    "chain_of_verification": [{"max_questions": 2}],
     "react": [{"max_iterations": 3}],
     "tree_of_thought": [{"max_depth": 2, "branching": 2}],
     "self_consistency": [{"samples": 3}],
+    "self_refine": [{"max_rounds": 2}],
+    "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}],
 }
 """Small runs, so that every place in them is looked at; a strategy that is not named runs with its defaults."""
 

@@ -8,15 +8,19 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing.judging import reply_at_length, reply_by_request
 from reasond_server.testing.probing import NotingModel, Probe, Ran
-from reasond_server.types import BoundedContextMetrics, Task
+from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
 
 Replier = Callable[[Any], Any]
 REPLIERS: dict[str, Replier] = {
@@ -55,11 +59,60 @@ async def test_react_makes_at_most_max_iterations_calls(reply: str, most: int) -
     assert 1 <= len(model.requests) <= most
 
 
+def reply_with_questions(request: Any) -> str:
+    """Return three questions if questions are asked for, else an answer."""
+    is_asked = "short questions" in request.messages[-1].content
+    return "Question 1: One?\nQuestion 2: Two?\nQuestion 3: Three?" if is_asked else "So. <answer>42</answer>"
+
+
+REPLIERS["reply_with_questions"] = reply_with_questions
+
+
+@QUICK
+@given(reply=st.sampled_from(sorted(REPLIERS)), most=st.integers(1, 5))
+async def test_chain_of_verification_makes_three_calls_and_one_for_each_question(reply: str, most: int) -> None:
+    model, done = await ran(ChainOfVerification(), reply, max_questions=most, max_tokens=300, max_check_tokens=100)
+    assert 1 <= len(model.requests) <= most + 3
+    metrics = done.steps[-1].metrics
+    assert isinstance(metrics, ChainOfVerificationMetrics)
+    if reply == "reply_with_questions":
+        assert (metrics.questions, len(model.requests)) == (min(most, 3), min(most, 3) + 3)
+
+
+@QUICK
+@given(reply=replies, plan=st.integers(100, 900), most=st.integers(100, 3000))
+async def test_plan_and_solve_makes_one_call_for_the_plan_and_one_for_the_solution(
+    reply: str, plan: int, most: int
+) -> None:
+    model, _ = await ran(PlanAndSolve(), reply, max_plan_tokens=plan, max_tokens=most)
+    assert [request.max_tokens for request in model.requests] == [plan, most]
+
+
 @QUICK
 @given(reply=replies, samples=st.integers(1, 12))
 async def test_self_consistency_makes_between_a_majority_and_all_of_its_samples(reply: str, samples: int) -> None:
     model, _ = await ran(SelfConsistency(), reply, samples=samples, max_tokens=100)
     assert (samples + 1) // 2 <= len(model.requests) <= samples
+
+
+@QUICK
+@given(reply=replies, samples=st.integers(1, 12), least=st.sampled_from([0.0, 0.5]))
+async def test_best_of_n_makes_a_call_for_each_sample_and_at_most_one_more_to_judge_it(
+    reply: str, samples: int, least: float
+) -> None:
+    model, done = await ran(BestOfN(), reply, samples=samples, max_tokens=100, max_judge_tokens=100, min_score=least)
+    assert samples <= len(model.requests) <= 2 * samples
+    answers = {step.detail.answer for step in done.steps if isinstance(step.detail, StageStep)}
+    if len(answers) == 1 and not least:
+        assert len(model.requests) == samples
+
+
+@QUICK
+@given(reply=replies, rounds=st.integers(1, 6))
+async def test_self_refine_makes_one_call_for_the_draft_and_at_most_two_for_each_round(reply: str, rounds: int) -> None:
+    model, done = await ran(SelfRefine(), reply, max_rounds=rounds, max_tokens=100, max_critique_tokens=100)
+    assert 1 <= len(model.requests) <= 1 + 2 * rounds
+    assert len(model.requests) == len(done.steps)
 
 
 @QUICK

@@ -281,3 +281,12 @@ def test_repairs_are_counted_under_the_names_of_seed_004() -> None:
     assert found["reasond_repair_critic_score_bucket 84.0"] == 2
     assert found["reasond_repair_early_terminations_total"] == 1
     assert found["reasond_repair_check_duration_seconds_sum landlock timed_out"] == 2
+
+
+def test_uses_of_api_keys_are_counted_by_the_id_of_the_key() -> None:
+    counted = metrics()
+    for outcome in ("accepted", "accepted", "canary"):
+        counted.api_key_used("k3v9zpx7mt2c", outcome)
+    found = values(counted)
+    assert found["reasond_api_key_uses_total k3v9zpx7mt2c accepted"] == 2
+    assert found["reasond_api_key_uses_total k3v9zpx7mt2c other"] == 1

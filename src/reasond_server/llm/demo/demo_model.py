@@ -11,6 +11,7 @@ from reasond_server.llm.demo.acting import choose_act
 from reasond_server.llm.demo.named_tools import choose_named_act
 from reasond_server.llm.demo.prompt import read_prompt
 from reasond_server.llm.demo.repairing import read_attempt, write_repair
+from reasond_server.llm.demo.staging import write_stage
 from reasond_server.llm.demo.writing import write_reply
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
 from reasond_server.llm.stopping import StopFilter
@@ -38,8 +39,8 @@ class DemoModel:
     effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
     `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.writing`), calls a calculator, if
     offered, for each step of a computation (`demo.acting`), and the tools that a request names (`demo.named_tools`).
-    Attempts at a repair are one-line edits by rule (`demo.repairing`). Its answer has tags unless the instructions ask
-    for none.
+    Attempts at a repair are one-line edits by rule (`demo.repairing`), and plans come from rules too (`demo.staging`).
+    Its answer has tags unless the instructions ask for none.
 
     Args:
         token_delay_s: pause after each token, in seconds, so that people can watch; 0 writes at full speed.
@@ -136,6 +137,8 @@ class DemoModel:
         if attempt := read_attempt(request.messages):
             return prompt_tokens, room, self._counter.split(write_repair(request.messages, attempt)), None
         prompt = read_prompt(request.messages)
+        if staged := write_stage(request.messages, prompt):
+            return prompt_tokens, room, self._counter.split(staged), None
         acted = choose_named_act(request, prompt) or choose_act(request, prompt)
         call = None if acted is None else acted.call
         if acted is None or self._counter.count_text(acted.text) + self._tokens_of(call) > room:

@@ -1,37 +1,44 @@
-"""The conversation of a ReAct run as messages that fit the model's window.
+"""The conversation of a ReAct run: its steps as records, from which `build_reasoning_context` makes each prompt.
 
-Old observations are removed first: if the shown observations exceed their share of the window, the oldest are masked,
-that is replaced by a line with a handle. Several are masked at once, so that the beginning of the prompt stays the same
-for many calls and providers' caches can reuse it. If that is not enough, the oldest thoughts are left out, then the
-newest observations are masked. A call and its result always stay together (`context.shown_steps`).
+Observations are shown whole, never as previews. If they exceed their share of the window, the oldest are masked: each
+is replaced by a line with its handle.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import count_prompt
-from reasond_server.context.shown_steps import ShownResult, ShownSteps, count_calls
+from reasond_server.context.calls import run_by_size
+from reasond_server.context.prompt_memory import PromptMemory
+from reasond_server.context.reasoning_context import build_reasoning_context, name_step
+from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
+from reasond_server.context.step_records import ReasoningStepRecord
+from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.react.tool_use import Offer
 from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from reasond_server.llm.model import ChatModel, Message
-    from reasond_server.types import ToolCall, ToolResult
+    from reasond_server.context.reasoning_parts import StoredRendering
+    from reasond_server.context.step_records import CallRecord
+    from reasond_server.llm.model import ChatModel
 
-_MAX_SHOWN_TOKENS = 8_192
-_SHARE_OF_ROOM = 3
-_TOKENS_PER_CALL = 16
+_MAX_SHOWN_TOKENS: Final = 8_192
+_SHARE_OF_ROOM: Final = 3
+_TOKENS_PER_CALL: Final = 16
+# What does not fit is masked at once: ReAct's results are short, and every change costs the provider's cache.
+_ALL: Final = 1 << 62
+_SETTINGS: Final = ContextSettings(preview_above_tokens=None, clear_at_least_tokens=_ALL, keep_recent=0)
 
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
     """The conversation of one run, which begins with `opening` (system and question).
 
-    `is_native` is whether tool calls have the provider's form.
+    `is_native` is whether tool calls have the provider's form. `messages` is the prompt that `fit` has made.
     """
 
     opening: Sequence[Message]
@@ -39,96 +46,75 @@ class Conversation:
     is_native: bool
     model: ChatModel
     offer: Offer = field(default_factory=Offer)
-    _shown: ShownSteps = field(init=False)
+    messages: Sequence[Message] = ()
+    _records: list[ReasoningStepRecord] = field(default_factory=list)
+    _renderings: dict[str, StoredRendering] = field(default_factory=dict)
+    _memory: PromptMemory = field(default_factory=PromptMemory)
+    _last_word: Sequence[PromptPart] = ()
     _spec_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        self._shown = ShownSteps(nonce=self.nonce, is_native=self.is_native)
 
     @property
     def masked(self) -> int:
         """How many observations were masked so far."""
-        return self._shown.cleared
-
-    def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
-        """Add the text of the model and its tool calls, each with its wire id."""
-        self._shown.add(text=text, reasoning=reasoning, wire_ids=[wire for _, wire in calls])
-
-    def observe(self, call: ToolCall, result: ToolResult, *, handle: str) -> None:
-        """Add the result of the next tool call of the last cycle; failures cannot be read again."""
-        tokens = self.model.counter.count_text(self._shown.fence(result))
-        kept = "" if result.is_error else handle
-        self._shown.observe(ShownResult(call=call, result=result, handle=kept, tokens=tokens, full_tokens=tokens))
-
-    def say(self, text: str) -> None:
-        """Add our message `text` after the last cycle."""
-        if self._shown.steps:
-            self._shown.steps[-1].say(text)
-        else:
-            *before, user = self.opening
-            self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
-
-    def mask_surplus(self) -> None:
-        """Mask the oldest observations if they exceed their limit; for a run whose model's window is unknown."""
-        self._mask_old(_MAX_SHOWN_TOKENS)
-
-    async def fit(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
-        """Shorten the conversation to fit, and return the tokens of the prompt, tools included, and of the output.
-
-        The output should have `writing_tokens`. It gets fewer if nothing more can be left out. If the returned number
-        is less than `least_tokens`, the conversation does not fit.
-        """
-        room = window - writing_tokens - self._count_specs()
-        self._mask_old(min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM))
-        prompt = 0
-        for _ in self._shorten():
-            prompt = await self._count_messages()
-            if prompt <= room:
-                break
-        if prompt > room:
-            told = await self.model.count_exactly(self.build_messages()) if not self.model.counter.is_exact else None
-            prompt = prompt if told is None else told
-        prompt += self._count_specs()
-        left = window - prompt
-        return prompt, min(writing_tokens, left) if left >= least_tokens else left
-
-    async def count_tokens(self) -> int:
-        """Return the tokens of the current prompt, tools included."""
-        return await self._count_messages() + self._count_specs()
-
-    def build_messages(self) -> Sequence[Message]:
-        """Return the messages to send."""
-        return (*self.opening, *self._shown.build_messages())
+        thoughts = {name_step(record) for record in self._records}
+        gone = [source for source, one in self._renderings.items() if one.rendering is Rendering.HANDLE]
+        return len(gone) - len(thoughts.intersection(gone)) if gone else 0
 
     @property
     def has_native_calls(self) -> bool:
         """Whether the messages have tool calls in the provider's form."""
-        return self.is_native and any(step.seen for step in self._shown.steps)
+        return self.is_native and any(record.calls for record in self._records)
 
-    def _shorten(self) -> Iterator[None]:
-        """Leave out more and more, and yield before each time."""
-        yield
-        self._shown.clear_oldest(keep=self._count_newest())
-        yield
-        self._shown.leave_out_thoughts()
-        yield
-        self._shown.leave_out_thoughts()
-        yield
-        self._shown.clear_oldest(keep=0)
-        yield
+    def add(self, *, text: str, reasoning: str = "", calls: Sequence[CallRecord] = (), said: str = "") -> None:
+        """Add the text of the model, its tool calls with their results, and our message `said` after them."""
+        self._records.append(
+            ReasoningStepRecord(index=len(self._records), text=text, thinking=reasoning, calls=calls, said=said)
+        )
 
-    def _mask_old(self, share: int) -> None:
-        """If the observations exceed `share` tokens, mask the oldest down to half of it, never the newest cycle's."""
-        newest = self._count_newest()
-        shown = [one for step in self._shown.steps for one in step.seen]
-        old = [one for one in shown[: len(shown) - newest] if one.rendering is Rendering.FULL]
-        total = sum(one.full_tokens for one in (*old, *shown[len(shown) - newest :]))
-        if total > share:
-            self._shown.clear_oldest(keep=newest, tokens=total - share // 2)
+    def end_with(self, text: str) -> None:
+        """Let the prompts from now on end with our message `text`."""
+        self._last_word = (PromptPart(source="last", messages=(Message(role=Role.USER, content=text),)),)
 
-    def _count_newest(self) -> int:
-        """Return the number of observations of the newest cycle."""
-        return len(self._shown.steps[-1].seen) if self._shown.steps else 0
+    async def fit(self, *, window: int | None, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
+        """Make the prompt, shortened to fit, and return its tokens, tools included, and those of the output.
+
+        The output should have `writing_tokens`. It gets fewer if nothing more can be left out. If the returned number
+        is less than `least_tokens`, the conversation does not fit. If the window is unknown, only observations are
+        masked.
+        """
+        specs = self._count_specs()
+        room = None if window is None else window - writing_tokens - specs
+        inputs = self._list_inputs(room)
+        context = await run_by_size(inputs.characters, partial(build_reasoning_context, inputs))
+        self.messages = context.messages
+        self._renderings |= context.renderings
+        prompt = context.report.prompt_tokens
+        if room is not None and prompt > room and not self.model.counter.is_exact:
+            told = await self.model.count_exactly(self.messages)
+            prompt = prompt if told is None else told
+        prompt += specs
+        if window is None:
+            return prompt, writing_tokens
+        left = window - prompt
+        return prompt, min(writing_tokens, left) if left >= least_tokens else left
+
+    def _list_inputs(self, room: int | None) -> ContextInputs:
+        *system, question = self.opening
+        most = _MAX_SHOWN_TOKENS if room is None else min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM)
+        return ContextInputs(
+            opening=(PromptPart(source="system", messages=tuple(system)),),
+            question=(PromptPart(source="message", messages=(question,)),),
+            records=self._records,
+            tail=self._last_word,
+            budget_tokens=room,
+            may_exceed_budget=True,
+            renderings=self._renderings,
+            settings=replace(_SETTINGS, most_result_tokens=most),
+            counter=self.model.counter,
+            nonce=self.nonce,
+            is_native=self.is_native,
+            memory=self._memory,
+        )
 
     def _count_specs(self) -> int:
         """Return the tokens of the tools, counted only once, because they are the same in every call."""
@@ -138,8 +124,3 @@ class Conversation:
                 tokens = self.model.counter.count_text(self.offer.whole)
                 self._spec_tokens = tokens + _TOKENS_PER_CALL * len(self.offer.specs)
         return self._spec_tokens
-
-    async def _count_messages(self) -> int:
-        """Return the tokens of the messages and of their tool calls, which counters of messages do not include."""
-        messages, counter = self.build_messages(), self.model.counter
-        return count_calls(messages, counter) + await count_prompt(messages, counter)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
 from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
-from reasond_server.context.step_messages import WireIds
+from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
 from reasond_server.errors import ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
@@ -144,7 +144,6 @@ class ReactRun:
     answered_at: int | None = None
     empty_in_a_row: int = 0
     used_tokens: int = 0
-    wire_ids: WireIds = field(default_factory=WireIds)
     _told: ReactMetrics | None = None
 
     @property
@@ -161,7 +160,7 @@ class ReactRun:
         if self.due is None and self.cycles >= self.context.config.max_iterations - 1:
             self._demand(FinishReason.MAX_ITERATIONS)
         prompt, room = await self._fit()
-        if self.due is None and await self._is_budget_short(prompt, room):
+        if self.due is None and self._is_budget_short(prompt, room):
             warning = "The budget left room for one more call, which had to answer."
             self._demand(FinishReason.BUDGET_EXHAUSTED, warning)
             _, room = await self._fit()
@@ -172,7 +171,7 @@ class ReactRun:
         else:
             kinds = (TagKind.ANSWER,) if self.conversation.is_native else (TagKind.ANSWER, TagKind.ACTION)
         return ReplyListener(
-            messages=self.conversation.build_messages(),
+            messages=self.conversation.messages,
             max_tokens=room,
             temperature=self.context.config.temperature,
             kinds=kinds,
@@ -281,17 +280,16 @@ class ReactRun:
     def _go_on(self, reply: ModelReply, said: str) -> Step:
         """Add the reply and our message `said` to the conversation, and return the step."""
         parsed = reply.parsed
-        self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking)
-        self.conversation.say(said)
+        self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking, said=said)
         return self._build_step(_thought_of(reply))
 
     def _correct(self, reply: ModelReply, said: str, *, thought: str | None = None) -> Step:
         """Ask again after a reply that broke the protocol; after too many such replies, demand an answer."""
         text = reply.parsed.text if thought is None else thought
-        self.conversation.add(text=text, reasoning=reply.parsed.thinking)
-        if self.corrections < _MAX_CORRECTIONS:
+        may_correct = self.corrections < _MAX_CORRECTIONS
+        self.conversation.add(text=text, reasoning=reply.parsed.thinking, said=said if may_correct else "")
+        if may_correct:
             self.corrections += 1
-            self.conversation.say(said)
         else:
             warning = "The model kept breaking the protocol of calls, and had to answer."
             self._demand(FinishReason.MAX_ITERATIONS, warning)
@@ -308,18 +306,22 @@ class ReactRun:
         """Make the tool calls of a reply in order and store their results; `text` replaces the text of the reply."""
         if not self.specs:
             return self._refuse_calls(reply, [call for call, _ in calls])
-        wired = [(call, self.wire_ids.take(provider_id)) for call, provider_id in calls]
-        kept = reply.parsed.text if text is None else text
-        self.conversation.add(text=kept, reasoning=reply.parsed.thinking, calls=wired)
         made: list[tuple[ToolCall, ToolResult]] = []
+        records: list[CallRecord] = []
         notes: list[str] = []
-        for call, _ in calls:
+        for call, provider_id in calls:
             result, note = await self.tool_use.make(call)
-            self.conversation.observe(call, result, handle=handle_of(call))
             made.append((call, result))
+            # A failure cannot be read again.
+            handle = "" if result.is_error else handle_of(call)
+            records.append(CallRecord(call=call, result=result, handle=handle, wire_id=provider_id))
             notes.append(note)
-        for note in filter(None, notes):
-            self.conversation.say(note)
+        self.conversation.add(
+            text=reply.parsed.text if text is None else text,
+            reasoning=reply.parsed.thinking,
+            calls=records,
+            said="\n".join(filter(None, notes)),
+        )
         if (stop := self.tool_use.stop) is not None:
             self._demand(stop.finish_reason, stop.warning)
         return self._build_step(_thought_of(reply), tuple(made))
@@ -334,7 +336,7 @@ class ReactRun:
     def _demand(self, reason: FinishReason, warning: str = "") -> None:
         """Make the next call the last one, which must answer."""
         self.due = AnswerDemand(finish_reason=reason, warning=warning)
-        self.conversation.say(words.ANSWER_NOW)
+        self.conversation.end_with(words.ANSWER_NOW)
 
     def _list_offered(self) -> Sequence[ToolSpec]:
         """Return the tools to send with the call; the last call sends them only because some providers require it.
@@ -346,12 +348,9 @@ class ReactRun:
             return ()
         return self.specs
 
-    async def _fit(self) -> tuple[int | None, int]:
-        """Return the tokens of the prompt (None if the window is unknown) and the most tokens of output."""
+    async def _fit(self) -> tuple[int, int]:
+        """Make the prompt; return its tokens and the most tokens of output."""
         window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
-        if window is None:
-            self.conversation.mask_surplus()
-            return None, wanted
         prompt, room = await self.conversation.fit(window=window, writing_tokens=wanted, least_tokens=LEAST_TOKENS)
         if room < LEAST_TOKENS:
             raise ContextExhaustedError(
@@ -363,14 +362,13 @@ class ReactRun:
             )
         return prompt, room
 
-    async def _is_budget_short(self, prompt: int | None, room: int) -> bool:
+    def _is_budget_short(self, prompt: int, room: int) -> bool:
         """Return whether the budget may not cover another call after this one, so that this one must answer."""
         budget = self.task.budget
         if budget.max_model_calls is not None and self.cycles >= budget.max_model_calls - 1:
             return True
         if budget.max_total_tokens is None:
             return False
-        prompt = await self.conversation.count_tokens() if prompt is None else prompt
         reserved = prompt if self.context.model.counter.is_exact else prompt * _BYTES_PER_TOKEN
         return budget.max_total_tokens - self.used_tokens < 2 * reserved + 3 * room
 

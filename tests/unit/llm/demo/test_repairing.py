@@ -216,7 +216,7 @@ def test_the_line_of_a_traceback_comes_first_then_its_function_then_what_that_ca
         "def far(a):\n    return a < 1\n\n\ndef helper(a):\n    return a < 2\n\n\n"
         "def near(a):\n    a = a > 3\n    return helper(a < 4)\n"
     )
-    evidence = 'Traceback (most recent call last):\n  File "/work/pkg/one.py", line 11, in near\nTypeError: no'
+    evidence = 'Traceback (most recent call last):\n  File "/srv/pkg/one.py", line 11, in near\nTypeError: no'
     text = _show("pkg/one.py", source) + _observe(evidence)
     replies = [write_repair(_prompt(text, one), one) for one in range(1, 60)]
     lines = [int(one.partition("in line ")[2].partition(" of")[0]) for one in replies if "in line" in one]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.step_messages import WireIds
+from reasond_server.context.step_records import CallRecord
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Message, Role, ToolSpec
 from reasond_server.strategies.react.conversation import Conversation
@@ -30,12 +31,19 @@ def converse(*, is_native: bool = False) -> Conversation:
     return Conversation(opening=opening, nonce=NONCE, is_native=is_native, model=ScriptedModel([]), offer=offer)
 
 
-def look(conversation: Conversation, *, words: int, number: int, is_error: bool = False) -> None:
+def look(conversation: Conversation, *, words: int, number: int, is_error: bool = False, said: str = "") -> None:
     """Add a cycle with one call and a result of `words` words."""
     call = ToolCall(call_id=f"c{number}", name="look", arguments_json=f'{{"at":{number}}}')
-    conversation.add(text=f"Thought {number}.", reasoning="hidden", calls=[(call, f"w{number}")])
     result = ToolResult(call_id=call.call_id, result_json=f'"{"word " * words}"', is_error=is_error)
-    conversation.observe(call, result, handle=call.call_id)
+    handle = "" if is_error else call.call_id
+    record = CallRecord(call=call, result=result, handle=handle, wire_id=f"w{number}")
+    conversation.add(text=f"Thought {number}.", reasoning="hidden", calls=[record], said=said)
+
+
+async def read(conversation: Conversation) -> Sequence[Message]:
+    """Return the messages for a model whose window is unknown."""
+    await conversation.fit(window=None, writing_tokens=100, least_tokens=10)
+    return conversation.messages
 
 
 def text_of(messages: object) -> str:
@@ -55,22 +63,22 @@ def test_every_call_has_an_id_of_its_own_and_its_providers_where_it_can(ids: lis
 async def test_a_word_of_ours_goes_with_the_last_message_of_the_user_or_tool() -> None:
     for is_native, role in ((True, Role.TOOL), (False, Role.USER)):
         conversation = converse(is_native=is_native)
-        conversation.say("At once.")
-        assert conversation.build_messages()[-1].content.endswith("\nAt once.")
-        look(conversation, words=1, number=1)
-        conversation.say("One.")
-        conversation.say("Two.")
-        last = conversation.build_messages()[-1]
-        assert last.role is role
-        assert last.content.endswith(f"</observation {NONCE}>\nOne.\nTwo.")
-        roles = [message.role for message in conversation.build_messages()]
+        conversation.end_with("At once.")
+        assert (await read(conversation))[-1].content.endswith("\nAt once.")
+        conversation = converse(is_native=is_native)
+        look(conversation, words=1, number=1, said="One.")
+        conversation.end_with("Two.")
+        messages = await read(conversation)
+        assert messages[-1].role is role
+        assert messages[-1].content.endswith(f"</observation {NONCE}>\nOne.\nTwo.")
+        roles = [message.role for message in messages]
         assert all(one is not other for one, other in pairwise(roles))
 
 
 async def test_a_cycle_without_words_is_no_empty_message() -> None:
     conversation = converse()
     conversation.add(text=" ")
-    assert conversation.build_messages()[-1] == Message(role=Role.ASSISTANT, content="[no text]")
+    assert (await read(conversation))[-1] == Message(role=Role.ASSISTANT, content="[no text]")
 
 
 async def test_masked_observations_stay_masked_and_so_do_those_that_were_not() -> None:
@@ -79,7 +87,7 @@ async def test_masked_observations_stay_masked_and_so_do_those_that_were_not() -
     for number in range(1, 30):
         look(conversation, words=400, number=number, is_error=number == 2)
         await conversation.fit(window=12_000, writing_tokens=1_000, least_tokens=100)
-        shown = [message.content for message in conversation.build_messages() if message.role is Role.USER][1:]
+        shown = [message.content for message in conversation.messages if message.role is Role.USER][1:]
         masked = [content for content in shown if "[left out" in content]
         assert shown[: len(masked)] == masked
         assert masked[: len(before)] == before
@@ -99,12 +107,22 @@ async def test_what_does_not_fit_is_left_out_and_calls_keep_their_results(is_nat
     prompt, room = await conversation.fit(window=1_400, writing_tokens=400, least_tokens=100)
     assert prompt + room <= 1_400
     assert room >= 100
-    text = text_of(conversation.build_messages())
-    assert "an earlier thought is left out" in text
+    text = text_of(conversation.messages)
+    assert "an earlier thought is left out" not in text
     assert "word word" not in text
-    calls = [call.call_id for message in conversation.build_messages() for call in message.tool_calls]
-    results = [message.tool_call_id for message in conversation.build_messages() if message.role is Role.TOOL]
+    assert conversation.masked == 12
+    calls = [call.call_id for message in conversation.messages for call in message.tool_calls]
+    results = [message.tool_call_id for message in conversation.messages if message.role is Role.TOOL]
     assert calls == results == ([f"w{number}" for number in range(1, 13)] if is_native else [])
+
+
+async def test_long_thoughts_are_left_out_and_are_no_masked_observations() -> None:
+    conversation = converse()
+    for _ in range(8):
+        conversation.add(text="I think and think. " * 20, said="Go on.")
+    await conversation.fit(window=1_000, writing_tokens=400, least_tokens=100)
+    assert text_of(conversation.messages).count("an earlier thought is left out") == 4
+    assert conversation.masked == 0
 
 
 async def test_a_result_that_is_shorter_than_its_placeholder_is_never_masked() -> None:
@@ -113,7 +131,7 @@ async def test_a_result_that_is_shorter_than_its_placeholder_is_never_masked() -
         look(conversation, words=1 if number % 2 else 200, number=number)
     await conversation.fit(window=600, writing_tokens=100, least_tokens=50)
     assert conversation.masked == 4
-    assert text_of(conversation.build_messages()).count('"word "') == 4
+    assert text_of(conversation.messages).count('"word "') == 4
 
 
 async def test_a_conversation_that_cannot_fit_says_how_much_is_left() -> None:
@@ -126,12 +144,19 @@ async def test_without_a_known_window_only_observations_are_bounded() -> None:
     conversation = converse()
     for number in range(1, 30):
         look(conversation, words=1_000, number=number)
-    conversation.mask_surplus()
-    assert await conversation.count_tokens() < 12_000
+    prompt, room = await conversation.fit(window=None, writing_tokens=500, least_tokens=100)
+    assert prompt < 12_000
+    assert room == 500
     assert conversation.masked
 
 
-async def test_a_prompt_is_counted_for_a_window_and_when_that_is_asked_for() -> None:
+async def test_observations_that_fit_are_whole_however_long() -> None:
+    conversation = converse()
+    look(conversation, words=3_000, number=1)
+    assert text_of(await read(conversation)).count("word ") == 3_000
+
+
+async def test_a_prompt_is_counted_once() -> None:
     counted: list[int] = []
 
     class Counting(ByteCounter):
@@ -139,14 +164,12 @@ async def test_a_prompt_is_counted_for_a_window_and_when_that_is_asked_for() -> 
             counted.append(super().count_prompt(messages))
             return counted[-1]
 
-    conversation = converse()
+    conversation = converse(is_native=True)
     conversation.model = ScriptedModel([], counter=Counting())
     look(conversation, words=1, number=1)
-    conversation.mask_surplus()
-    assert not counted
     prompt, _ = await conversation.fit(window=10_000, writing_tokens=500, least_tokens=100)
-    assert await conversation.count_tokens() == prompt
-    assert counted == 2 * [prompt]
+    assert len(counted) == 1
+    assert counted[0] < prompt
 
 
 async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_them() -> None:
@@ -157,9 +180,9 @@ async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_th
     assert without > (await plain.fit(window=10_000, writing_tokens=100, least_tokens=100))[0]
     look(native, words=1, number=1)
     with_call, _ = await native.fit(window=10_000, writing_tokens=100, least_tokens=100)
-    assert with_call > native.model.counter.count_prompt(native.build_messages())
+    assert with_call > native.model.counter.count_prompt(native.messages)
     prompt, tight = await native.fit(window=with_call + 60, writing_tokens=100, least_tokens=10)
-    assert tight < 60
+    assert tight == 60
     assert prompt + tight == with_call + 60
 
 
@@ -167,33 +190,12 @@ async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_th
 async def test_what_did_not_change_is_the_same_message_in_every_call(is_native: bool) -> None:  # noqa: FBT001 - a parameter
     conversation = converse(is_native=is_native)
     look(conversation, words=1, number=1)
-    first = conversation.build_messages()
+    first = await read(conversation)
     look(conversation, words=1, number=2)
-    second = conversation.build_messages()
+    second = await read(conversation)
     assert all(one is other for one, other in zip(first, second[: len(first)], strict=True))
-    conversation.say("Go on.")
-    third = conversation.build_messages()
+    conversation.end_with("Go on.")
+    third = await read(conversation)
     assert all(one is other for one, other in zip(first, third[: len(first)], strict=True))
     assert third[:-1] == second[:-1]
     assert third[-1].content == f"{second[-1].content}\nGo on."
-
-
-@given(
-    st.lists(st.sampled_from(["look", "say", "fit", "fit small", "read"]), max_size=12),
-    st.booleans(),
-)
-async def test_messages_are_those_of_a_conversation_that_keeps_none(steps: list[str], is_native: bool) -> None:  # noqa: FBT001 - a parameter
-    conversation = converse(is_native=is_native)
-    for number, step in enumerate(steps):
-        if step == "look":
-            look(conversation, words=40 + number, number=number)
-        elif step == "say":
-            conversation.say("Go on.")
-        elif step == "read":
-            conversation.build_messages()
-        else:
-            window = 200 if step == "fit small" else 4_000
-            await conversation.fit(window=window, writing_tokens=20, least_tokens=5)
-    kept = conversation.build_messages()
-    conversation._shown.forget_messages()
-    assert kept == conversation.build_messages()

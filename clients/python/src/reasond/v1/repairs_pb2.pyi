@@ -214,7 +214,7 @@ class _VerificationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     VERIFICATION_UNSPECIFIED: _Verification.ValueType  # 0
     """Not set."""
     VERIFICATION_NONE: _Verification.ValueType  # 1
-    """Nothing was run."""
+    """Nothing was run, or no check could be."""
     VERIFICATION_VISIBLE_ONLY: _Verification.ValueType  # 2
     """The checks that the search saw."""
     VERIFICATION_HELD_OUT: _Verification.ValueType  # 3
@@ -226,7 +226,7 @@ class Verification(_Verification, metaclass=_VerificationEnumTypeWrapper):
 VERIFICATION_UNSPECIFIED: Verification.ValueType  # 0
 """Not set."""
 VERIFICATION_NONE: Verification.ValueType  # 1
-"""Nothing was run."""
+"""Nothing was run, or no check could be."""
 VERIFICATION_VISIBLE_ONLY: Verification.ValueType  # 2
 """The checks that the search saw."""
 VERIFICATION_HELD_OUT: Verification.ValueType  # 3
@@ -1291,7 +1291,9 @@ class Repair(google.protobuf.message.Message):
 
     @property
     def ranking(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RankedPatch]:
-        """The best patches that apply, at most 5, the winner first."""
+        """The best patches that apply, at most 5, the winner first. The others have at most 1 MiB together: the first one that
+        would not fit and all after it are left out.
+        """
 
     @property
     def reflection_summary(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReflectionIteration]:

@@ -367,6 +367,162 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
 global___SelfConsistencyConfig = SelfConsistencyConfig
 
 @typing.final
+class BestOfNConfig(google.protobuf.message.Message):
+    """Configuration of `best_of_n`: independent samples, of which a judge chooses the best."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_JUDGE_TOKENS_FIELD_NUMBER: builtins.int
+    MIN_SCORE_FIELD_NUMBER: builtins.int
+    samples: builtins.int
+    """Number of samples, 1-40; default 5."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0.7."""
+    max_tokens: builtins.int
+    """Most tokens per sample, 100-32768; default 4096."""
+    max_judge_tokens: builtins.int
+    """Most tokens per judgement, 100-8192; default 1024."""
+    min_score: builtins.float
+    """Least score of an answer that is given, 0.0-1.0; default 0 (the best is given, whatever its score)."""
+    def __init__(
+        self,
+        *,
+        samples: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_judge_tokens: builtins.int | None = ...,
+        min_score: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_judge_tokens", b"_max_judge_tokens"]) -> typing.Literal["max_judge_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_score", b"_min_score"]) -> typing.Literal["min_score"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_samples", b"_samples"]) -> typing.Literal["samples"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___BestOfNConfig = BestOfNConfig
+
+@typing.final
+class SelfRefineConfig(google.protobuf.message.Message):
+    """Configuration of `self_refine`: a draft that is criticised and revised."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_ROUNDS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_CRITIQUE_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_rounds: builtins.int
+    """Most rounds of a critique and a revision, 1-10; default 3."""
+    max_tokens: builtins.int
+    """Most tokens for the draft or a revision, 100-32768; default 4096."""
+    max_critique_tokens: builtins.int
+    """Most tokens per critique, 100-8192; default 1024."""
+    temperature: builtins.float
+    """Sampling temperature of draft and revisions, 0.0-2.0; default 0.7."""
+    def __init__(
+        self,
+        *,
+        max_rounds: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_critique_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_critique_tokens", b"_max_critique_tokens", "_max_rounds", b"_max_rounds", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_critique_tokens", b"max_critique_tokens", "max_rounds", b"max_rounds", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_critique_tokens", b"_max_critique_tokens", "_max_rounds", b"_max_rounds", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_critique_tokens", b"max_critique_tokens", "max_rounds", b"max_rounds", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_critique_tokens", b"_max_critique_tokens"]) -> typing.Literal["max_critique_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_rounds", b"_max_rounds"]) -> typing.Literal["max_rounds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___SelfRefineConfig = SelfRefineConfig
+
+@typing.final
+class PlanAndSolveConfig(google.protobuf.message.Message):
+    """Configuration of `plan_and_solve`: a plan, then the answer along it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_PLAN_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_plan_tokens: builtins.int
+    """Most tokens the model may write for the plan, 100-8192; default 1024."""
+    max_tokens: builtins.int
+    """Most tokens the model may write for the solution, 100-32768; default 4096."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0.7."""
+    def __init__(
+        self,
+        *,
+        max_plan_tokens: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_plan_tokens", b"_max_plan_tokens", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_plan_tokens", b"max_plan_tokens", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_plan_tokens", b"_max_plan_tokens", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_plan_tokens", b"max_plan_tokens", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_plan_tokens", b"_max_plan_tokens"]) -> typing.Literal["max_plan_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___PlanAndSolveConfig = PlanAndSolveConfig
+
+@typing.final
+class ChainOfVerificationConfig(google.protobuf.message.Message):
+    """Configuration of `chain_of_verification`: a draft, checks of its facts, and a revised answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_QUESTIONS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_CHECK_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_questions: builtins.int
+    """Most questions about the facts of the draft, 1-10; default 4."""
+    max_tokens: builtins.int
+    """Most tokens of the draft, and of the revised answer, 100-32768; default 4096."""
+    max_check_tokens: builtins.int
+    """Most tokens of all questions, and of the answer to each, 100-8192; default 512."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0."""
+    def __init__(
+        self,
+        *,
+        max_questions: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_check_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_check_tokens", b"_max_check_tokens", "_max_questions", b"_max_questions", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_check_tokens", b"max_check_tokens", "max_questions", b"max_questions", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_check_tokens", b"_max_check_tokens", "_max_questions", b"_max_questions", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_check_tokens", b"max_check_tokens", "max_questions", b"max_questions", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_check_tokens", b"_max_check_tokens"]) -> typing.Literal["max_check_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_questions", b"_max_questions"]) -> typing.Literal["max_questions"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___ChainOfVerificationConfig = ChainOfVerificationConfig
+
+@typing.final
 class ReadingProgress(google.protobuf.message.Message):
     """Which part of the material a bounded-context step read."""
 
@@ -1046,3 +1202,141 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
 
 global___SelfConsistencyMetrics = SelfConsistencyMetrics
+
+@typing.final
+class ScoredAnswer(google.protobuf.message.Message):
+    """One answer of best of n."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: builtins.int
+    VOTES_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    answer: builtins.str
+    """The normalised answer."""
+    votes: builtins.int
+    """Samples that gave it."""
+    score: builtins.float
+    """Its best score, 0.0-1.0; absent where nothing judged it."""
+    def __init__(
+        self,
+        *,
+        answer: builtins.str = ...,
+        votes: builtins.int = ...,
+        score: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_score", b"_score", "score", b"score"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_score", b"_score", "answer", b"answer", "score", b"score", "votes", b"votes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_score", b"_score"]) -> typing.Literal["score"] | None: ...
+
+global___ScoredAnswer = ScoredAnswer
+
+@typing.final
+class BestOfNMetrics(google.protobuf.message.Message):
+    """Metrics of `best_of_n`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: builtins.int
+    JUDGEMENTS_FIELD_NUMBER: builtins.int
+    ANSWERS_FIELD_NUMBER: builtins.int
+    IS_ABSTAINED_FIELD_NUMBER: builtins.int
+    samples: builtins.int
+    """Samples that were taken."""
+    judgements: builtins.int
+    """Solutions that were judged; 0 where all answers were equal."""
+    is_abstained: builtins.bool
+    """Whether no answer reached `min_score`, so that none was given."""
+    @property
+    def answers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScoredAnswer]:
+        """The answers, the best first."""
+
+    def __init__(
+        self,
+        *,
+        samples: builtins.int = ...,
+        judgements: builtins.int = ...,
+        answers: collections.abc.Iterable[global___ScoredAnswer] | None = ...,
+        is_abstained: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers", b"answers", "is_abstained", b"is_abstained", "judgements", b"judgements", "samples", b"samples"]) -> None: ...
+
+global___BestOfNMetrics = BestOfNMetrics
+
+@typing.final
+class SelfRefineMetrics(google.protobuf.message.Message):
+    """Metrics of `self_refine`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CRITIQUES_FIELD_NUMBER: builtins.int
+    REVISIONS_FIELD_NUMBER: builtins.int
+    IS_PASSED_FIELD_NUMBER: builtins.int
+    IS_REPEATED_FIELD_NUMBER: builtins.int
+    critiques: builtins.int
+    """Critiques that were written."""
+    revisions: builtins.int
+    """Revisions that were written."""
+    is_passed: builtins.bool
+    """Whether the last critique found nothing to mend."""
+    is_repeated: builtins.bool
+    """Whether the last revision gave an answer that was there before, which ended the run."""
+    def __init__(
+        self,
+        *,
+        critiques: builtins.int = ...,
+        revisions: builtins.int = ...,
+        is_passed: builtins.bool = ...,
+        is_repeated: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["critiques", b"critiques", "is_passed", b"is_passed", "is_repeated", b"is_repeated", "revisions", b"revisions"]) -> None: ...
+
+global___SelfRefineMetrics = SelfRefineMetrics
+
+@typing.final
+class PlanAndSolveMetrics(google.protobuf.message.Message):
+    """Metrics of `plan_and_solve`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_PLANNED_FIELD_NUMBER: builtins.int
+    PLAN_STEPS_FIELD_NUMBER: builtins.int
+    is_planned: builtins.bool
+    """Whether the answer was worked out along a plan; false where the model wrote none, or the budget had no room for one."""
+    plan_steps: builtins.int
+    """Lines of the plan that begin with a number or a bullet."""
+    def __init__(
+        self,
+        *,
+        is_planned: builtins.bool = ...,
+        plan_steps: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_planned", b"is_planned", "plan_steps", b"plan_steps"]) -> None: ...
+
+global___PlanAndSolveMetrics = PlanAndSolveMetrics
+
+@typing.final
+class ChainOfVerificationMetrics(google.protobuf.message.Message):
+    """Metrics of `chain_of_verification`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUESTIONS_FIELD_NUMBER: builtins.int
+    ANSWERED_FIELD_NUMBER: builtins.int
+    IS_REVISED_FIELD_NUMBER: builtins.int
+    questions: builtins.int
+    """Questions about the facts of the draft."""
+    answered: builtins.int
+    """How many of them got an answer."""
+    is_revised: builtins.bool
+    """Whether the answer differs from that of the draft."""
+    def __init__(
+        self,
+        *,
+        questions: builtins.int = ...,
+        answered: builtins.int = ...,
+        is_revised: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answered", b"answered", "is_revised", b"is_revised", "questions", b"questions"]) -> None: ...
+
+global___ChainOfVerificationMetrics = ChainOfVerificationMetrics

@@ -1,0 +1,351 @@
+"""Chain of verification: a draft, questions about its facts, answers without the draft, and a revised answer."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from reasond_server.context.answers import normalize_answer
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
+from reasond_server.context.final_replies import FinalReply, describe_silence, read_final_reply
+from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.tags import restore
+from reasond_server.errors import UNSPENT, ModelError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.search.allowance import Allowance, Cost
+from reasond_server.search.waves import run_wave
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
+from reasond_server.types import ChainOfVerificationMetrics, CostClass, FinishReason, StageStep
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.context.stages import StageCalls, StagePrompt
+    from reasond_server.strategies.strategy import RunContext, StrategyEvent
+    from reasond_server.types import Task
+
+DRAFT: Final = "draft"
+QUESTIONS: Final = "questions"
+CHECK: Final = "check"
+REVISION: Final = "revision"
+
+_ENDING: Final = "Then write <answer>the final answer</answer> and nothing after it."
+_DRAFT: Final = f"Work out what the question asks, step by step. {_ENDING}"
+_ASK: Final = (
+    "The passage holds a draft of the answer. Write at most {count} short questions that check the facts and numbers "
+    "on which it rests, the doubtful ones first. Each must be clear to a reader who has not seen the draft, and must "
+    "not say what the draft claims. Write each on a line of its own, as `Question 1: ...?`, and nothing else."
+)
+_CHECK: Final = (
+    "Answer the question in a sentence or two. If it cannot be known, say so. Write <answer>your answer</answer> and "
+    "nothing after it."
+)
+_REVISE: Final = (
+    "The passages hold a draft of the answer, and questions about its facts with answers that were given without the "
+    "draft. Correct the draft where these answers show that it is wrong, and keep what they support. "
+    f"{_ENDING}"
+)
+_LEAD: Final = re.compile(
+    r"[\s*_#>`\"(-]{0,8}(?:question[ \t]{0,2}\d{0,3}|\d{1,3}(?=[.):]))?[\s*_`.):-]{0,8}", re.IGNORECASE
+)
+_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
+_MAX_LINES: Final = 200
+_MAX_QUESTION_CHARACTERS: Final = 500
+_CHECKS_AT_ONCE: Final = 8
+_NOT_KNOWN: Final = "(no answer)"
+_NO_DRAFT: Final = FinalReply(thought="", answer="", finish_reason=FinishReason.TRUNCATED)
+
+
+class ChainOfVerificationConfig(StrategyConfig):
+    """The parameters, with their defaults and ranges."""
+
+    max_questions: Annotated[int, Field(ge=1, le=10, description="Most questions about the facts of the draft.")] = 4
+    max_tokens: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens of the draft, and of the revised answer.")
+    ] = 4096
+    max_check_tokens: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=8192, description="Most tokens of all questions, and of the answer to each.")
+    ] = 512
+    temperature: Annotated[
+        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
+    ] = 0.0
+
+
+class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
+    """Draft an answer, check its facts one by one, and revise it.
+
+    The questions are answered independently (the "factored" variant of the paper): a check shows its question and the
+    material, but neither the draft nor the other questions, so that an error of the draft is not just repeated. Checks
+    run in parallel, 8 at once.
+
+    Cost: q + 3 calls for q <= n = max_questions questions; 2 if no question can be read, 1 without a whole draft.
+    Draft and revision write at most max_tokens, the others at most max_check_tokens. Every call reads the prompt of P
+    tokens; the revision reads draft and checks, too. Memory: all replies. Latency: 4 calls one after the other for
+    n <= 8.
+
+    Failure modes: what the model believes wrongly in the draft it often believes in the check. A check that fails has
+    no answer, with a warning. Without readable questions the draft is the answer, with a warning. If the revision is
+    cut off or withheld, the draft is the answer, and the finish reason says so. If the budget ends, the draft is the
+    answer (BUDGET_EXHAUSTED).
+
+    Source: Dhuliawala et al. 2023, arXiv 2309.11495.
+    """
+
+    name: ClassVar[str] = "chain_of_verification"
+    description: ClassVar[str] = (
+        "Drafts an answer, checks its facts in model calls of their own that do not see the draft, and revises it: for "
+        "questions about facts, where a fluent answer may be made up."
+    )
+    config_type: ClassVar[type[ChainOfVerificationConfig]] = ChainOfVerificationConfig
+    cost_class: ClassVar[CostClass | None] = CostClass.LINEAR
+    cost_formula: ClassVar[str] = (
+        "calls <= max_questions + 3: draft, questions, a check of each, revision; draft and revision write at most "
+        "max_tokens, the others max_check_tokens"
+    )
+    is_replayable: ClassVar[bool] = True
+
+    async def run(
+        self, task: Task, context: RunContext[ChainOfVerificationConfig]
+    ) -> AsyncGenerator[StrategyEvent, None]:
+        """Draft, ask, check, revise; see the base class.
+
+        Raises:
+            ContextExhaustedError: question and material leave no room in the model's context window.
+            TokenBudgetExhaustedError: the budget does not cover the draft.
+            ModelError: the call for the draft, the questions or the revision failed.
+        """
+        run = await prepare_verification(task, context)
+        for stage in (run.write_draft, run.ask_questions, run.check_facts, run.revise):
+            try:
+                async with aclosing(stage()) as events:
+                    async for event in events:
+                        yield event
+            except TokenBudgetExhaustedError:
+                if run.draft is _NO_DRAFT:
+                    raise
+                run.is_out_of_budget = run.is_over = True
+            if run.is_over:
+                break
+        yield run.build_outcome()
+
+
+@dataclass(slots=True, kw_only=True)
+class VerificationRun:
+    """The state of one run: the draft, the questions, and the answer to each; empty if it has none."""
+
+    task: Task
+    config: ChainOfVerificationConfig
+    context: RunContext[ChainOfVerificationConfig]
+    nonce: str
+    calls: StageCalls
+    allowance: Allowance
+    ask_rule: str
+    draft: FinalReply = field(default_factory=lambda: _NO_DRAFT)
+    draft_tokens: int = 0
+    questions: Sequence[str] = ()
+    answers: Sequence[str] = ()
+    revision: FinalReply | None = None
+    warnings: list[str] = field(default_factory=list)
+    is_out_of_budget: bool = False
+    is_over: bool = False
+
+    @property
+    def metrics(self) -> ChainOfVerificationMetrics:
+        """The metrics so far."""
+        final = self.revision if self.revision is not None and self.revision.is_answered else self.draft
+        return ChainOfVerificationMetrics(
+            questions=len(self.questions),
+            answered=sum(map(bool, self.answers)),
+            is_revised=_differ(final.answer, self.draft.answer),
+        )
+
+    async def write_draft(self) -> AsyncGenerator[StrategyEvent, None]:
+        """Ask for the draft; without a whole one the run is over."""
+        prompt = self.calls.fit(_DRAFT, max_tokens=self.config.max_tokens)
+        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
+            async for piece in heard:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                else:
+                    yield Wrote(text=piece.text)
+        self._settle(reply)
+        self.draft, self.draft_tokens = read_final_reply(reply), reply.usage.output_tokens
+        self.warnings += describe_silence(reply, self.draft)
+        self.is_over = not self.draft.is_answered
+        detail = StageStep(stage=DRAFT, text=self.draft.thought, answer=self.draft.answer)
+        yield Step(detail=detail, answer_found=self.draft.is_answered, metrics=self.metrics)
+
+    async def ask_questions(self) -> AsyncGenerator[StrategyEvent, None]:
+        """Ask for questions about the draft; without a readable one the run is over."""
+        asking = await self._bound_cost(self.ask_rule, self.draft_tokens + self.config.max_check_tokens)
+        if not self.allowance.can_cover(asking + await self._bound_check() + await self._bound_revision(1)):
+            self.is_out_of_budget = self.is_over = True
+            return
+        prompt = self.calls.fit(self.ask_rule, self._show_draft(), max_tokens=self.config.max_check_tokens)
+        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature, kinds=())) as heard:
+            async for piece in heard:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                else:
+                    yield Wrote(text=piece.text)
+        self._settle(reply)
+        self.questions = read_questions(reply.parsed.text, most=self.config.max_questions)
+        if not self.questions:
+            self.is_over = True
+            self.warnings.append("The model wrote no question that could be read: the draft was not checked.")
+        yield Step(
+            detail=StageStep(stage=QUESTIONS, text=reply.parsed.text.strip()), answer_found=False, metrics=self.metrics
+        )
+
+    async def check_facts(self) -> AsyncGenerator[StrategyEvent, None]:
+        """Answer each question without the draft, as many as the budget covers."""
+        worst, revising = await self._bound_check(), await self._bound_revision(len(self.questions))
+        covered = 0
+        while covered < len(self.questions) and self.allowance.can_cover(worst + revising):
+            self.allowance.reserve(worst)
+            covered += 1
+        if covered < len(self.questions):
+            self.is_out_of_budget = True
+            self.questions = self.questions[:covered]
+        checks = [partial(self._check, number, question) for number, question in enumerate(self.questions)]
+        results = await run_wave(checks, at_once=_CHECKS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
+        finals: list[FinalReply | None] = []
+        for result in results:
+            if isinstance(result, ReasondError):
+                self.is_out_of_budget |= isinstance(result, TokenBudgetExhaustedError)
+                self.allowance.settle(worst, Cost() if isinstance(result, UNSPENT) else worst)
+                finals.append(None)
+                continue
+            self._settle(result, reserved=worst)
+            finals.append(read_final_reply(result))
+        self.answers = [one.answer if one is not None and one.is_answered else "" for one in finals]
+        self.is_over = not self.questions
+        if missing := self.answers.count(""):
+            self.warnings.append(f"{missing} of {len(self.answers)} questions about the draft got no answer.")
+        for question, final, answer in zip(self.questions, finals, self.answers, strict=True):
+            thought = "" if final is None else final.thought
+            text = f"{question}\n\n{thought}" if thought else question
+            yield Step(
+                detail=StageStep(stage=CHECK, text=text, answer=answer), answer_found=False, metrics=self.metrics
+            )
+
+    async def revise(self) -> AsyncGenerator[StrategyEvent, None]:
+        """Ask for the answer in the light of the checks."""
+        if not any(self.answers):
+            self.warnings.append("No question about the draft was answered: the draft was not checked.")
+            return
+        lines = [
+            f"Question {number}: {question}\nAnswer: {answer or _NOT_KNOWN}"
+            for number, (question, answer) in enumerate(zip(self.questions, self.answers, strict=True), start=1)
+        ]
+        checks = Shown(name="checks", text="\n\n".join(lines))
+        prompt = self.calls.fit(_REVISE, self._show_draft(), checks, max_tokens=self.config.max_tokens)
+        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
+            async for piece in heard:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                else:
+                    yield Wrote(text=piece.text)
+        self.revision = final = read_final_reply(reply)
+        self.warnings += describe_silence(reply, final)
+        detail = StageStep(stage=REVISION, text=final.thought, answer=final.answer)
+        yield Step(detail=detail, answer_found=final.is_answered, metrics=self.metrics)
+
+    async def _check(self, number: int, question: str) -> ModelReply:
+        """Answer one question; the prompt shows nothing of the draft."""
+        # Equal questions have equal requests, and a replay must not swap them.
+        prompt, calls = await self._prepare_check(question)
+        hearing = calls.hear(prompt, temperature=self.config.temperature, label=f"check {number}")
+        return await take_reply(hearing)
+
+    async def _prepare_check(self, question: str) -> tuple[StagePrompt, StageCalls]:
+        calls = await prepare_stages(
+            replace(self.task, query=question),
+            model=self.context.model,
+            nonce=self.nonce,
+            instructions=(_CHECK,),
+            shown=0,
+        )
+        return calls.fit(_CHECK, max_tokens=self.config.max_check_tokens), calls
+
+    def _show_draft(self) -> Shown:
+        return Shown(name=DRAFT, text=f"{self.draft.thought}\n\nAnswer: {self.draft.answer}".strip())
+
+    async def _bound_cost(self, instruction: str, more_tokens: int) -> Cost:
+        """Return the largest cost of a call whose prompt and output have `more_tokens` beside question and material."""
+        if self.task.budget.max_total_tokens is None:
+            return Cost(model_calls=1)
+        return Cost(model_calls=1, tokens=await self.calls.bound_tokens(instruction, more_tokens=more_tokens))
+
+    async def _bound_check(self) -> Cost:
+        return await self._bound_cost(_CHECK, self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
+
+    async def _bound_revision(self, checks: int) -> Cost:
+        """Return the cost of a revision that is as long as the draft."""
+        shown = self.draft_tokens + checks * (self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
+        return await self._bound_cost(_REVISE, shown + min(self.config.max_tokens, self.draft_tokens + LEAST_TOKENS))
+
+    def _settle(self, reply: ModelReply, *, reserved: Cost | None = None) -> None:
+        spent = Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
+        self.allowance.settle(reserved or Cost(), spent)
+
+    def build_outcome(self) -> Outcome:
+        """Return the revised answer, or the draft if there is none."""
+        final, revision, reason = self.draft, self.revision, self.draft.finish_reason
+        if revision is not None:
+            reason = revision.finish_reason
+            final = revision if revision.is_answered else self.draft
+            if not revision.is_answered:
+                self.warnings.append("The revision has no whole answer: the answer is that of the draft.")
+        if self.is_out_of_budget and final.is_answered:
+            reason = FinishReason.BUDGET_EXHAUSTED
+            if revision is None:
+                self.warnings.append("The budget ended before the draft was checked: the answer is that of the draft.")
+            else:
+                self.warnings.append("The budget did not cover all questions about the draft.")
+        return Outcome(
+            answer=restore(final.answer),
+            finish_reason=reason,
+            metrics=self.metrics,
+            warnings=(*self.warnings, *self.calls.warnings),
+        )
+
+
+async def prepare_verification(task: Task, context: RunContext[ChainOfVerificationConfig]) -> VerificationRun:
+    """Measure the window and set up the run.
+
+    Raises:
+        ContextExhaustedError: question and material leave too little of the model's context window.
+    """
+    config, nonce = context.config, context.new_nonce()
+    ask_rule = _ASK.format(count=config.max_questions)
+    calls = await prepare_stages(
+        task, model=context.model, nonce=nonce, instructions=(_DRAFT, ask_rule, _REVISE), shown=2
+    )
+    return VerificationRun(
+        task=task,
+        config=config,
+        context=context,
+        nonce=nonce,
+        calls=calls,
+        allowance=Allowance(max_calls=task.budget.max_model_calls, max_tokens=task.budget.max_total_tokens),
+        ask_rule=ask_rule,
+    )
+
+
+def read_questions(text: str, *, most: int) -> Sequence[str]:
+    """Return the first `most` different questions: lines that end with a question mark, without their numbers."""
+    found: dict[str, None] = {}
+    for line in text.splitlines()[:_MAX_LINES]:
+        question = _LEAD.sub("", line, count=1).rstrip(' \t*_`"')
+        if question.endswith(_QUESTION_MARKS) and 1 < len(question) <= _MAX_QUESTION_CHARACTERS:
+            found[question] = None
+    return tuple(found)[:most]
+
+
+def _differ(one: str, other: str) -> bool:
+    return normalize_answer(restore(one)) != normalize_answer(restore(other))
