@@ -57,7 +57,17 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
+from reasond_server.types.tasks import (
+    Budget,
+    HistoryMessage,
+    Image,
+    Json,
+    Principal,
+    Speaker,
+    StrategySource,
+    Task,
+    build_row,
+)
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -84,6 +94,7 @@ __all__ = [
     "FinishReason",
     "Heartbeat",
     "HistoryMessage",
+    "Image",
     "Iteration",
     "Json",
     "LastEvent",

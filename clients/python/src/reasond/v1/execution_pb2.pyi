@@ -301,6 +301,28 @@ class HistoryMessage(google.protobuf.message.Message):
 global___HistoryMessage = HistoryMessage
 
 @typing.final
+class Image(google.protobuf.message.Message):
+    """An image that a question is about."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEDIA_TYPE_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    media_type: builtins.str
+    """`image/png`, `image/jpeg`, `image/webp` or `image/gif`. Required."""
+    data: builtins.bytes
+    """The content of the file. Required."""
+    def __init__(
+        self,
+        *,
+        media_type: builtins.str = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "media_type", b"media_type"]) -> None: ...
+
+global___Image = Image
+
+@typing.final
 class ReasoningTask(google.protobuf.message.Message):
     """What a client asks to be worked out."""
 
@@ -327,6 +349,7 @@ class ReasoningTask(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     ANSWER_SCHEMA_JSON_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
     query: builtins.str
     """The question, 1-100,000 characters. Required."""
     material: builtins.str
@@ -402,6 +425,10 @@ class ReasoningTask(google.protobuf.message.Message):
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """At most 8 strings of 1-100 characters. The answer ends before the first of them; the reasoning is not cut."""
 
+    @property
+    def images(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Image]:
+        """At most 8 images and 3,000,000 bytes together; part of every model call. Refused where the model takes none."""
+
     def __init__(
         self,
         *,
@@ -426,9 +453,10 @@ class ReasoningTask(google.protobuf.message.Message):
         model: builtins.str | None = ...,
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         answer_schema_json: builtins.str = ...,
+        images: collections.abc.Iterable[global___Image] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "images", b"images", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
