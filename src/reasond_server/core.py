@@ -18,6 +18,7 @@ from reasond_server.llm.preferred_models import PreferredModels
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.repair.repair_service import RepairService
@@ -31,6 +32,7 @@ from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.source import Tools
     from reasond_server.types import Execution, Principal
 
@@ -160,8 +163,8 @@ def assemble(
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that modes of turns and [repair] may name. `workshop` is where repairs run checks; without
-    one no code is run.
+    `backends` are the models that modes of turns and [repair] may name. `workshop` is where checks of repairs and
+    programs of models run; without one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -176,7 +179,7 @@ def assemble(
     in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
-    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
+    kind = _reasoning_kind(settings, clock, tools=tools, registry=registry, workshop=workshop)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
     repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer=observer)
     runner = Runner(
@@ -246,6 +249,26 @@ def _assemble_reasoning(
         limits=limits,
         or_kind=REPAIR,
         require_other=require_repairs,
+    )
+
+
+def _reasoning_kind(
+    settings: Settings, clock: Clock, *, tools: Tools, registry: StrategyRegistry, workshop: Workshop | None
+) -> ReasoningKind:
+    programs = _programs_of(settings, workshop)
+    return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get)
+
+
+def _programs_of(settings: Settings, workshop: Workshop | None) -> ProgramRunner:
+    """Return what runs programs of models, in the environment that the settings name; nothing without a sandbox."""
+    name = settings.reasoning.program_environment
+    if not name or workshop is None or workshop.workspaces is None:
+        return NO_PROGRAMS
+    return SandboxPrograms(
+        sandbox=workshop.sandbox,
+        workspaces=workshop.workspaces,
+        environment=workshop.environments[name],
+        permits=workshop.permits,
     )
 
 

@@ -14,6 +14,7 @@ from reasond import (
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
     PlanAndSolveConfig,
+    ProgramOfThoughtConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
@@ -37,6 +38,7 @@ TYPES = {
     "chain_of_thought": ChainOfThoughtConfig,
     "chain_of_verification": ChainOfVerificationConfig,
     "plan_and_solve": PlanAndSolveConfig,
+    "program_of_thought": ProgramOfThoughtConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
     "tree_of_thought": TreeOfThoughtConfig,
@@ -79,6 +81,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_check_tokens": 222,
         "temperature": 0.25,
     },
+    "program_of_thought": {"max_attempts": 3, "max_tokens": 333, "max_program_s": 2.5, "temperature": 0.25},
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }

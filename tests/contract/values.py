@@ -18,6 +18,7 @@ from reasond_server.types import (
     Dropped,
     FinishReason,
     PlanAndSolveMetrics,
+    ProgramOfThoughtMetrics,
     ReactMetrics,
     ReactStep,
     ReadingProgress,
@@ -148,6 +149,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
         ),
         PlanAndSolveMetrics(is_planned=True, plan_steps=4),
         ChainOfVerificationMetrics(questions=4, answered=3, is_revised=True),
+        ProgramOfThoughtMetrics(attempts=3, failed_attempts=2, program_time_s=0.25),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

@@ -11,6 +11,7 @@ from reasond_server.awake import limit_awake_time
 from reasond_server.errors import InternalError, StoreUnavailableError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.selection import Selection, Wish, select
+from reasond_server.tools.programs import build_refusal
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
@@ -31,6 +32,7 @@ class Chooser:
         model: the model that the strategies will call.
         default_strategy: the operator's choice; empty for none.
         within_s: the time limit of an agent lookup, in seconds.
+        has_programs: whether programs of the model can be run here.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Chooser:
         model: ChatModel,
         default_strategy: str,
         within_s: float,
+        has_programs: bool = False,
     ) -> None:
         self._registry = registry
         self._configuration = configuration
@@ -49,6 +52,7 @@ class Chooser:
         self._model = model
         self._default_strategy = default_strategy
         self._within_s = within_s
+        self._has_programs = has_programs
 
     async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
         """Return the strategy, its configuration, and the configuration in the form shown to callers.
@@ -63,8 +67,10 @@ class Chooser:
         strategy = selection.strategy
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
         config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
-        if config.uses_tools:
+        if config.uses_tools or config.runs_programs:
             require_tools(caller)
+        if config.runs_programs and not self._has_programs:
+            raise build_refusal()
         return selection, config, shown_config
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:

@@ -121,6 +121,7 @@ class ReasoningService:
             model=model,
             default_strategy=policy.default_strategy,
             within_s=policy.selection_timeout_s,
+            has_programs=kind.programs.is_available,
         )
         follower = Follower(
             store=store,

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.logs.stored.codec import detail_digest
 from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
+from reasond_server.reasoning.run_programs import JournaledPrograms
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
@@ -20,6 +21,7 @@ from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import (
     Budget,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import Toolbox, ToolSource
     from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Usage
 
@@ -69,7 +72,8 @@ class Assignment:
 class ReasoningKind:
     """Makes the work of strategies: new work, or restored work that another process left behind.
 
-    `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs.
+    `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs,
+    and `programs` runs the programs of their models.
     """
 
     kind: str = REASONING
@@ -79,15 +83,19 @@ class ReasoningKind:
         *,
         clock: Clock,
         tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]],
     ) -> None:
+        self.programs = programs
         self._clock = clock
         self._tools = tools
         self._find_strategy = find_strategy
 
     def create(self, assignment: Assignment, request: WorkRequest) -> ReasoningWork:
         """Return new work."""
-        return ReasoningWork(assignment=assignment, request=request, clock=self._clock, tools=self._tools)
+        return ReasoningWork(
+            assignment=assignment, request=request, clock=self._clock, tools=self._tools, programs=self.programs
+        )
 
     def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
         """Return work that repeats the recorded calls and the logged steps, and then continues.
@@ -100,6 +108,7 @@ class ReasoningKind:
             request=plan.to_request(recovery.execution, budget=_read_budget(plan.work)),
             clock=self._clock,
             tools=self._tools,
+            programs=self.programs,
             known=[
                 detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
             ],
@@ -163,6 +172,7 @@ class ReasoningWork:
     __slots__ = (
         "_assignment",
         "_clock",
+        "_programs",
         "_tools",
         "agent",
         "kind",
@@ -181,6 +191,7 @@ class ReasoningWork:
         request: WorkRequest,
         clock: Clock,
         tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
         known: Sequence[bytes] = (),
     ) -> None:
         self.kind = REASONING
@@ -192,6 +203,7 @@ class ReasoningWork:
         self.steps = RepeatedSteps(known)
         self.metrics: StrategyMetrics | None = None
         self._assignment = assignment
+        self._programs = programs
         self._clock = clock
         self._tools = tools
 
@@ -316,15 +328,20 @@ class ReasoningWork:
         run.effects.is_replayed = True
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
+        config = self._assignment.config
         return RunContext(
-            config=self._assignment.config,
+            config=config,
             model=model,
             # If the configuration does not use tools, the strategy gets none.
-            tools=self._build_toolbox(run) if self._assignment.config.uses_tools else NO_TOOLS,
+            tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
+            programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,
             monotonic=self._clock.monotonic,
             new_nonce=nonces(run.nonce),
             effects=run.effects,
         )
+
+    def _build_programs(self, run: Run) -> ProgramRunner:
+        return JournaledPrograms(programs=self._programs, effects=run.effects)
 
     def _build_toolbox(self, run: Run) -> Toolbox:
         toolbox = self._tools.open_toolbox(

@@ -24,6 +24,7 @@ from reasond.v1.strategies_pb2 import (
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
     PlanAndSolveConfig,
+    ProgramOfThoughtConfig,
     ReactConfig,
     SelfConsistencyConfig,
     TreeOfThoughtConfig,
@@ -43,6 +44,7 @@ StrategyConfig: TypeAlias = (
     | ChainOfThoughtConfig
     | ChainOfVerificationConfig
     | PlanAndSolveConfig
+    | ProgramOfThoughtConfig
     | ReactConfig
     | SelfConsistencyConfig
     | TreeOfThoughtConfig
@@ -57,6 +59,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "chain_of_thought": ChainOfThoughtConfig,
         "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
+        "program_of_thought": ProgramOfThoughtConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "tree_of_thought": TreeOfThoughtConfig,
