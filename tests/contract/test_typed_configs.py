@@ -22,6 +22,7 @@ from reasond import (
 from reasond.v1 import execution_pb2
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
+from tests.sandboxing import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -90,8 +91,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
-    model = FunctionModel(lambda _: "<answer>42</answer>")
-    async with running_server(model=model, environ={"REASOND__REASONING__ENABLED_STRATEGIES": enabled}) as listening:
+    model = FunctionModel(lambda _: "```python\nprint(42)\n```\n<answer>42</answer>")
+    environ = {"REASOND__REASONING__ENABLED_STRATEGIES": enabled, **PROGRAMS}
+    async with running_server(model=model, environ=environ) as listening:
         yield listening
 
 

@@ -13,19 +13,40 @@ import pytest
 from reasond_server.errors import SandboxUnavailableError
 from reasond_server.reasoning.run_programs import JournaledPrograms, SandboxPrograms
 from reasond_server.runs.effects import Effects
+from reasond_server.runs.run_journal import RunJournal
 from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.testing import FunctionPrograms
-from reasond_server.tools.programs import MAX_OUTPUT_BYTES
+from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
 from reasond_server.types.repairs import SandboxLevel
 from tests.sandboxing import ENVIRONMENT, LEVELS, LIMITS, find_survivors, running_sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.logs.store import Record
     from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import SandboxLimits
 
 LONG_S = 60.0
+
+
+class Memory:
+    """Keeps records."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    async def wait_for_room(self) -> None:
+        await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        await asyncio.sleep(0)
+
+    def effects(self, records: Sequence[Record] = ()) -> tuple[Effects, RunJournal]:
+        journal = RunJournal(records=list(records), write=self.records.append, sink=self)
+        return Effects(nonce="n" * 28, tenant="acme", journal=journal), journal
+
+
 FORKS = """
 import os
 made = 0
@@ -169,6 +190,30 @@ async def test_a_sandbox_that_fails_says_nothing_about_the_program() -> None:
         )
         with pytest.raises(SandboxUnavailableError, match="could not run a program"):
             await programs.run("print(1)", most_s=LONG_S)
+
+
+async def test_a_program_that_was_run_is_answered_from_its_record() -> None:
+    memory, inner = Memory(), FunctionPrograms(lambda source: ProgramResult(output=source, exit_code=3, elapsed_s=0.5))
+    effects, _ = memory.effects()
+    programs = JournaledPrograms(programs=inner, effects=effects)
+    first = [await programs.run(source, material="m", most_s=1.0) for source in ("a", "b", "a")]
+    again, _ = memory.effects(memory.records)
+    programs = JournaledPrograms(programs=inner, effects=again)
+    assert [await programs.run(source, material="m", most_s=1.0) for source in ("a", "b", "a")] == first
+    assert inner.sources == ["a", "b", "a"]
+    # Another text is another program, and so is the same one over another material.
+    await programs.run("a", material="n", most_s=1.0)
+    assert inner.sources == ["a", "b", "a", "a"]
+
+
+async def test_a_program_that_was_interrupted_is_run_again() -> None:
+    memory, inner = Memory(), FunctionPrograms(lambda source: source)
+    effects, _ = memory.effects()
+    await JournaledPrograms(programs=inner, effects=effects).run("a", most_s=1.0)
+    begun = [record for record in memory.records if "-result" not in record.key]
+    again, _ = memory.effects(begun)
+    assert (await JournaledPrograms(programs=inner, effects=again).run("a", most_s=1.0)).output == "a"
+    assert inner.sources == ["a", "a"]
 
 
 async def test_without_a_journal_every_program_is_run() -> None:
