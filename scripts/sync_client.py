@@ -66,7 +66,7 @@ RULES = (
     ),
     (r" \(plain or asynchronous\)", ""),
     (r"async_(turn|repair)_calls", r"\1_calls"),
-    (r"\bAsync(?=Client|ReasoningStream|Token|Iterator|TurnCalls|RepairCalls)", ""),
+    (r"\bAsync(?=Client|ReasoningStream|ExecutionStream|Token|Iterator|TurnCalls|RepairCalls)", ""),
     (r"\b__a(?=enter__|exit__)", "__"),
     *CALLS,
     *YIELDING,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import Recovery
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
-    from reasond_server.types import Event, Execution, ExecutionFailure, Json
+    from reasond_server.types import Event, Execution, ExecutionFailure, Json, TextDelta
 
 NAPPING: Final = "napping"
 _NO_CONFIG: Final[Json] = {}
@@ -53,6 +53,7 @@ class NappingKind:
     now: Callable[[], datetime]
     do: Doing = do_nothing
     kind: str = NAPPING
+    is_timed_at_work: bool = False
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
         """Return work with one step per nap of `naps` (in seconds); after a nap of 0 the next step follows at once."""
@@ -62,6 +63,10 @@ class NappingKind:
         """Return the work that resumes after the last logged step."""
         steps = sum(isinstance(logged.event, Iteration) for logged in recovery.events)
         return NappingWork(self, plan.work["naps"], plan.to_request(recovery.execution, budget=Budget()), steps=steps)
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> TextDelta:  # noqa: ARG002 - the port's form
+        """Return `delta`; napping work writes none."""
+        return delta
 
     def is_pause(self, event: Event) -> bool:
         """Return whether a nap may follow `event`; one of no seconds is counted as what it takes."""

@@ -15,7 +15,8 @@ from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
-from reasond_server.backends import find_backend_problems, mode_models_of, model_name_of, model_of
+from reasond_server.backends import find_backend_problems, model_name_of, model_of, named_models_of
+from reasond_server.chat_presets import presets_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
@@ -39,8 +40,10 @@ from reasond_server.instruments import (
 )
 from reasond_server.limiting import limiting_of
 from reasond_server.llm.traced_model import trace_model
+from reasond_server.openai_api.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
+from reasond_server.services.chats import serve_chats
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.core import Core
+    from reasond_server.http_api.http_app import Interface
     from reasond_server.instruments import Counting
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -117,8 +121,8 @@ class Server:
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
         self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
-        mode_models = mode_models_of(settings, environ, loaded.folder, observer=observer)
-        self._mode_models = {name: trace_model(one, tracing=self._tracing) for name, one in mode_models.items()}
+        named_models = named_models_of(settings, environ, loaded.folder, observer=observer)
+        self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now, observer=observer)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
@@ -207,7 +211,7 @@ class Server:
             task.cancel()
         await self._verification.aclose()
         await self._limiting.aclose()
-        for model in (self._model, *self._mode_models.values()):
+        for model in (self._model, *self._named_models.values()):
             await model.aclose()
         stores, self._stores = self._stores, None
         if stores is not None:
@@ -233,7 +237,7 @@ class Server:
             limits=self._limiting.callers,
             observer=self._measuring.observer,
             tracing=self._tracing,
-            backends=self._mode_models,
+            backends=self._named_models,
             workshop=None if self._workshop is None else self._workshop.workshop,
         )
         agents = AgentService(
@@ -318,6 +322,7 @@ class Server:
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
             metrics=self._metrics_page,
+            interfaces=self._interfaces(core),
         )
         host, port = split_address(server.http_address)
         limits = ConnectionLimits(max_connections=server.max_http_connections, write_timeout_s=server.write_timeout_s)
@@ -330,6 +335,13 @@ class Server:
             on_slow=partial(observer.slow_consumer, JSONRPC),
             reuse_port=server.so_reuseport,
         )
+
+    def _interfaces(self, core: Core) -> Mapping[str, Interface]:
+        """Return the protocols besides JSON-RPC, by the root of their paths."""
+        own = self._settings.openai
+        if not own.enabled:
+            return {}
+        return {OPENAI_ROOT: serve_chats(core.reasoning, presets=presets_of(own), now=self._clock.now)}
 
     def _snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""

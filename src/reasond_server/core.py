@@ -10,13 +10,20 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.permissions import require_repairs
+from reasond_server.access.permissions import (
+    READ_EXECUTIONS,
+    READ_TURNS,
+    Operation,
+    require_permission,
+    require_repairs,
+)
 from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.preferred_models import PreferredModels
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
@@ -36,6 +43,7 @@ from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
+from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 
@@ -163,8 +171,8 @@ def assemble(
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that modes of turns and [repair] may name. `workshop` is where checks of repairs and
-    programs of models run; without one no code is run.
+    `backends` are the models that tasks, modes of turns and [repair] may name. `workshop` is where checks of repairs
+    and programs of models run; without one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -179,12 +187,13 @@ def assemble(
     in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
-    kind = _reasoning_kind(settings, clock, tools=tools, registry=registry, workshop=workshop)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
-    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer=observer)
+    models = _offered_models(settings, model, backends := backends or {})
+    kind = _reasoning_kind(settings, clock, tools, registry, models=models, workshop=workshop)
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
+    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends, observer=observer)
     runner = Runner(
         store=store,
-        model=model,
+        model=models.own,
         clock=clock,
         limits=_limits(settings),
         kinds=[kind, turn_kind, repair_kind],
@@ -202,7 +211,6 @@ def assemble(
         directory=directory,
         store=store,
         runner=runner,
-        model=model,
         clock=clock,
         limits=limits,
     )
@@ -219,6 +227,17 @@ def assemble(
     )
 
 
+def _offered_models(settings: Settings, own: ChatModel, backends: Mapping[str, ChatModel]) -> OfferedModels:
+    """Return the models that tasks may name, each with the fallbacks of [llm]."""
+
+    def add_fallbacks(model: ChatModel, name: str = "") -> ChatModel:
+        others = [backends[each] for each in settings.llm.fallbacks if each in backends and each != name]
+        return PreferredModels([model, *others]) if others else model
+
+    offered = [name for name in settings.llm.offered if name in backends]
+    return OfferedModels(add_fallbacks(own), {name: add_fallbacks(backends[name], name) for name in offered})
+
+
 def _assemble_reasoning(
     settings: Settings,
     kind: ReasoningKind,
@@ -227,7 +246,6 @@ def _assemble_reasoning(
     directory: AgentDirectory,
     store: ExecutionStore,
     runner: Runner,
-    model: ChatModel,
     clock: Clock,
     limits: CallerLimits,
 ) -> ReasoningService:
@@ -238,7 +256,6 @@ def _assemble_reasoning(
         store=store,
         runner=runner,
         kind=kind,
-        model=model,
         clock=clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
@@ -249,14 +266,21 @@ def _assemble_reasoning(
         limits=limits,
         or_kind=REPAIR,
         require_other=require_repairs,
+        require_reading=_require_reading,
     )
 
 
 def _reasoning_kind(
-    settings: Settings, clock: Clock, *, tools: Tools, registry: StrategyRegistry, workshop: Workshop | None
+    settings: Settings,
+    clock: Clock,
+    tools: Tools,
+    registry: StrategyRegistry,
+    *,
+    models: OfferedModels,
+    workshop: Workshop | None,
 ) -> ReasoningKind:
     programs = _programs_of(settings, workshop)
-    return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get)
+    return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
 
 
 def _programs_of(settings: Settings, workshop: Workshop | None) -> ProgramRunner:
@@ -356,6 +380,12 @@ def _desk_of(settings: Settings, kind: str, *, store: ExecutionStore, runner: Ru
         flush_interval_s=settings.server.delta_flush_ms / 1000,
     )
     return ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind, require_use=_allow_use)
+
+
+def _require_reading(caller: Principal, execution: Execution) -> None:
+    """Refuse a caller who may not read executions of this kind."""
+    permission = READ_TURNS if execution.kind == TURN else READ_EXECUTIONS
+    require_permission(caller, Operation(name="FollowExecution", permission=permission))
 
 
 def _allow_use(_caller: Principal, _execution: Execution) -> None:

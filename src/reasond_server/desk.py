@@ -1,4 +1,4 @@
-"""Reads, follows, lists, cancels and deletes the executions of a caller, for every kind of work."""
+"""Reads, follows, observes, lists, cancels and deletes the executions of a caller, for every kind of work."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ class ExecutionLog:
 
     execution: Execution
     events: Sequence[LoggedEvent]
+
+
+@value
+class Observation:
+    """An execution as it was found, and its events from there on; they raise as `Follower.follow`."""
+
+    execution: Execution
+    events: AsyncGenerator[StreamEvent, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +113,30 @@ class ExecutionDesk:
         """
         execution = await self._find(caller, execution_id, is_used=True)
         link_rpc_to(self._runner.find_live(execution_id))
-        if not 0 <= after_sequence <= execution.last_sequence:
-            text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
-            raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
+        _require_place(execution, after_sequence, field="resume.after_sequence")
         if keep_running:
             await self._keep(execution)
         events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
+
+    async def observe(
+        self, caller: Principal, execution_id: str, *, after_sequence: int, include_deltas: bool = False
+    ) -> Observation:
+        """Return an execution and its events as `resume` yields them.
+
+        Who reads them neither keeps the execution running nor cancels it by leaving. Raises as `resume`.
+        """
+        execution = await self._find(caller, execution_id, is_used=True)
+        link_rpc_to(self._runner.find_live(execution_id))
+        _require_place(execution, after_sequence, field="after_sequence")
+        return Observation(
+            execution=execution,
+            events=self._follower.follow(
+                execution, after=after_sequence, include_deltas=include_deltas, is_observer=True
+            ),
+        )
 
     async def follow(
         self, execution: Execution, *, include_deltas: bool, keep_running: bool = False
@@ -245,6 +268,12 @@ class ExecutionDesk:
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await moved.wait()
                     moved.clear()
+
+
+def _require_place(execution: Execution, after_sequence: int, *, field: str) -> None:
+    if not 0 <= after_sequence <= execution.last_sequence:
+        text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
+        raise InvalidRequestError.of(Violation(field=field, description=text))
 
 
 def link_rpc_to(run: Run | None) -> None:

@@ -18,9 +18,11 @@ from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
+from reasond_server.openai_api.openai_endpoint import OPENAI, OPENAI_PATHS
 from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
+from reasond_server.services.chats import CHAT_METHODS
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import (
     API_KEY_OUTCOMES,
@@ -151,11 +153,13 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
     methods = {name for each in DECLARED for name in (*each.methods, *(path[1:] for path in each.operations))}
     return {
-        "transport": frozenset({"grpc", "http", JSONRPC}),
-        "method": frozenset({*STANDARD_METHODS, *methods}),
+        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport}),
+        "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
         "code": frozenset(CODES),
-        "route": frozenset(PATHS),
-        "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
+        "route": frozenset({*PATHS, *OPENAI_PATHS}),
+        "status": frozenset(
+            map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 499, 500, 503, 504))
+        ),
         "reason": frozenset({*reasons, *STOP_REASONS.values()}),
         "strategy": frozenset({*strategies, TURN, REPAIR}),
         "finish_reason": frozenset(finish.value for finish in FinishReason),

@@ -67,6 +67,7 @@ CALLS: Mapping[str, Any] = {
     "Reason": {"task": {"query": "What is 6 times 7?", "agent": "{agent_id}"}},
     "ReasonIterations": {"resume": {"execution_id": "{execution_id}"}},
     "GetExecution": {"execution_id": "{execution_id}"},
+    "FollowExecution": {"execution_id": "{execution_id}"},
     "CancelExecution": {"execution_id": "{execution_id}"},
     "DeleteExecution": {"execution_id": "{execution_id}"},
     "ExecuteTurn": {"attach": {"execution_id": "{turn_id}"}},
@@ -94,6 +95,7 @@ TENANTLESS = {"ListStrategies", "ListEnvironments", "CreateSnapshot", "UploadBlo
 METHODS = {name: rpc for service in DECLARED for name, rpc in service.methods.items()}
 EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
 METHOD_CALLS: Mapping[str, Any] = {
+    "executions.follow": {"execution_id": "{execution_id}"},
     "executions.get": {"execution_id": "{execution_id}"},
     "executions.cancel": {"execution_id": "{execution_id}"},
     "executions.delete": {"execution_id": "{execution_id}"},
@@ -266,6 +268,7 @@ def test_every_field_that_names_a_stored_object_is_tested() -> None:
         "ReasonIterations": {"task.agent", "resume.execution_id"},
         "ListStrategies": {"page_token"},
         "GetExecution": {"execution_id"},
+        "FollowExecution": {"execution_id"},
         "CancelExecution": {"execution_id"},
         "ListExecutions": {"page_token"},
         "DeleteExecution": {"execution_id"},
@@ -311,8 +314,9 @@ async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) 
 
 @pytest.mark.parametrize("name", sorted(METHOD_CALLS))
 async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned) -> None:
-    foreign = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], owned.names))
-    unknown = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], NOWHERE))
+    headers = {"accept": "text/event-stream"} if name == "executions.follow" else {}
+    foreign = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], owned.names), headers)
+    unknown = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], NOWHERE), headers)
 
     assert foreign.reason.endswith("_NOT_FOUND")
     same_but_for_names(foreign, unknown, owned.names)

@@ -10,6 +10,7 @@ import pytest
 
 from reasond import (
     AsyncClient,
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.app import Listening
+    from reasond_server.llm.model import ChatRequest
 
 CASES = {
     field.name: field.message_type
@@ -35,6 +37,7 @@ CASES = {
     if field.name != "custom" and field.message_type is not None
 }
 TYPES = {
+    "best_of_n": BestOfNConfig,
     "bounded_context": BoundedContextConfig,
     "chain_of_thought": ChainOfThoughtConfig,
     "chain_of_verification": ChainOfVerificationConfig,
@@ -49,6 +52,13 @@ INSTALLED = {
 }
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "best_of_n": {
+        "samples": 3,
+        "temperature": 0.25,
+        "max_tokens": 200,
+        "max_judge_tokens": 150,
+        "min_score": 0.5,
+    },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
         "chunk_size": 4096,
@@ -88,10 +98,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+def reply(request: ChatRequest) -> str:
+    """Answer 42, also by a program, and judge every solution with full marks."""
+    is_judging = "from 0 (certainly wrong)" in request.messages[-1].content
+    return "<answer>10</answer>" if is_judging else "```python\nprint(42)\n```\n<answer>42</answer>"
+
+
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
-    model = FunctionModel(lambda _: "```python\nprint(42)\n```\n<answer>42</answer>")
+    model = FunctionModel(reply)
     environ = {"REASOND__REASONING__ENABLED_STRATEGIES": enabled, **PROGRAMS}
     async with running_server(model=model, environ=environ) as listening:
         yield listening

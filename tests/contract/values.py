@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.types import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     BoundedContextStep,
     CarryoverMode,
@@ -25,6 +26,7 @@ from reasond_server.types import (
     Sample,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     StageStep,
     StepDetail,
@@ -145,6 +147,12 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             votes=(AnswerVotes(answer="4", votes=3), AnswerVotes(answer="5", votes=2)),
             margin=0.25,
             is_stopped_early=True,
+            is_abstained=True,
+        ),
+        BestOfNMetrics(
+            samples=5,
+            judgements=4,
+            answers=(ScoredAnswer(answer="4", votes=3, score=0.75), ScoredAnswer(answer="5", votes=2, score=0.25)),
             is_abstained=True,
         ),
         PlanAndSolveMetrics(is_planned=True, plan_steps=4),

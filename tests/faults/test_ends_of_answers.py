@@ -46,6 +46,7 @@ STRATEGIES = (
     "bounded_context",
     "tree_of_thought",
     "plan_and_solve",
+    "best_of_n",
 )
 
 

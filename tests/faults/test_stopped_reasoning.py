@@ -36,6 +36,7 @@ STRATEGIES = (
     "bounded_context",
     "tree_of_thought",
     "plan_and_solve",
+    "best_of_n",
 )
 ANSWER = "Thought 1: six times seven. <answer>42</answer>"
 THOUGHT = "The form is <answer>…</answer>, so I end with 42."

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STRATEGIES = (
     "bounded_context",
     "chain_of_thought",
+    "best_of_n",
     "chain_of_verification",
     "react",
     "plan_and_solve",

@@ -22,6 +22,7 @@ from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, T
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.logs.stored.codec import detail_json
 from reasond_server.runs.plan import nonces
+from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
@@ -64,6 +65,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     TreeOfThought(),
     SelfConsistency(),
     PlanAndSolve(),
+    BestOfN(),
     ChainOfVerification(),
     ProgramOfThought(),
 )
@@ -132,6 +134,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
     ("plan_and_solve", _SUM, "", ()),
+    ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
     ("chain_of_verification", _SUM, "", ()),
     ("program_of_thought", _SUM, "", (("max_attempts", 3),)),
 )

@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import MessageToJson
 
@@ -55,6 +55,9 @@ class Question:
     settings: tuple[str, ...]
     material: str | None
     agent: str
+    system: str
+    model: str | None
+    schema: str | None
     is_kept_running: bool
     resume: str | None
 
@@ -186,6 +189,8 @@ def _ending_of(result: Reasoning) -> tuple[ExitCode, str]:
     """Return the exit code for the finish reason of a run, and the text of a warning."""
     if result.metrics.self_consistency.is_abstained:
         return ExitCode.LIMIT, "no answer had as many votes as min_agreement asks for, so none is given"
+    if result.metrics.best_of_n.is_abstained:
+        return ExitCode.LIMIT, "no answer had the score that min_score asks for, so none is given"
     return _ENDINGS.get(finish_reason_of(result), (ExitCode.OK, ""))
 
 
@@ -202,13 +207,17 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         strategy=strategy,
         config=dict(map(parse_setting, question.settings)) if question.settings else None,
         agent=question.agent,
+        system=_utf8(question.system, "--system"),
+        model=question.model,
+        answer_schema=None if question.schema is None else _read_schema(question.schema),
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
     )
 
 
 def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
-    if question.query is not None or question.material is not None or question.strategy or question.settings:
+    asked = (question.query, question.material, question.model, question.schema)
+    if any(each is not None for each in asked) or question.strategy or question.settings or question.system:
         raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
@@ -255,6 +264,17 @@ def _scalar(text: str) -> str | int | float | bool:
         return text
     is_scalar = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
     return value if is_scalar else text
+
+
+def _read_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema in the file `name`; the server checks it."""
+    try:
+        schema = json.loads(_read(name))
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise _usage(f"the schema {name[:200]!r} is no JSON object", 'Such as {"type": "object"}.')
+    return schema
 
 
 def _read(name: str) -> str:

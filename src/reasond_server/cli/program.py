@@ -147,6 +147,13 @@ def ask(  # noqa: PLR0917 - one parameter per option
         str | None, typer.Option(metavar="FILE", help="The long text that the question is about; - reads stdin.")
     ] = None,
     agent: Annotated[str, typer.Option(metavar="ID", help="Registered agent whose strategies apply.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="Instructions for every model call.")] = "",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A backend that the server offers; else its own model.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON Schema that the answer must satisfy; - reads stdin.")
+    ] = None,
     target: Target = None,
     token: Token = None,
     tls: Tls = False,  # noqa: FBT002 - an option
@@ -176,6 +183,9 @@ def ask(  # noqa: PLR0917 - one parameter per option
             settings=tuple(settings or ()),
             material=material,
             agent=agent,
+            system=system,
+            model=model,
+            schema=schema,
             is_kept_running=keep_running,
             resume=resume,
         )

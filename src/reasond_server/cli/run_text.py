@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reasoning,
         Sample,
         Savings,
+        ScoredAnswer,
         StageStep,
         ToolResult,
         TreeStep,
@@ -253,6 +254,7 @@ def _specific(metrics: Metrics) -> list[str]:
     if kind == "bounded_context":
         return _bounded_context(metrics)
     describe = {
+        "best_of_n": _best_of_n,
         "chain_of_verification": _chain_of_verification,
         "plan_and_solve": _plan_and_solve,
         "program_of_thought": _program_of_thought,
@@ -311,6 +313,20 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _best_of_n(metrics: Metrics) -> str:
+    figures = metrics.best_of_n
+    shown = [_describe_answer(one) for one in figures.answers[:_SHOWN_ANSWERS]]
+    more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
+    line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
+    line += ", ".join([*shown, *more]) or "no answers"
+    return f"{line}; no answer had score enough" if figures.is_abstained else line
+
+
+def _describe_answer(answer: ScoredAnswer) -> str:
+    score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
+    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
 
 
 def _chain_of_verification(metrics: Metrics) -> str:

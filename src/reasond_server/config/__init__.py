@@ -5,6 +5,7 @@
 
 from reasond_server.config.auth import AuthKey, AuthKeySettings, AuthSettings, RoleSettings
 from reasond_server.config.checks import choose_provider, require_servable
+from reasond_server.config.openai_interface import OpenAiSettings
 from reasond_server.config.operation import LimitsSettings, LogsSettings, StoreSettings, TracingSettings
 from reasond_server.config.reference import KeyDoc, key_docs, render_example, settings_as_rows
 from reasond_server.config.section import BackendSettings
@@ -31,6 +32,7 @@ __all__ = [
     "LlmSettings",
     "LoadedSettings",
     "LogsSettings",
+    "OpenAiSettings",
     "PerformanceSettings",
     "ReasoningSettings",
     "RoleSettings",

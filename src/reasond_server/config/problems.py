@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Keys that may hold a secret by mistake, such as an API key instead of the name of its variable.
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
 _STRATEGY_PARTS = 4
+_MODEL_PARTS = 3
 
 
 def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
@@ -71,6 +72,8 @@ def _wrong_chosen_key(key: str) -> str:
     """Return the problem with a name that operators choose, of a table or of a key in it."""
     if key.startswith("auth."):
         return "is no such name: at most 64 letters, digits and . _ -"
+    if key.startswith("openai.models.") and key.count(".") == _MODEL_PARTS - 1:
+        return "is no such name: a letter or digit first, then letters, digits and . _ : -, at most 64, and not reasond"
     if not key.startswith("reasoning."):
         return "is no such name: a lower-case letter first, then a-z, 0-9 and _, at most 64"
     if key.count(".") + 1 < _STRATEGY_PARTS:

@@ -42,6 +42,10 @@ _SAMPLES = {
         '[turns.modes.careful]\ninstructions = "Check every fact with a tool."\ntools = ["calculator"]\n'
         'welcome = "You are careful from here on."'
     ),
+    "openai.models": (
+        '[openai.models.careful]\nstrategy = "self_consistency"\nconfig = { samples = 9 }\n'
+        "budget = { max_total_tokens = 50000 }"
+    ),
     "repair.commands": 'tests = ["python", "-m", "pytest", "-q", "--junitxml={report}"]',
     "repair.environments": (
         '[repair.environments.python]\npreset = "python"\nroot = "/srv/environments/python"\n'

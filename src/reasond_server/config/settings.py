@@ -6,14 +6,14 @@ Keys that end in `_s` are in seconds, `_ms` in milliseconds, `_bytes` in bytes. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.config.auth import AuthSettings
+from reasond_server.config.openai_interface import OpenAiSettings
 from reasond_server.config.operation import (
     LimitsSettings,
     LogsSettings,
@@ -22,15 +22,22 @@ from reasond_server.config.operation import (
     TracingSettings,
 )
 from reasond_server.config.repairs import RepairSettings
-from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section, StrategyName, freeze
+from reasond_server.config.section import (
+    Address,
+    BackendSettings,
+    BaseUrl,
+    Scalar,
+    ScalarValue,
+    Section,
+    StrategyName,
+    freeze,
+)
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.config.turns import TurnsSettings
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
-
-Scalar = bool | int | float | str
 
 
 def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -39,14 +46,6 @@ def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
         message = "must not name a strategy twice"
         raise ValueError(message)
     return values
-
-
-def _scalar(value: object) -> object:
-    """Return `value` if it is a string, a finite number or a boolean."""
-    if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
-        message = "must be a string, a finite number, true or false"
-        raise ValueError(message)
-    return value
 
 
 def _freeze_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
@@ -64,9 +63,10 @@ def _is_number(value: Scalar) -> bool:
 
 
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[
-    Mapping[StrategyKey, Annotated[Scalar, PlainValidator(_scalar)]],
+    Mapping[StrategyKey, ScalarValue],
     AfterValidator(_freeze_table),
 ]
 
@@ -216,12 +216,25 @@ class ServerSettings(Section):
 
 
 class _ProviderSettings(Section):
-    """The provider; a class of its own, so that the key comes first in its section."""
+    """The provider and the names of backends; a class of its own, so that these keys come first in the section."""
 
     provider: Literal["", "demo", "openai"] = Field(
         default="",
         description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
         "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
+    )
+    offered: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Backends of [llm.backends] that a task may name as its `model`. Empty: none.",
+    )
+    fallbacks: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=16,
+        description="Backends of [llm.backends] that are asked in this order if a model refuses a call with an error "
+        "that spent nothing.",
     )
 
 
@@ -275,6 +288,7 @@ class ReasoningSettings(Section):
     )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
         default=(
+            "best_of_n",
             "bounded_context",
             "chain_of_thought",
             "chain_of_verification",
@@ -329,6 +343,7 @@ class Settings(Section):
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
     turns: TurnsSettings = Field(default_factory=TurnsSettings)
     repair: RepairSettings = Field(default_factory=RepairSettings)
+    openai: OpenAiSettings = Field(default_factory=OpenAiSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)

@@ -16,6 +16,7 @@ from reasond_server.grpc_api.conversion import (
 )
 from reasond_server.grpc_api.filling import json_text
 from reasond_server.grpc_api.guard import current_principal, remaining_s
+from reasond_server.grpc_api.repair_conversion import repair_event_message
 from reasond_server.grpc_api.requests import (
     finish_reason_of,
     invalid,
@@ -26,11 +27,15 @@ from reasond_server.grpc_api.requests import (
     trace_view_of,
 )
 from reasond_server.grpc_api.stream_writing import StreamWriter
+from reasond_server.grpc_api.turn_conversion import turn_event_message
+from reasond_server.reasoning.strategy_work import REASONING
+from reasond_server.repair.repair_work import REPAIR
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.turns.history import TURN
 from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context, GenericRegistry
@@ -104,6 +109,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             next_page_token=page[-1].name if last < len(found) else "",
             model=self._service.model_name,
             warnings=self._service.model_warnings,
+            models=self._service.offered_models,
         )
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
@@ -114,6 +120,18 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         response = pb.GetExecutionResponse(execution=execution_message(found.execution))
         self._fill_traced(response.reasoning, found, view)
         return response
+
+    async def FollowExecution(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
+        self, request: pb.FollowExecutionRequest, context: Context
+    ) -> None:
+        """Write the events of an execution of any kind, for an observer."""
+        found = await self._service.everything.observe(
+            current_principal(),
+            required_id(request.execution_id, field="execution_id"),
+            after_sequence=request.after_sequence,
+            include_deltas=request.include_deltas,
+        )
+        await self._streams.write(found.events, context, _OBSERVED[found.execution.kind])
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
@@ -172,6 +190,13 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     ) -> None:
         room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
         fill_traced(message, found.result, found.steps, view, max_bytes=room)
+
+
+_OBSERVED: Final[Mapping[str, Callable[[StreamEvent], pb.FollowExecutionResponse]]] = {
+    REASONING: lambda event: pb.FollowExecutionResponse(reasoning=event_message(event)),
+    TURN: lambda event: pb.FollowExecutionResponse(turn=turn_event_message(event)),
+    REPAIR: lambda event: pb.FollowExecutionResponse(repair=repair_event_message(event)),
+}
 
 
 def _page_size(size: int) -> int:

@@ -8,7 +8,6 @@ is `completed`, or `error` with a JSON-RPC error object; a failed run sends both
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,15 +15,16 @@ from pydantic_core import to_json
 
 from reasond_server.errors import AccessError, InvalidJsonRpcError, IssuerUnavailableError, ParseError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
-from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
-from reasond_server.http_api.intake import require_plain
+from reasond_server.http_api.event_frames import frame_event, send_stream, wants_stream
+from reasond_server.http_api.exchange import exchange_of, send_answer
+from reasond_server.http_api.intake import take_in_call
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.http_api.jsonrpc_calls import Calls, failure_of
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.json_mapping import event_json, event_name, is_logged
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
 
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
-_JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
 _UNAVAILABLE: Final = (_NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
-# Read even without a valid token, so that an answer about an invalid token has the id of its call.
-_READ_OF_ANYBODY_BYTES: Final = 64 * 1024
 
 
 class JsonRpcEndpoint:
@@ -67,28 +64,22 @@ class JsonRpcEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = exchange_of(scope)
-        headers = exchange.headers
-        if not headers.say_json():
-            # A page of another site can send JSON only after a CORS preflight, which is never granted.
-            raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
         calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
-        require_plain(headers)
-        declared = headers.declared_bytes()
-        if declared is None or declared > _READ_OF_ANYBODY_BYTES:
-            try:
-                await self._gate.look_at_header(exchange)
-            except AccessError as error:
-                # The validity of the token is unknown then: the client should retry with it.
-                is_outage = isinstance(error, IssuerUnavailableError)
-                status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
-                await send_answer(send, status, unread(error, calls), headers=about)
-                return
+        try:
+            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake)
+        except AccessError as error:
+            # The validity of the token is unknown after an outage: the client should retry with it.
+            is_outage = isinstance(error, IssuerUnavailableError)
+            status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
+            await send_answer(send, status, unread(error, calls), headers=about)
+            return
         departure = departure_of(scope)
-        body = await self._intake.take_in(declared, receive)
         try:
             request = self._streamable(exchange, body)
             if request is not None:
-                await unless_client_leaves(_stream(calls, request, exchange, send), departure)
+                last_event_id = exchange.headers.first(b"last-event-id")
+                events = frames(calls.open(request.method), request.params, last_event_id)
+                await unless_client_leaves(send_stream(send, events), departure)
                 return
             answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), departure)
         finally:
@@ -108,34 +99,6 @@ class JsonRpcEndpoint:
         return request if method is not None and method.streaming is not None and not request.is_notification else None
 
 
-async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:
-    """Send the events of a call as they occur."""
-    await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, _NO_STORE]})
-    last_event_id = exchange.headers.first(b"last-event-id")
-    async with aclosing(frames(calls.open(request.method), request.params, last_event_id)) as events:
-        async for event in events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-HEADERS: Final[Sequence[tuple[bytes, bytes]]] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"x-accel-buffering", b"no"),
-)
-"""Headers of a stream; the second prevents nginx from buffering events."""
-
-
-def wants_stream(accept: Sequence[str]) -> bool:
-    """Return whether the values of the header Accept name the type of server-sent events."""
-    if not accept:
-        return False
-    for choice in ",".join(accept).split(","):
-        media_type, *parameters = (part.strip().lower() for part in choice.split(";"))
-        if media_type == "text/event-stream" and not any(re.fullmatch(r"q=0(\.0*)?", each) for each in parameters):
-            return True
-    return False
-
-
 async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[bytes, None]:
     """Yield the framed events of `call`; with `last_event_id`, those after it. Closing it ends the subscription."""
     try:
@@ -153,5 +116,4 @@ def frame(event: StreamEvent, *, id_name: str = "execution_id") -> bytes:
 
 
 def _frame(name: str, data: Mapping[str, Any], *, place: str = "") -> bytes:
-    id_line = f"id: {place}\n" if place else ""
-    return f"{id_line}event: {name}\ndata: ".encode() + to_json(data, inf_nan_mode="null") + b"\n\n"
+    return frame_event(to_json(data, inf_nan_mode="null"), name=name, place=place)

@@ -24,8 +24,9 @@ PEER_URIS_KEY: Final = "reasond.peer_uris"
 class Exchange:
     """The facts about a request for the access log; it has no content.
 
-    `peer_uris` are the URIs of the client's verified certificate; `route` is the path if it exists; `methods` are
-    JSON-RPC methods; `code`, `reason` and `is_fault` are those of the last error of its calls.
+    `peer_uris` are the URIs of the client's verified certificate; `route` is the path if it exists; `methods` are those
+    that were called, in the protocol `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its
+    calls.
     """
 
     call_id: str
@@ -33,6 +34,7 @@ class Exchange:
     peer_uris: Sequence[str] = ()
     route: str = ""
     methods: list[str] = field(default_factory=list)
+    rpc_system: str = "jsonrpc"
     subject: str = ""
     code: int = 0
     reason: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
 from reasond_server.http_api.exchange import exchange_of, send_answer
@@ -16,7 +16,7 @@ from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint, re
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.access.peers import Peers
@@ -49,12 +49,17 @@ class HttpLimits:
     body_timeout_s: float = 30.0
 
 
+Interface: TypeAlias = "Callable[[Gate, Intake, CallObserver], ASGIApp]"
+"""Makes the application of another protocol from the gate, the intake and the observer of the listener."""
+
+
 class HttpApp(Reception):
     """The application.
 
     `methods` are those of all services; `card` returns the public card of the server. `authenticate` converts a token
     into a principal, and `require` rejects one that lacks the permission for an operation. Health is neither limited
-    nor authenticated. `metrics` are served if they are given.
+    nor authenticated. `metrics` are served if they are given. `interfaces` are further protocols by the root of their
+    paths; they share the gate and the limits of bodies.
     """
 
     def __init__(
@@ -72,19 +77,16 @@ class HttpApp(Reception):
         observer: CallObserver = UNOBSERVED,
         metrics: MetricsPage | None = None,
         tracing: Tracing | None = None,
+        interfaces: Mapping[str, Interface] | None = None,
     ) -> None:
-        rpc = JsonRpcEndpoint(
-            methods=methods,
-            gate=Gate(authenticate=authenticate, require=require, peers=peers),
-            intake=Intake(
-                max_body_bytes=limits.max_body_bytes,
-                max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
-                max_requests=limits.max_requests,
-                body_timeout_s=limits.body_timeout_s,
-            ),
-            max_batch=limits.max_batch,
-            observer=observer,
+        gate = Gate(authenticate=authenticate, require=require, peers=peers)
+        intake = Intake(
+            max_body_bytes=limits.max_body_bytes,
+            max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
+            max_requests=limits.max_requests,
+            body_timeout_s=limits.body_timeout_s,
         )
+        rpc = JsonRpcEndpoint(methods=methods, gate=gate, intake=intake, max_batch=limits.max_batch, observer=observer)
         pages: dict[str, ASGIApp] = {
             CARD_PATH: AgentCardPage(card),
             "/healthz": HealthPage(),
@@ -103,7 +105,8 @@ class HttpApp(Reception):
                 ),
                 observer=observer,
             )
-        addresses = Addresses(pages=pages, endpoints=endpoints)
+        doors = {root: build(gate, intake, observer) for root, build in (interfaces or {}).items()}
+        addresses = Addresses(pages=pages, endpoints=endpoints, subtrees=doors)
         super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
 
 

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import show
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.exchange import Receive, RequestHeaders
+    from reasond_server.http_api.exchange import Exchange, Receive, RequestHeaders
+
+
+_JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
+# Read even without a valid token, so that an answer about an invalid token has the id of its call.
+_READ_OF_ANYBODY_BYTES: Final = 64 * 1024
+
+
+class HeaderGate(Protocol):
+    """Verifies the token of a request before its body is read."""
+
+    async def look_at_header(self, exchange: Exchange) -> None:
+        """Raise an AccessError if the header has a token that is invalid."""
+        ...
 
 
 class Intake:
@@ -82,6 +95,25 @@ class Intake:
     def _too_slow(self) -> RefusalError:
         message = f"the body did not arrive within {self._body_timeout_s:g} s"
         return RefusalError(408, message, headers={"connection": "close"})
+
+
+async def take_in_call(exchange: Exchange, receive: Receive, *, gate: HeaderGate, intake: Intake) -> bytearray:
+    """Return the body of a call, which counts as held by `intake` until `let_go`.
+
+    Raises:
+        AccessError: the body is large, and the token in the header is invalid; nothing was read.
+        RefusalError: the body is no JSON, is packed, too large or too slow, or the server holds too many.
+        ClientGoneError: the client left before its body was complete.
+    """
+    headers = exchange.headers
+    if not headers.say_json():
+        # A page of another site can send JSON only after a CORS preflight, which is never granted.
+        raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
+    require_plain(headers)
+    declared = headers.declared_bytes()
+    if declared is None or declared > _READ_OF_ANYBODY_BYTES:
+        await gate.look_at_header(exchange)
+    return await intake.take_in(declared, receive)
 
 
 def require_plain(headers: RequestHeaders) -> None:

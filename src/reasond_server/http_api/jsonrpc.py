@@ -74,7 +74,7 @@ async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int 
     other calls, but not even their errors are answered. Cancelling cancels every call.
     """
     try:
-        payload = await asyncio.to_thread(parse, body) if len(body) > _LONG_BODY_BYTES else parse(body)
+        payload = await parse_body(body)
     except ParseError as error:
         return _encode_answer({"error": handler.refuse(error)}, None, handler)
     if not isinstance(payload, list):
@@ -109,6 +109,11 @@ def parse(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
         raise ParseError(f"Parse error: the body is not valid JSON{where}") from None
     _refuse_deep(value)
     return value
+
+
+async def parse_body(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what `parse` returns; a long body does not block the event loop."""
+    return await asyncio.to_thread(parse, body) if len(body) > _LONG_BODY_BYTES else parse(body)
 
 
 def read_request(entry: object) -> RpcRequest:

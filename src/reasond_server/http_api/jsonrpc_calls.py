@@ -1,7 +1,8 @@
-"""The JSON-RPC methods of services, and one call of a method from its params to its answer.
+"""The methods of services over HTTP, and one call of a method from its params to its answer.
 
 The order of checks in a call is fixed: the method exists, params are named, the token is valid, the permission is
-granted; only then the other params are checked.
+granted; only then the other params are checked. A `Dialect` says how a protocol writes errors; JSON-RPC is one, and
+other rooms have theirs.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ if TYPE_CHECKING:
     from reasond_server.http_api.jsonrpc import RpcParams
     from reasond_server.http_api.params import Params
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal, StreamEvent
+    from reasond_server.types import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
     """How a method streams events: the required permission, and the function that yields them.
 
-    `open` takes the caller, the parameters, and the cursor to resume from; None starts a new execution. `id_name` is
-    the key of the log's id in the events.
+    `open` takes the caller, the parameters, and the cursor to resume from; None starts a new execution. It yields
+    `StreamEvent`s for JSON-RPC, and for another dialect what its endpoint sends. `id_name` is the key of the log's id
+    in the events.
     """
 
     operation: Operation
-    open: Callable[[Principal, Any, Cursor | None], AsyncGenerator[StreamEvent, None]]
+    open: Callable[[Principal, Any, Cursor | None], AsyncGenerator[Any, None]]
     id_name: str = "execution_id"
 
 
@@ -74,13 +76,14 @@ class Methods:
     """The methods of all services by name.
 
     `read_partial` returns the partial result of a failed execution for its caller; it raises if that is deleted.
+    Without it errors carry no partial result.
     """
 
     def __init__(
         self,
         tables: Iterable[Mapping[str, Method]],
         *,
-        read_partial: Callable[[Principal, str], Awaitable[dict[str, Any]]],
+        read_partial: Callable[[Principal, str], Awaitable[dict[str, Any]]] | None = None,
     ) -> None:
         self._methods = {name: method for table in tables for name, method in table.items()}
         self.read_partial = read_partial
@@ -192,6 +195,28 @@ def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
 
 
 TRANSPORT: Final = "jsonrpc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a protocol over HTTP calls methods.
+
+    `transport` is its name in metrics. `describe` returns an error as its endpoint sends it, from the error, the id of
+    the call and the partial result of a failed execution. With `takes_auth_token` a token may stand in the params.
+    `missing_hint` tells a caller without a token where to put it.
+    """
+
+    transport: str
+    describe: Callable[[ReasondError, str, Mapping[str, Any] | None], Mapping[str, Any]]
+    takes_auth_token: bool = False
+    missing_hint: str = "Provide 'auth_token' in params"
+
+
+JSONRPC: Final = Dialect(
+    transport=TRANSPORT,
+    describe=lambda error, call_id, partial: error_object(error, call_id=call_id, partial=partial),
+    takes_auth_token=True,
+)
 _log = logging.getLogger("reasond.http")
 
 
@@ -224,9 +249,11 @@ class Gate:
             raise
 
     async def admit(
-        self, params: Mapping[str, Any], operation: Operation, exchange: Exchange
+        self, params: Mapping[str, Any], operation: Operation, exchange: Exchange, *, dialect: Dialect = JSONRPC
     ) -> tuple[Principal, Mapping[str, Any]]:
         """Return the principal of the token or else of the client certificate, and the params without the token.
+
+        Where the dialect takes no token in the params, they are returned as they are.
 
         The audit log records refusals.
 
@@ -235,25 +262,36 @@ class Gate:
         """
         principal: Principal | None = None
         try:
-            token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
+            in_header, rest = exchange.headers.getlist(b"authorization"), params
+            if dialect.takes_auth_token:
+                token, rest = take_token(params, in_header)
+            else:
+                token = parse_bearer_token(in_header)
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise build_missing_token_error()
+                raise build_missing_token_error(dialect.missing_hint)
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
             audit.log_denied(operation, error, principal=principal, call_id=exchange.call_id)
             raise
         note_caller()
-        return principal, arguments
+        return principal, rest
 
 
 class Calls:
     """The calls of one HTTP request; the handler behind `jsonrpc.dispatch`."""
 
     def __init__(
-        self, *, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+        self,
+        *,
+        methods: Methods,
+        gate: Gate,
+        exchange: Exchange,
+        observer: CallObserver = UNOBSERVED,
+        dialect: Dialect = JSONRPC,
     ) -> None:
+        self._dialect = dialect
         self._methods = methods
         self._gate = gate
         self._exchange = exchange
@@ -266,21 +304,35 @@ class Calls:
     def open(self, method: str) -> Call:
         """Return a new call of `method`."""
         return Call(
-            name=method, methods=self._methods, gate=self._gate, exchange=self._exchange, observer=self._observer
+            name=method,
+            methods=self._methods,
+            gate=self._gate,
+            exchange=self._exchange,
+            observer=self._observer,
+            dialect=self._dialect,
         )
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for an entry that is not a call."""
-        self._observer.call_failed(TRANSPORT, error.declaration.name)
-        return note_failure(error, self._exchange, "jsonrpc")
+        self._observer.call_failed(self._dialect.transport, error.declaration.name)
+        note_failure(error, self._exchange, self._dialect.transport)
+        return self._dialect.describe(error, self._exchange.call_id, None)
 
 
 class Call:
     """One call. It stores its principal, because only the owner may see the partial result of a failed run."""
 
     def __init__(
-        self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+        self,
+        *,
+        name: str,
+        methods: Methods,
+        gate: Gate,
+        exchange: Exchange,
+        observer: CallObserver = UNOBSERVED,
+        dialect: Dialect = JSONRPC,
     ) -> None:
+        self._dialect = dialect
         self._observer = observer
         self._name = name
         self._methods = methods
@@ -313,8 +365,10 @@ class Call:
             del failure
         return answer
 
-    async def events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
+    async def events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[Any, None]:
         """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
+
+        They are what `Streaming.open` of the method yields.
 
         A client that reconnects may send its first call again: the execution is not started again.
 
@@ -322,7 +376,7 @@ class Call:
             ReasondError: the call was refused, or the run failed.
         """
         code, since_s = "CANCELLED", time.monotonic()
-        self._observer.stream_opened(TRANSPORT)
+        self._observer.stream_opened(self._dialect.transport)
         try:
             async with aclosing(self._events(params, last_event_id)) as events:
                 async for event in events:
@@ -332,10 +386,10 @@ class Call:
             code = self._report_failure(error)
             raise
         finally:
-            self._observer.stream_closed(TRANSPORT)
+            self._observer.stream_closed(self._dialect.transport)
             self._note_end(code, since_s)
 
-    async def _events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
+    async def _events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[Any, None]:
         method = self._method()
         streaming = method.streaming
         if streaming is None:
@@ -348,14 +402,15 @@ class Call:
             async for event in events:
                 yield event
 
-    async def explain(self, error: ReasondError) -> dict[str, Any]:
-        """Return the error object for the failed call, with the partial result if it was a run."""
+    async def explain(self, error: ReasondError) -> Mapping[str, Any]:
+        """Return the dialect's error for the failed call, with the partial result if it was a run."""
         self._decide(error)
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(TRANSPORT, error.declaration.name)
-        return note_failure(error, self._exchange, self._name, partial=partial)
+        self._observer.call_failed(self._dialect.transport, error.declaration.name)
+        note_failure(error, self._exchange, self._name)
+        return self._dialect.describe(error, self._exchange.call_id, partial)
 
     def _report_failure(self, error: Exception) -> str:
         """Report the failure to the audit log, and return its code."""
@@ -372,7 +427,7 @@ class Call:
         """Note the end of the call; for an admitted caller, the audit log records that the call was allowed."""
         if self._decision is not None:
             self._decision.allow()
-        self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+        self._observer.call_ended(self._dialect.transport, self._name, code, time.monotonic() - since_s)
 
     def _method(self) -> Method:
         """Return the method that is called."""
@@ -389,7 +444,7 @@ class Call:
         """Return the principal and the params without the token, and begin the audit record of the decision."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        principal, arguments = await self._gate.admit(params, operation, self._exchange)
+        principal, arguments = await self._gate.admit(params, operation, self._exchange, dialect=self._dialect)
         self._principal = principal
         self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.call_id)
         return principal, arguments
@@ -398,19 +453,18 @@ class Call:
         """Return the partial result of an execution; None if it is no longer stored."""
         method = self._methods.get(self._name)
         read = (method and method.read_partial) or self._methods.read_partial
+        if read is None:
+            return None
         try:
             return await read(principal, execution_id)
         except ReasondError:
             return None
 
 
-def note_failure(
-    error: ReasondError, exchange: Exchange, name: str, *, partial: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return `error` as an error object; note it for the access log, and log a fault with its traceback."""
-    shown_error = error_object(error, call_id=exchange.call_id, partial=partial)
-    exchange.code = shown_error["code"]
-    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
+def note_failure(error: ReasondError, exchange: Exchange, name: str) -> None:
+    """Note `error` for the access log, and log a fault with its traceback."""
+    declared = error.declaration
+    exchange.code = declared.jsonrpc_code
+    exchange.reason, exchange.is_fault = declared.name, declared.is_fault
     if exchange.reason == "INTERNAL":
         _log.error("%s failed", show(name), exc_info=error, extra={"call_id": exchange.call_id})
-    return shown_error

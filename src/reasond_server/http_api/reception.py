@@ -49,11 +49,20 @@ _log = logging.getLogger("reasond.http")
 class Addresses:
     """The routes: `pages` for GET and HEAD, `endpoints` for POST, by their exact paths.
 
-    `hint` is the advice for requests of unknown paths.
+    `subtrees` serve all paths below theirs, such as `/v1/`, with any method. `hint` is the advice for requests of
+    unknown paths.
     """
 
-    def __init__(self, *, pages: Mapping[str, ASGIApp], endpoints: Mapping[str, ASGIApp], hint: str = _HINT) -> None:
+    def __init__(
+        self,
+        *,
+        pages: Mapping[str, ASGIApp],
+        endpoints: Mapping[str, ASGIApp],
+        subtrees: Mapping[str, ASGIApp] | None = None,
+        hint: str = _HINT,
+    ) -> None:
         self._hint = hint
+        self._subtrees = subtrees or {}
         self._served: dict[str, tuple[ASGIApp, Sequence[str]]] = {
             **{path: (page, ("GET", "HEAD")) for path, page in pages.items()},
             **{path: (endpoint, ("POST",)) for path, endpoint in endpoints.items()},
@@ -68,6 +77,9 @@ class Addresses:
         path = scope["path"]
         found = self._served.get(path)
         if found is None:
+            for root, subtree in self._subtrees.items():
+                if path.startswith(root):
+                    return subtree
             raise RefusalError(404, f"there is nothing at this address; {self._hint}")
         exchange_of(scope).route = path
         app, methods = found
@@ -171,7 +183,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
         attributes["http.route"] = exchange.route
         span.rename(f"{_method(scope)} {exchange.route}")
     if exchange.methods:
-        attributes |= {"rpc.system.name": "jsonrpc", "rpc.method": ",".join(exchange.methods)}
+        attributes |= {"rpc.system.name": exchange.rpc_system, "rpc.method": ",".join(exchange.methods)}
     if work.execution_id:
         attributes["reasond.execution.id"] = work.execution_id
     span.set(attributes)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.clock import Clock
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -72,6 +71,10 @@ class _Wanted:
     is_unary: bool = False
 
 
+def _allow_reading(_caller: Principal, _execution: Execution) -> None:
+    """Let every caller read its own executions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The operator's decisions for the reasoning service."""
@@ -85,7 +88,8 @@ class Policy:
 class ReasoningService:
     """Executes tasks for verified callers.
 
-    `desk` reads, follows, lists, cancels and deletes the executions.
+    `desk` reads, follows, lists, cancels and deletes the executions; `everything` finds those of every kind of work,
+    for observers.
     """
 
     def __init__(
@@ -97,28 +101,31 @@ class ReasoningService:
         store: ExecutionStore,
         runner: Runner,
         kind: ReasoningKind,
-        model: ChatModel,
         clock: Clock,
         policy: Policy,
         limits: CallerLimits = NO_LIMITS,
         or_kind: str = "",
         require_other: Callable[[Principal], None] | None = None,
+        require_reading: Callable[[Principal, Execution], None] = _allow_reading,
     ) -> None:
-        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets."""
+        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets.
+
+        `require_reading` refuses an observer who may not read an execution.
+        """
         self._limits = limits
         self._registry = registry
         self._configuration = configuration
         self._store = store
         self._runner = runner
         self._kind = kind
-        self._model = model
+        self._models = kind.models
         self._clock = clock
         self._policy = policy
         self._chooser = Chooser(
             registry=registry,
             configuration=configuration,
             directory=directory,
-            model=model,
+            models=kind.models,
             default_strategy=policy.default_strategy,
             within_s=policy.selection_timeout_s,
             has_programs=kind.programs.is_available,
@@ -138,16 +145,24 @@ class ReasoningService:
             require_use=partial(_require_use, require_other),
             or_kind=or_kind,
         )
+        self.everything = ExecutionDesk(
+            store=store, runner=runner, follower=follower, kind="", require_use=require_reading
+        )
 
     @property
     def model_name(self) -> str:
         """Name of the model behind the strategies."""
-        return self._model.name
+        return self._models.own.name
 
     @property
     def model_warnings(self) -> Sequence[str]:
         """Warnings for callers about the model."""
-        return self._model.warnings
+        return self._models.own.warnings
+
+    @property
+    def offered_models(self) -> Sequence[str]:
+        """Names of the backends that a task may name."""
+        return self._models.names
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
@@ -311,6 +326,7 @@ class ReasoningService:
                 trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
                 budget=task.budget,
+                model=None if task.model is None else self._models.find(task.model),
             )
             execution = await self._runner.start(self._kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)

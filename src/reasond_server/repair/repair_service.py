@@ -18,12 +18,10 @@ from reasond_server.repair.repair_requests import check_repair
 from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import current_trace, note_result
-from reasond_server.types import TextDelta
 from reasond_server.types.repairs import (
     EnvironmentInfo,
     EnvironmentList,
     Repair,
-    RepairDelta,
     RepairGoal,
     RepairView,
     SandboxLevel,
@@ -132,7 +130,7 @@ class RepairService:
             events = self._desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:
-                yield _as_repair_delta(event) if isinstance(event.event, TextDelta) else event
+                yield event
 
     async def get(self, caller: Principal, execution_id: str) -> RepairView:
         """Return a repair.
@@ -250,12 +248,6 @@ class RepairService:
         """
         if task.goal is RepairGoal.FIX and self._kind.workshop.sandbox.level is SandboxLevel.OFF:
             raise SandboxUnavailableError("No sandbox works on this server, so no code is run")
-
-
-def _as_repair_delta(event: StreamEvent) -> StreamEvent:
-    delta = event.event
-    assert isinstance(delta, TextDelta)  # noqa: S101 - the caller has looked
-    return event._replace(event=RepairDelta(iteration_index=delta.iteration_index, text=delta.text))
 
 
 def _digest_of(task: RepairTask) -> str:

@@ -26,6 +26,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import FinishReason, StrategySource
 from reasond_server.types.repairs import (
     Repair,
+    RepairDelta,
     RepairGoal,
     RepairStarted,
     SandboxLevel,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.workspaces import Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
     from reasond_server.types.repairs import RepairTask
     from reasond_server.types.snapshots import SourceFile
 
@@ -91,6 +92,7 @@ class RepairKind:
     """
 
     kind: str = REPAIR
+    is_timed_at_work: bool = False
 
     def __init__(
         self,
@@ -196,6 +198,10 @@ class RepairKind:
             raise NotResumableError(f"the command {gone[0]!r} is not configured any more")
         checks = [replace(check, argv=tuple(check.argv or known[check.command]), command="") for check in task.checks]
         return replace(task, checks=checks)
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> RepairDelta:  # noqa: ARG002 - the port's form
+        """Return the text as that of a repair."""
+        return RepairDelta(iteration_index=delta.iteration_index, text=delta.text)
 
     def is_pause(self, event: Event) -> bool:  # noqa: ARG002 - the port's form
         """Return False: repairs do not suspend."""

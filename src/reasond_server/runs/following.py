@@ -52,11 +52,12 @@ class Follower:
         self._flush_timer = FlushTimer(interval_s=flush_interval_s)
 
     async def follow(
-        self, execution: Execution, *, after: int, include_deltas: bool
+        self, execution: Execution, *, after: int, include_deltas: bool, is_observer: bool = False
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events with a sequence above `after`; closing the iterator does not affect other followers.
 
-        The run may be active in this process, in another process or in none, and that may change meanwhile.
+        The run may be active in this process, in another process or in none, and that may change meanwhile. An observer
+        does not keep it running, and does not end it by leaving.
 
         Raises:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
@@ -72,6 +73,7 @@ class Follower:
             execution=execution,
             mailbox=mailbox,
             announce_every_s=self._heartbeat_interval_s,
+            is_observer=is_observer,
         )
         with source:
             while True:
@@ -109,8 +111,9 @@ class Follower:
             return None, True
 
     def _build_unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
-        """Return a heartbeat or a delta."""
-        event: Event | TextDelta | Heartbeat = Heartbeat() if delta is None else delta
+        """Return a heartbeat or a delta, which has the form of its kind of work."""
+        event: Event | TextDelta | Heartbeat
+        event = Heartbeat() if delta is None else self._runner.shape_delta(execution, delta)
         return StreamEvent(
             execution_id=execution.execution_id, sequence=after, create_time=self._clock.now(), event=event
         )
@@ -123,6 +126,7 @@ class EventSource:
         "_announce_every_s",
         "_announced_s",
         "_id",
+        "_is_observer",
         "_last_run",
         "_mailbox",
         "_page",
@@ -143,7 +147,9 @@ class EventSource:
         execution: Execution,
         mailbox: Mailbox,
         announce_every_s: float,
+        is_observer: bool = False,
     ) -> None:
+        self._is_observer = is_observer
         self._store = store
         self._runner = runner
         self._tenant = execution.tenant
@@ -218,7 +224,7 @@ class EventSource:
         return ()
 
     async def _look_for_the_end(self, after: int) -> None:
-        """Check whether the log ends at `after`; if it does not, notify the writer that it has a subscriber.
+        """Check whether the log ends at `after`; if it does not, notify the writer that somebody wants it.
 
         A suspended execution has no writer: the follower waits until it is woken and ends.
         """
@@ -240,6 +246,8 @@ class EventSource:
             error = draining()
             error.execution_id = self._id
             raise error
+        if self._is_observer:
+            return
         now_s = asyncio.get_running_loop().time()
         if self._announced_s is None or now_s - self._announced_s >= self._announce_every_s:
             self._announced_s = now_s
@@ -251,7 +259,7 @@ class EventSource:
         if live is not None and live is not self._run:
             self._leave()
             self._run = self._last_run = live
-            live.subscribers.attach(self._mailbox)
+            live.subscribers.attach(self._mailbox, is_observer=self._is_observer)
         if self._run is None:
             self._watch()
 

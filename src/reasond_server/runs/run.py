@@ -44,7 +44,8 @@ class Subscribers:
     `on_unwanted` is called when nobody wants the run any more, `on_error` when the `log` accepts no more entries.
 
     A run is unwanted when its last subscriber has left, unless a caller asked to keep it running, a subscriber is
-    expected within some time, or one follows it from another process.
+    expected within some time, or one follows it from another process. Observers are told as subscribers are, but do not
+    count: they neither keep a run nor end it.
 
     Attributes:
         keeps_running: whether the run continues without subscribers.
@@ -86,24 +87,32 @@ class Subscribers:
         self.keeps_running = keeps_running
         self.finishes_open_calls = finishes_open_calls
         self.patience_s = 0.0
-        # A dict keeps the order of arrival, so that a simulation can be repeated.
-        self._all: dict[Subscriber, None] = {}
+        # Whether each counts. A dict keeps the order of arrival, so that a simulation can be repeated.
+        self._all: dict[Subscriber, bool] = {}
         self._has_readers = False
         self.held: TextDelta | None = None
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def attach(self, subscriber: Subscriber) -> None:
+    @property
+    def are_any(self) -> bool:
+        """Whether there are subscribers that count."""
+        return any(self._all.values())
+
+    def attach(self, subscriber: Subscriber, *, is_observer: bool = False) -> None:
         """Add `subscriber`, which receives all notices from now on."""
-        self._all[subscriber] = None
+        self._all[subscriber] = not is_observer
         self._has_readers = self._has_readers or subscriber.wants_deltas
-        self._decide()
+        if not is_observer:
+            self._decide()
 
     def detach(self, subscriber: Subscriber) -> None:
         """Remove `subscriber`; abandon the run if nobody wants it any more."""
-        self._all.pop(subscriber, None)
+        is_observer = self._all.pop(subscriber, True) is False
         self._has_readers = any(one.wants_deltas for one in self._all)
-        if self.finishes_open_calls and self._journal is None and not self._all:
+        if is_observer:
+            return
+        if self.finishes_open_calls and self._journal is None and not self.are_any:
             self.await_one(within_s=self.patience_s)
         else:
             self._decide()
@@ -125,7 +134,7 @@ class Subscribers:
         """Keep the run for `within_s` seconds: a subscriber may come, or follows from another process."""
         now_s = asyncio.get_running_loop().time()
         self._awaited_until_s = max(self._awaited_until_s, now_s + within_s)
-        if not self._all:
+        if not self.are_any:
             self._decide()
 
     def publish(self, index: int, text: str) -> None:
@@ -173,7 +182,7 @@ class Subscribers:
             self._timer = None
         if self._journal is not None:
             self._journal.release_calls()
-        if self._all or self.keeps_running:
+        if self.are_any or self.keeps_running:
             return
         loop = asyncio.get_running_loop()
         if loop.time() < self._awaited_until_s:

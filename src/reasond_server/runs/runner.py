@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run, Work
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
-    from reasond_server.types import LoggedEvent
+    from reasond_server.types import LoggedEvent, TextDelta
 
 __all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
 
@@ -134,6 +134,10 @@ class Runner:
     def find_live(self, execution_id: str) -> Run | None:
         """Return the run of an execution that is active in this process; None if there is none."""
         return self.runs.by_id.get(execution_id)
+
+    def shape_delta(self, execution: Execution, delta: TextDelta) -> TextDelta:
+        """Return text of an execution in the form of its kind of work."""
+        return self._maker.shape_delta(execution, delta, self.find_live(execution.execution_id))
 
     async def find_place(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place for an execution, if necessary after a wait of at most `within_s` seconds.
@@ -256,7 +260,7 @@ class Runner:
             kind=work.kind,
             strategy=work.name,
             strategy_source=work.source,
-            model=self._model_name,
+            model=self._model_name if work.request.model is None else work.request.model.name,
             create_time=self._clock.now(),
             request_id=work.request.request_id,
             session_id="" if work.request.session is None else work.request.session.session_id,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS
+from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
+from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.http_api.jsonrpc_calls import Method, Streaming
-from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, NoParams
+from reasond_server.http_api.params import (
+    ExecuteParams,
+    ExecutionParams,
+    FollowExecutionParams,
+    ListExecutionsParams,
+    NoParams,
+)
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.json_mapping import execution_json, result_json, strategy_json
@@ -30,14 +38,20 @@ DECLARATION: Final = ServiceDeclaration(
         "ReasonIterations": EXECUTE,
         "ListStrategies": EXECUTE,
         "GetExecution": READ_EXECUTIONS,
+        "FollowExecution": READ_EXECUTIONS,
         "CancelExecution": EXECUTE,
         "ListExecutions": READ_EXECUTIONS,
         "DeleteExecution": EXECUTE,
     },
-    or_permissions={"CancelExecution": EXECUTE_REPAIRS, "DeleteExecution": EXECUTE_REPAIRS},
+    or_permissions={
+        "CancelExecution": EXECUTE_REPAIRS,
+        "DeleteExecution": EXECUTE_REPAIRS,
+        "FollowExecution": READ_TURNS,
+    },
     methods={
         "executions.cancel": "CancelExecution",
         "executions.delete": "DeleteExecution",
+        "executions.follow": "FollowExecution",
         "executions.get": "GetExecution",
         "executions.list": "ListExecutions",
         "reasoning.execute": "Reason",
@@ -62,6 +76,14 @@ def serve_reasoning(
     methods = {
         "executions.cancel": _method("executions.cancel", ExecutionParams, partial(_cancel, service)),
         "executions.delete": _method("executions.delete", ExecutionParams, partial(_delete, service)),
+        "executions.follow": Method(
+            operation=DECLARATION.operation_of("executions.follow"),
+            params=FollowExecutionParams,
+            run=_refuse_answer,
+            streaming=Streaming(
+                operation=DECLARATION.operation("FollowExecution"), open=partial(_open_observation, service)
+            ),
+        ),
         "executions.get": _method("executions.get", ExecutionParams, partial(_get, service)),
         "executions.list": _method("executions.list", ListExecutionsParams, partial(_list, service)),
         "reasoning.list_strategies": _method("reasoning.list_strategies", NoParams, partial(_strategies, service)),
@@ -122,11 +144,35 @@ def _open_stream(
     )
 
 
+async def _refuse_answer(_caller: Principal, _params: FollowExecutionParams) -> dict[str, Any]:
+    description = "must name text/event-stream: this method has events and no answer; executions.get returns the result"
+    raise InvalidRequestError.of(Violation(field="Accept", description=description))
+
+
+async def _open_observation(
+    service: ReasoningService, caller: Principal, params: FollowExecutionParams, cursor: Cursor | None
+) -> AsyncGenerator[StreamEvent, None]:
+    """Yield the events of the execution, after the last one that the client has."""
+    after = params.after_sequence
+    if cursor is not None:
+        if cursor.execution_id != params.execution_id:
+            description = f"is of the execution {cursor.execution_id}; the call names {show(params.execution_id)}"
+            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
+        after = cursor.after_sequence
+    observation = await service.everything.observe(
+        caller, params.execution_id, after_sequence=after, include_deltas=params.include_deltas
+    )
+    async with aclosing(observation.events) as events:
+        async for event in events:
+            yield event
+
+
 async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
     return {
         "strategies": [strategy_json(info) for info in service.strategies()],
         "model": service.model_name,
         "warnings": list(service.model_warnings),
+        "models": list(service.offered_models),
     }
 
 

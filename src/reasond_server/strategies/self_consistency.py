@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.answers import answer_of_text, normalize_answer
-from reasond_server.context.calls import LEAST_TOKENS, ModelReply, bound_prompt, hear, measure_room, run_by_size
+from reasond_server.context.calls import LEAST_TOKENS, bound_prompt, hear, measure_room, run_by_size
+from reasond_server.context.samples import SAMPLES_AT_ONCE, SampleCalls, SampledAnswer, build_ladder, read_sample
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
@@ -22,7 +20,6 @@ from reasond_server.errors import (
     TokenBudgetExhaustedError,
     Violation,
 )
-from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
@@ -31,12 +28,12 @@ from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, S
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.context.calls import ModelReply
+    from reasond_server.context.replies import Fragment
     from reasond_server.llm.model import ChatModel, Message
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
-_SAMPLES_AT_ONCE: Final = 8
-_WARM_UP_S: Final = 1.0
 _RULES: Final = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
     "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
@@ -44,9 +41,6 @@ _RULES: Final = (
 )
 # A share such as 0.6 of 5 votes must not fail because of floating-point rounding.
 _TOLERANCE = 1e-9
-_LADDER_SPREAD: Final = 0.3
-_LEAST_TEMPERATURE: Final = 0.05
-_MOST_TEMPERATURE: Final = 2.0
 
 
 class SelfConsistencyConfig(StrategyConfig):
@@ -136,11 +130,20 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TakenSample:
-    """A sample, whether its answer was tagged, and whether the provider withheld its text."""
+    """A sample with its temperature."""
 
-    sample: Sample
-    is_tagged: bool
-    is_withheld: bool = False
+    read: SampledAnswer
+    temperature: float
+
+    @property
+    def detail(self) -> Sample:
+        """The sample as a step."""
+        return Sample(
+            text=self.read.text,
+            answer=self.read.answer,
+            normalized_answer=self.read.normalized_answer,
+            temperature=self.temperature,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,9 +151,7 @@ class Poll:
     """The state of one run: its samples so far, in sample order."""
 
     config: SelfConsistencyConfig
-    model: ChatModel
-    messages: Sequence[Message]
-    max_tokens: int
+    calls: SampleCalls
     worst: Cost
     allowance: Allowance
     temperatures: Sequence[float]
@@ -163,7 +164,7 @@ class Poll:
     @property
     def tally(self) -> Tally:
         """The votes so far; a failed sample counts as one without an answer."""
-        cast = [each.sample.normalized_answer for each in self.samples]
+        cast = [each.read.normalized_answer for each in self.samples]
         return Tally(cast=[*cast, *[""] * (self.taken - len(cast))])
 
     @property
@@ -184,17 +185,14 @@ class Poll:
 
     async def take_wave(self) -> Sequence[Step]:
         """Take the samples of one wave and return their steps."""
-        most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), _SAMPLES_AT_ONCE)
+        most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), SAMPLES_AT_ONCE)
         # The meter refuses or shortens the very first call: a small budget may still suffice for one answer.
         covered = [place for place in range(most) if self._reserve(is_first=not (self.taken or place))]
         if not covered:
             self.is_out_of_budget = True
             return ()
-        begun = asyncio.Event()
-        if self.taken:
-            begun.set()
         temperatures = self.temperatures[self.taken : self.taken + len(covered)]
-        calls = [partial(self._take_sample, place, temperatures[place], begun) for place in range(len(covered))]
+        calls = self.calls.prepare_wave(self.taken, len(covered))
         results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
         self.taken += len(results)
         fresh: list[_TakenSample] = []
@@ -209,44 +207,15 @@ class Poll:
             self.allowance.settle(
                 self.worst, Cost(model_calls=result.spent.model_calls, tokens=result.spent.total_tokens)
             )
-            fresh.append(_judge(result, temperature))
+            fresh.append(_TakenSample(read=read_sample(result), temperature=temperature))
         self.samples += fresh
         return [
-            Step(detail=each.sample, answer_found=bool(each.sample.normalized_answer), metrics=self.build_metrics())
+            Step(detail=each.detail, answer_found=bool(each.read.normalized_answer), metrics=self.build_metrics())
             for each in fresh
         ]
 
     def _reserve(self, *, is_first: bool) -> bool:
         return self.allowance.reserve(self.worst, is_forced=is_first)
-
-    async def _take_sample(self, place: int, temperature: float, begun: asyncio.Event) -> ModelReply:
-        """Take one sample. All except the first wait until that one writes or ends, but at most one second.
-
-        The wait is limited because a model that does not stream its reasoning may send nothing for long.
-        """
-        if place:
-            # Not wait_for: in Python 3.11 it loses a cancellation that arrives when the event is set.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_WARM_UP_S):
-                    await begun.wait()
-        call = hear(
-            model=self.model,
-            messages=self.messages,
-            max_tokens=self.max_tokens,
-            temperature=temperature,
-            kinds=(TagKind.ANSWER,),
-            # Samples at the same temperature have equal requests, and a replay must not swap them.
-            label=f"sample {self.taken + place}",
-        )
-        try:
-            async with aclosing(call) as heard:
-                async for piece in heard:
-                    begun.set()
-                    if isinstance(piece, ModelReply):
-                        reply = piece
-        finally:
-            begun.set()
-        return reply
 
     def build_metrics(self, *, is_abstained: bool = False) -> SelfConsistencyMetrics:
         """Return the metrics so far."""
@@ -269,7 +238,7 @@ class Poll:
             raise self.errors[0]
         tally = self.tally
         warnings = [*self.warnings, *self._list_gaps()]
-        winner = next((each for each in self.samples if each.sample.normalized_answer == tally.winner), None)
+        winner = next((each for each in self.samples if each.read.normalized_answer == tally.winner), None)
         if not tally.winner or winner is None:
             reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._explain_silence()
             return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
@@ -278,7 +247,7 @@ class Poll:
             reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
             metrics = self.build_metrics(is_abstained=True)
             return Outcome(answer="", finish_reason=reason, metrics=metrics, warnings=tuple(warnings))
-        answer = restore(winner.sample.answer)
+        answer = restore(winner.read.answer)
         return Outcome(
             answer=answer,
             finish_reason=self._find_reason(tally),
@@ -289,20 +258,20 @@ class Poll:
     def _find_reason(self, tally: Tally) -> FinishReason:
         if self.is_out_of_budget:
             return FinishReason.BUDGET_EXHAUSTED
-        voters = [each for each in self.samples if each.sample.normalized_answer == tally.winner]
-        is_tagged = any(each.is_tagged for each in voters)
+        voters = [each for each in self.samples if each.read.normalized_answer == tally.winner]
+        is_tagged = any(each.read.is_tagged for each in voters)
         return FinishReason.ANSWERED if is_tagged else FinishReason.ANSWERED_UNTAGGED
 
     def _explain_silence(self) -> FinishReason:
         """Return the finish reason if no sample cast a vote: CONTENT_FILTERED if the provider withheld every one."""
-        is_withheld = all(each.is_withheld for each in self.samples)
+        is_withheld = all(each.read.is_withheld for each in self.samples)
         return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
 
     def _list_gaps(self) -> Sequence[str]:
         """Return the warnings about samples that cast no vote."""
         failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
-        withheld = sum(each.is_withheld for each in self.samples)
-        silent = sum(not each.sample.normalized_answer for each in self.samples) - withheld
+        withheld = sum(each.read.is_withheld for each in self.samples)
+        silent = sum(not each.read.normalized_answer for each in self.samples) - withheld
         gaps = []
         if failed:
             reasons = ", ".join(sorted({error.reason for error in failed}))
@@ -322,20 +291,18 @@ class Poll:
         )
 
 
-def _judge(reply: ModelReply, temperature: float) -> _TakenSample:
-    """Read the answer of a reply: a complete tagged answer, or an answer found in untagged text."""
-    parsed = reply.parsed
-    content, before = parsed.content.strip(), parsed.text.strip()
-    is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
-    is_tagged = bool(content) and parsed.is_closed and not is_withheld
-    answer = content
-    if not content and reply.finish is ModelFinish.STOP:
-        answer = answer_of_text(before)
-    is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
-    text = "\n\n".join(part for part in (parsed.thinking.strip(), before) if part)
-    normalized = normalize_answer(restore(answer)) if is_whole else ""
-    sample = Sample(text=text, answer=answer, normalized_answer=normalized, temperature=temperature)
-    return _TakenSample(sample=sample, is_tagged=is_tagged, is_withheld=is_withheld)
+def _ask(
+    model: ChatModel, messages: Sequence[Message], max_tokens: int, temperature: float, label: str
+) -> AsyncGenerator[Fragment | ModelReply, None]:
+    """Make the call of one sample."""
+    return hear(
+        model=model,
+        messages=messages,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        kinds=(TagKind.ANSWER,),
+        label=label,
+    )
 
 
 async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
@@ -346,15 +313,15 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
         bound = partial(bound_prompt, messages, model.counter)
-        worst += Cost(tokens=max_tokens + await run_by_size(len(task.query) + len(task.material), bound))
+        worst += Cost(tokens=max_tokens + await run_by_size(task.text_characters, bound))
+    temperatures = build_ladder(config.temperature, config.samples)
+    ask = partial(_ask, model, messages, max_tokens)
     return Poll(
         config=config,
-        model=model,
-        messages=messages,
-        max_tokens=max_tokens,
+        calls=SampleCalls(ask=ask, temperatures=temperatures),
         worst=worst,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
-        temperatures=build_ladder(config.temperature, config.samples),
+        temperatures=temperatures,
         warnings=warnings,
     )
 
@@ -429,15 +396,3 @@ class Tally:
                 if Tally(cast=(*self.cast, *more)).is_decided(left - count, min_agreement=min_agreement):
                     return count
         return left
-
-
-def build_ladder(temperature: float, samples: int) -> Sequence[float]:
-    """Return the temperature of each sample: T * (1 + 0.3 * r / R), between 0.05 and 2.
-
-    r is 0, -1, 1, -2, 2 … and R is the largest of them. So the first sample has T itself, and all are within 30 % of T.
-    """
-    rungs = [(place + 1) // 2 * (1 if place % 2 == 0 else -1) for place in range(samples)]
-    largest = max(map(abs, rungs)) or 1
-    wanted = [temperature * (1 + _LADDER_SPREAD * rung / largest) for rung in rungs]
-    least = min(_LEAST_TEMPERATURE, temperature)
-    return [round(min(max(each, least), _MOST_TEMPERATURE), 4) for each in wanted]

@@ -49,6 +49,11 @@ class StrategyConfig(BaseModel):
         """
         return False
 
+    @property
+    def window_tokens(self) -> int | None:
+        """Most tokens of prompt and output together of any call; None: only the model's context window bounds them."""
+        return None
+
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
         """Return the merged parameters of all `levels`, the weakest first, before they are validated.

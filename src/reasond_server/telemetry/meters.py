@@ -248,7 +248,7 @@ class Meters(TurnMeters, RepairMeters):
         """Create the series of rare events with 0, because `rate` misses the first value of a new series."""
         for kind in sorted({*self._denial_of.values(), "rate", "concurrency", "budget"}):
             self._denials[kind]
-        for transport in ("grpc", "jsonrpc"):
+        for transport in ("grpc", "jsonrpc", "openai"):
             self._slow_consumers[transport]
             self._streams[transport]
         for event in ("reserved", "settled", "refunded", "overdrawn"):

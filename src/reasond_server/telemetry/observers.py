@@ -54,7 +54,10 @@ class ProcessFacts:
 
 
 class CallObserver(Protocol):
-    """Reports of the transports; `transport` is "grpc", "jsonrpc", or "http" for a refusal by another HTTP page."""
+    """Reports of the transports.
+
+    `transport` is "grpc", "jsonrpc", "openai", or "http" for a refusal by another HTTP page.
+    """
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""

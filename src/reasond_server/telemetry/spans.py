@@ -85,7 +85,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "retryCount": "Attempts of their calls that were repeated",
     "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
     "rpc.response.status_code": "Name of the gRPC status code",
-    "rpc.system.name": "`grpc` or `jsonrpc`",
+    "rpc.system.name": "`grpc`, `jsonrpc` or `openai`",
     "tokensIn": "Input tokens of the candidates",
     "tokensOut": "Tokens that the model wrote for them, hidden reasoning included",
     "validationLatencyMs": "How long the patch and its held-out checks took, in milliseconds",

@@ -12,7 +12,7 @@ a context provider of turns.
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.context_providers import ContextProviderConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
-from reasond_server.testing.programs import FunctionPrograms
+from reasond_server.testing.scripted_programs import FunctionPrograms
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.strategies import StrategyConformance
 

@@ -32,8 +32,7 @@ from reasond_server.turns.reentries import Reentries, naming_turns
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
-from reasond_server.types import StreamEvent, TextDelta
-from reasond_server.types.turns import HandedOff, TurnDelta, TurnReentry, TurnStart, TurnStarted
+from reasond_server.types.turns import HandedOff, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_work import TurnKind
-    from reasond_server.types import Execution, Principal, Session
+    from reasond_server.types import Execution, Principal, Session, StreamEvent
     from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnResult
 
 _MOST_ATTEMPTS: Final = 10
@@ -144,9 +143,6 @@ class TurnService:
         with naming_turns(cursor.turn_id):
             async with aclosing(events):
                 async for event in events:
-                    if isinstance(event.event, TextDelta):
-                        yield self._as_turn_delta(event, event.event)
-                        continue
                     yield event
                     if not follow and isinstance(event.event, HandedOff) and await self._is_exit(caller, source, event):
                         return
@@ -379,13 +375,6 @@ class TurnService:
             return True
         execution = await self._store.find(caller.tenant, event.execution_id)
         return execution.last_sequence == event.sequence
-
-    def _as_turn_delta(self, event: StreamEvent, delta: TextDelta) -> StreamEvent:
-        run = self._runner.find_live(event.execution_id)
-        is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
-        return event._replace(
-            event=TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
-        )
 
 
 def _view_at_exit(run: Run) -> TurnView | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,16 @@ from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
-from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource
-from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, HandedOff, TurnResult, TurnStarted
+from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource, build_row
+from reasond_server.types.turns import (
+    ClientTool,
+    ContextBlock,
+    ContextScope,
+    HandedOff,
+    TurnDelta,
+    TurnResult,
+    TurnStarted,
+)
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ContextProvider
-    from reasond_server.types import Event, ExecutionFailure, Json
+    from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
 
 
 @value
@@ -66,6 +74,7 @@ class TurnKind:
     """
 
     kind: str = TURN
+    is_timed_at_work: bool = True
 
     def __init__(
         self,
@@ -110,6 +119,11 @@ class TurnKind:
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
         return work
+
+    def shape_delta(self, delta: TextDelta, run: Run | None) -> TurnDelta:
+        """Return the text, and whether a synthesis may still replace it."""
+        is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
+        return TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
 
     def is_pause(self, event: Event) -> bool:
         """Return whether the turn waits for its client from `event` on."""
@@ -239,8 +253,8 @@ class TurnWork:
         """Return the first event and what else was decided, from which any process restores the turn."""
         known = self._assignment
         return {
-            "turn": asdict(known.start),
-            "budget": asdict(known.budget),
+            "turn": build_row(known.start),
+            "budget": build_row(known.budget),
             "may_use_server_tools": known.may_use_server_tools,
             "provided": dict(known.provided),
         }

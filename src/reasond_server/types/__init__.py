@@ -21,6 +21,7 @@ from reasond_server.types.executions import (
 from reasond_server.types.kinds import STEPS
 from reasond_server.types.metrics import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     ChainOfThoughtMetrics,
     ChainOfVerificationMetrics,
@@ -32,6 +33,7 @@ from reasond_server.types.metrics import (
     ReactMetrics,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
@@ -55,13 +57,14 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
     "NOTHING",
     "STEPS",
     "AnswerVotes",
+    "BestOfNMetrics",
     "BoundedContextMetrics",
     "BoundedContextStep",
     "Budget",
@@ -80,6 +83,7 @@ __all__ = [
     "ExecutionState",
     "FinishReason",
     "Heartbeat",
+    "HistoryMessage",
     "Iteration",
     "Json",
     "LastEvent",
@@ -95,8 +99,10 @@ __all__ = [
     "Sample",
     "Savings",
     "SavingsBaseline",
+    "ScoredAnswer",
     "SelfConsistencyMetrics",
     "Session",
+    "Speaker",
     "StageStep",
     "StepDetail",
     "StrategyMetrics",
@@ -113,4 +119,5 @@ __all__ = [
     "UsageSource",
     "WindowLines",
     "WindowMetrics",
+    "build_row",
 ]

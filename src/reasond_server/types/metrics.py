@@ -258,6 +258,26 @@ class SelfConsistencyMetrics:
     is_abstained: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredAnswer:
+    """One normalised answer with the samples that gave it; `score` is its best score, None if nothing judged it."""
+
+    answer: str
+    votes: int
+    score: float | None = None
+
+
+@METRICS.declare("best_of_n")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfNMetrics:
+    """The metrics of best of n: its answers, the best first."""
+
+    samples: int
+    judgements: int
+    answers: Sequence[ScoredAnswer]
+    is_abstained: bool = False
+
+
 @METRICS.declare("plan_and_solve")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAndSolveMetrics:
@@ -301,6 +321,7 @@ StrategyMetrics = (
     | ReactMetrics
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
+    | BestOfNMetrics
     | PlanAndSolveMetrics
     | ChainOfVerificationMetrics
     | ProgramOfThoughtMetrics

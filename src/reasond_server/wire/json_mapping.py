@@ -1,9 +1,9 @@
 """Domain values as JSON, with keys in the order of seed 001; `json_kinds` converts declared kinds.
 
 Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`) and times are RFC 3339
-in UTC. Every key is always present, with null for an unknown value; only the `error` of a result is absent unless the
-execution failed. Keys that seed 001 does not have (`execution_id`, `finish_reason`, `usage` and so on) are added; none
-of its keys is changed.
+in UTC. Every key is always present, with null for an unknown value; only a result has no `error` unless the execution
+failed, and no `answer_json` unless its answer satisfies the schema of the task. Keys that seed 001 does not have
+(`execution_id`, `finish_reason`, `usage` and so on) are added; none of its keys is changed.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> J
         "model": result.model,
         "warnings": warnings,
     }
+    if result.answer_json:
+        shown["answer_json"] = json.loads(result.answer_json)
     if result.error is not None:
         shown["error"] = {"reason": result.error.reason, "message": result.error.message}
     return shown
@@ -231,6 +233,20 @@ def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
         # The tokens are those of the window; calls for a carryover are not part of it.
         item |= {"type": "reading" if detail.reading else "reasoning", "tokens": body.pop("window_tokens")}
     return [item | body]
+
+
+def describe_step(step: Iteration) -> str:
+    """Return what a step did as text: its headline, the calls of ReAct with their results, or third-party JSON."""
+    detail = step.detail
+    if isinstance(detail, ReactStep):
+        calls, results = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+        named = (detail.thought, calls and f"Action: {calls}", results and f"Observation: {results}")
+        return "\n".join(text for text in named if text)
+    kind = STEPS.kinds[detail.__class__]
+    if kind.body:
+        return to_json(kind_json(detail), inf_nan_mode="null").decode()
+    text: str = getattr(detail, kind.headline)
+    return text
 
 
 def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:

@@ -5,6 +5,7 @@ from google.protobuf.duration_pb2 import Duration
 from reasond import FinishReason, Metrics, Reasoning
 from reasond.v1.strategies_pb2 import (
     AnswerVotes,
+    BestOfNMetrics,
     BoundedContextMetrics,
     ChainOfVerificationMetrics,
     PlanAndSolveMetrics,
@@ -12,6 +13,7 @@ from reasond.v1.strategies_pb2 import (
     ReactMetrics,
     Savings,
     SavingsBaseline,
+    ScoredAnswer,
     SelfConsistencyMetrics,
     TreeOfThoughtMetrics,
 )
@@ -104,3 +106,14 @@ def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
     assert line.startswith(
         "saved, against one call that holds everything, or calls that resend everything: attention 50.0 %"
     )
+
+
+def test_the_answers_of_best_of_n_are_told_with_their_scores_and_votes() -> None:
+    answers = [ScoredAnswer(answer="42", votes=1, score=0.9), ScoredAnswer(answer="41", votes=2)]
+    assert last_of(best_of_n=BestOfNMetrics(samples=3, judgements=1, answers=answers)) == (
+        "3 samples, 1 judgement: 42 (score 0.90, 1 vote), 41 (not judged, 2 votes)"
+    )
+    silent = BestOfNMetrics(samples=1, is_abstained=True)
+    assert last_of(best_of_n=silent) == "1 sample, 0 judgements: no answers; no answer had score enough"
+    hostile = BestOfNMetrics(samples=5, answers=[ScoredAnswer(answer="\x1b[2J\nx" * 50, votes=1)] * 5)
+    assert not {"\x1b", "\n"} & set(last_of(best_of_n=hostile))

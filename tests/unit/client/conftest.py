@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 from reasond.v1 import agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2
 
 LIMIT_S = 180.0
-STREAMING = ("ExecuteTurn", "ReasonIterations", "RepairSteps")
+STREAMING = ("ExecuteTurn", "FollowExecution", "ReasonIterations", "RepairSteps")
 METHODS = {
     method.name: message_factory.GetMessageClass(method.input_type)
     for file in (agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2)

@@ -13,6 +13,9 @@ from reasond import AsyncClient, Check, Client, ReconnectPolicy, SourceFile, Una
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
 from reasond.v1.execution_pb2 import ExecutionCursor, Heartbeat
+from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
+from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
+from reasond.v1.turns_pb2 import TurnResult
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Failure, ScriptedServer
@@ -120,6 +123,26 @@ def test_a_stream_that_is_cut_goes_on_after_its_last_event(
     assert (first.task, first.request_id, first.keep_running) == (TASK, "mine", True)
     cursor = ExecutionCursor(execution_id="r1", after_sequence=1)
     assert second == pb.RepairStepsRequest(resume=cursor, keep_running=True)
+
+
+def test_an_observer_goes_on_after_the_last_event_of_any_kind(
+    ask: Any, server: ScriptedServer, failure: type[Failure]
+) -> None:
+    cut = failure(code=grpc.StatusCode.UNAVAILABLE)
+    answers = [FollowExecutionResponse(repair=one) for one in (STARTED, JUDGED, COMPLETED)]
+    server.answers("FollowExecution", [answers[0], cut], [answers[1], cut], [answers[2]])
+    events, result = ask("follow_execution", "r1", include_deltas=True, reconnect=QUICK)
+    assert (events, result) == (answers, REPAIR)
+    assert [call.request for call in server.calls] == [
+        FollowExecutionRequest(execution_id="r1", after_sequence=after, include_deltas=True)
+        for after in (0, STARTED.sequence, JUDGED.sequence)
+    ]
+
+
+def test_an_observed_turn_has_its_result(ask: Any, server: ScriptedServer) -> None:
+    done = ExecuteTurnResponse(turn_id="t1", sequence=5, completed=TurnResult(answer="42"))
+    server.answers("FollowExecution", [FollowExecutionResponse(turn=done)])
+    assert ask("follow_execution", "t1", after_sequence=4)[1] == done.completed
 
 
 def test_without_reconnect_a_cut_stream_fails(ask: Any, server: ScriptedServer, failure: type[Failure]) -> None:

@@ -19,6 +19,7 @@ TABLES = {
     "tools.mcp",
     "turns.modes",
     "repair.environments",
+    "openai.models",
     "repair.commands",
     "store.tenant_retention_s",
     "auth.roles",

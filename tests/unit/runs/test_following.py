@@ -169,6 +169,43 @@ async def test_the_last_follower_that_leaves_cancels_the_run(
     assert model.closed.is_set()
 
 
+async def test_an_observer_neither_keeps_a_run_nor_ends_it(
+    runner: Runner, follower: Follower, assign: Assign, model: EchoModel
+) -> None:
+    model.gate.clear()
+    execution = await runner.start(assign(keep_running=False))
+    run = runner.find_live(execution.execution_id)
+    assert run is not None
+    owner = follower.follow(execution, after=0, include_deltas=False)
+    leaving, staying = (follower.follow(execution, after=0, include_deltas=True, is_observer=True) for _ in range(2))
+    for one in (leaving, owner, staying):
+        assert isinstance((await anext(one)).event, ExecutionStarted)
+    await model.called.wait()
+    await leaving.aclose()
+    assert not run.is_cancelled
+    assert run.subscribers.are_any
+    await owner.aclose()
+    await run.wait_for_end()
+    rest = [event.event async for event in staying]
+    assert isinstance(rest[-1], Result)
+    assert rest[-1].finish_reason is FinishReason.CANCELLED
+
+
+async def test_a_run_that_only_observers_follow_is_given_up_when_its_time_is_over(
+    runner: Runner, follower: Follower, assign: Assign, model: EchoModel
+) -> None:
+    model.gate.clear()
+    execution = await runner.start(assign(keep_running=False))
+    run = runner.find_live(execution.execution_id)
+    assert run is not None
+    observer = follower.follow(execution, after=0, include_deltas=False, is_observer=True)
+    await anext(observer)
+    run.subscribers.await_one(within_s=0.01)
+    await run.wait_for_end()
+    assert run.is_cancelled
+    await observer.aclose()
+
+
 async def test_a_run_that_somebody_wants_kept_outlives_its_followers(
     runner: Runner, store: MemoryExecutionStore, follower: Follower, assign: Assign, model: EchoModel
 ) -> None:

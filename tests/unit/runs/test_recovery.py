@@ -192,6 +192,22 @@ async def test_a_follower_in_a_third_process_keeps_a_run_alive(servers: Servers,
     assert seen[-1].event.finish_reason is FinishReason.ANSWERED
 
 
+async def test_an_observer_in_a_third_process_sees_a_run_given_up(servers: Servers, model: EchoModel) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six"), waits_for=asyncio.Event()))
+    execution = await held_after(servers, (first := servers.server(model)), model, 1, keep_running=False)
+    await servers.die(first)
+    observer = servers.follower(servers.server(EchoModel()), 0.01).follow(
+        execution, after=0, include_deltas=False, is_observer=True
+    )
+    async with aclosing(observer):
+        assert isinstance((await anext(observer)).event, ExecutionStarted)
+        other = servers.server(EchoModel(), replace(LIMITS, reattach_s=0.1))
+        await other._recoverer.upkeep.round()
+        seen = [event.event async for event in observer]
+    assert isinstance(seen[-1], Result)
+    assert seen[-1].finish_reason is FinishReason.CANCELLED
+
+
 async def test_a_follower_here_goes_on_when_its_run_comes_here(servers: Servers, model: EchoModel) -> None:
     gate = asyncio.Event()
     servers.strategy = Replayable(Script(words=("one", "two", "six"), waits_for=gate))

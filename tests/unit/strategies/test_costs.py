@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
@@ -21,7 +22,7 @@ from reasond_server.testing import FunctionPrograms
 from reasond_server.testing.judging import reply_at_length, reply_by_request
 from reasond_server.testing.probing import NotingModel, Probe, Ran
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult, ProgramRunner
-from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, Task
+from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
 
 Replier = Callable[[Any], Any]
 REPLIERS: dict[str, Replier] = {
@@ -115,6 +116,18 @@ async def test_self_consistency_makes_between_a_majority_and_all_of_its_samples(
 
 
 @QUICK
+@given(reply=replies, samples=st.integers(1, 12), least=st.sampled_from([0.0, 0.5]))
+async def test_best_of_n_makes_a_call_for_each_sample_and_at_most_one_more_to_judge_it(
+    reply: str, samples: int, least: float
+) -> None:
+    model, done = await ran(BestOfN(), reply, samples=samples, max_tokens=100, max_judge_tokens=100, min_score=least)
+    assert samples <= len(model.requests) <= 2 * samples
+    answers = {step.detail.answer for step in done.steps if isinstance(step.detail, StageStep)}
+    if len(answers) == 1 and not least:
+        assert len(model.requests) == samples
+
+
+@QUICK
 @given(
     reply=replies,
     depth=st.integers(1, 4),
@@ -148,7 +161,7 @@ async def test_tree_of_thought_makes_no_more_calls_than_its_formula(
 async def test_bounded_context_makes_one_call_for_each_window_and_at_most_one_more_for_its_carryover(
     reply: str, mode: str, most: int
 ) -> None:
-    config = {"chunk_size": 1024, "carryover_size": 512, "max_iterations": most, "carryover_mode": mode}
+    config: dict[str, Any] = {"chunk_size": 1024, "carryover_size": 512, "max_iterations": most, "carryover_mode": mode}
     model, done = await ran(BoundedContext(), reply, material=MATERIAL, **config)
     windows = len(done.steps)
     assert windows <= len(model.requests) <= (1 if mode == "tail" else 2) * windows

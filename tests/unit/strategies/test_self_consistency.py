@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.context.samples import build_ladder
 from reasond_server.errors import (
     ContextExhaustedError,
     InvalidConfigError,
@@ -19,7 +20,7 @@ from reasond_server.errors import (
 )
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally, build_ladder
+from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task

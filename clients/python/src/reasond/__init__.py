@@ -1,6 +1,6 @@
 """Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
 
-from reasond.async_calls import AsyncReasoningStream, AsyncRepairStream
+from reasond.async_calls import AsyncExecutionStream, AsyncReasoningStream, AsyncRepairStream
 from reasond.async_client import AsyncClient
 from reasond.client import Client
 from reasond.client_tools import ClientFunction, ToolArgumentsError, TurnAwaitsError, client_tool
@@ -24,7 +24,7 @@ from reasond.errors import (
 from reasond.progress import ReconnectPolicy
 from reasond.requests import repair_task
 from reasond.snapshots import LeftOut, UploadedSnapshot
-from reasond.sync_calls import ReasoningStream, RepairStream
+from reasond.sync_calls import ExecutionStream, ReasoningStream, RepairStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
 from reasond.v1.errors_pb2 import ErrorReason
@@ -37,10 +37,12 @@ from reasond.v1.execution_pb2 import (
     ExecutionState,
     FinishReason,
     Heartbeat,
+    HistoryMessage,
     Iteration,
     Metrics,
     Reasoning,
     ReasoningTask,
+    Speaker,
     StrategySource,
     TextDelta,
     Usage,
@@ -48,6 +50,7 @@ from reasond.v1.execution_pb2 import (
 )
 from reasond.v1.reasoning_service_pb2 import (
     CostClass,
+    FollowExecutionResponse,
     GetExecutionResponse,
     ListStrategiesResponse,
     ReasonIterationsResponse,
@@ -93,6 +96,8 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
+    BestOfNMetrics,
     BoundedContextConfig,
     BoundedContextMetrics,
     BoundedContextStep,
@@ -110,6 +115,7 @@ from reasond.v1.strategies_pb2 import (
     ReactStep,
     Sample,
     Savings,
+    ScoredAnswer,
     SelfConsistencyConfig,
     SelfConsistencyMetrics,
     StageStep,
@@ -154,10 +160,13 @@ __all__ = [
     "Agent",
     "AgentCard",
     "AsyncClient",
+    "AsyncExecutionStream",
     "AsyncReasoningStream",
     "AsyncRepairStream",
     "AuthenticationError",
     "BaselineStep",
+    "BestOfNConfig",
+    "BestOfNMetrics",
     "BoundedContextConfig",
     "BoundedContextMetrics",
     "BoundedContextStep",
@@ -198,16 +207,19 @@ __all__ = [
     "ExecutionError",
     "ExecutionStarted",
     "ExecutionState",
+    "ExecutionStream",
     "ExitMode",
     "FileEntry",
     "Finding",
     "FinishReason",
+    "FollowExecutionResponse",
     "GetAgentCardResponse",
     "GetExecutionResponse",
     "GetRepairResponse",
     "GetTurnResponse",
     "HandedOff",
     "Heartbeat",
+    "HistoryMessage",
     "InternalError",
     "InvalidRequestError",
     "Iteration",
@@ -252,12 +264,14 @@ __all__ = [
     "Sample",
     "SandboxLevel",
     "Savings",
+    "ScoredAnswer",
     "SelfConsistencyConfig",
     "SelfConsistencyMetrics",
     "Session",
     "Severity",
     "Snapshot",
     "SourceFile",
+    "Speaker",
     "StageStep",
     "Strategy",
     "StrategyError",

@@ -14,7 +14,7 @@ import grpc
 from reasond.connection import authorization
 from reasond.errors import ReasondError, call_cancelled, error_from, error_of
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
 from reasond.v1.repair_service_pb2 import RepairStepsResponse
 from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from reasond.progress import Progress
     from reasond.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
     from reasond.v1.execution_pb2 import Reasoning
-    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
+    from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, ReasonIterationsRequest
     from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceAsyncStub
     from reasond.v1.repair_service_pb2 import RepairStepsRequest
     from reasond.v1.repair_service_pb2_grpc import RepairServiceAsyncStub
     from reasond.v1.repairs_pb2 import Repair
     from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
     from reasond.v1.turn_service_pb2_grpc import TurnServiceAsyncStub
-    from reasond.v1.turns_pb2 import PendingCall
+    from reasond.v1.turns_pb2 import PendingCall, TurnResult
 
-EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse)
+EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse, FollowExecutionResponse)
 OpenAsyncCall: TypeAlias = Callable[[Any, float | None], Awaitable[grpc.aio.UnaryStreamCall[Any, EventT]]]
 AsyncToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
 RequestT = TypeVar("RequestT")
@@ -131,6 +131,13 @@ class AsyncLink:
         metadata = await self._metadata()
         return self.repairs.RepairSteps(request, timeout=seconds, metadata=metadata)
 
+    async def open_observation(
+        self, request: FollowExecutionRequest, seconds: float | None
+    ) -> grpc.aio.UnaryStreamCall[FollowExecutionRequest, FollowExecutionResponse]:
+        """Start a call of FollowExecution with a deadline in `seconds`."""
+        metadata = await self._metadata()
+        return self.reasoning.FollowExecution(request, timeout=seconds, metadata=metadata)
+
     async def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None
     ) -> AsyncGenerator[ExecuteTurnResponse, None]:
@@ -208,7 +215,7 @@ class AsyncEventStream(AsyncIterator[EventT], Generic[EventT]):
 
     The first cancels the call when the loop ends, for any reason. The second cancels it at the end of the
     block; until then the loop may be left and entered again. Cancelling the call cancels the execution,
-    unless it was started with `keep_running`.
+    unless it was started with `keep_running`, or the stream only observes it.
     """
 
     def __init__(self, open_call: OpenAsyncCall[EventT], progress: Progress) -> None:
@@ -264,6 +271,15 @@ class AsyncReasoningStream(AsyncEventStream[ReasonIterationsResponse]):
     def result(self) -> Reasoning | None:
         """The result after the end of the execution; partial if it failed or was cancelled."""
         return cast("Reasoning | None", self._progress.result)
+
+
+class AsyncExecutionStream(AsyncEventStream[FollowExecutionResponse]):
+    """Events of an execution of any kind; made by `AsyncClient.follow_execution`. It only observes."""
+
+    @property
+    def result(self) -> Reasoning | TurnResult | Repair | None:
+        """The result after the end of the execution; partial if it failed or was cancelled."""
+        return self._progress.result
 
 
 class AsyncRepairStream(AsyncEventStream[RepairStepsResponse]):

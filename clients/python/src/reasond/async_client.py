@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reasond import requests
-from reasond.async_calls import AsyncLink, AsyncReasoningStream, AsyncToken
+from reasond.async_calls import AsyncExecutionStream, AsyncLink, AsyncReasoningStream, AsyncToken
 from reasond.async_repair_calls import AsyncRepairCalls
 from reasond.async_turn_calls import AsyncTurnCalls
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
@@ -99,6 +99,11 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
@@ -113,6 +118,12 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             agent: A registered agent whose strategies apply.
             agent_capabilities: Capabilities that narrow the choice.
             budget: Limits on the spending of the execution.
+            system: Instructions of the application, part of every model call.
+            history: The earlier messages of the conversation, oldest first: messages, or pairs of "user" or
+                "assistant" and the text.
+            model: Name of a backend that the operator offers; None takes the server's model.
+            stop: Strings that end the answer.
+            answer_schema: The JSON Schema that the answer must satisfy; the result has it as `answer_json`.
             request_id: Idempotency key: the same id with the same request finds the same execution; random if None.
             trace_view: The level of detail of the steps in the result.
             timeout_s: Deadline of this call in seconds.
@@ -125,6 +136,11 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.reason_request(task, request_id=request_id, trace_view=trace_view)
         return (await self._link.answer(self._link.reasoning.Reason, request, timeout_s)).reasoning
@@ -139,6 +155,11 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         include_deltas: bool = False,
         keep_running: bool = False,
@@ -155,6 +176,11 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             agent: See `reason`.
             agent_capabilities: See `reason`.
             budget: See `reason`.
+            system: See `reason`.
+            history: See `reason`.
+            model: See `reason`.
+            stop: See `reason`.
+            answer_schema: See `reason`.
             request_id: See `reason`.
             include_deltas: Also stream the text of the model as it is generated, between the steps.
             keep_running: Continue the execution if the stream ends early or breaks, so that `resume` can follow it.
@@ -172,6 +198,11 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.start_request(
             task, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running
@@ -217,6 +248,35 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         """Return an execution with its result, which is partial while it runs and after a failure."""
         request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
         return await self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+
+    def follow_execution(
+        self,
+        execution_id: str,
+        *,
+        after_sequence: int = 0,
+        include_deltas: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> AsyncExecutionStream:
+        """Observe an execution of any kind: stream its events after `after_sequence`, from the start with 0.
+
+        The stream neither keeps the execution running nor cancels it by ending; `resume` does both.
+
+        Args:
+            execution_id: The id of a task, a turn or a repair.
+            after_sequence: The last sequence number that was seen.
+            include_deltas: Also stream the text of the model as it is generated, between the events.
+            reconnect: Follow again automatically if the connection breaks. Logged events are never repeated, deltas
+                may be.
+            timeout_s: Deadline of the whole stream in seconds.
+        """
+        request = reasoning_pb.FollowExecutionRequest(
+            execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
+        )
+        progress = Progress(
+            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+        )
+        return AsyncExecutionStream(self._link.open_observation, progress)
 
     async def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
         """Cancel a running execution and return it; its partial result is kept."""

@@ -10,7 +10,7 @@ from reasond import requests
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
 from reasond.repair_calls import RepairCalls
-from reasond.sync_calls import ReasoningStream, SyncLink, Token
+from reasond.sync_calls import ExecutionStream, ReasoningStream, SyncLink, Token
 from reasond.turn_calls import TurnCalls
 from reasond.v1 import agent_service_pb2 as agents_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
@@ -100,6 +100,11 @@ class Client(TurnCalls, RepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
@@ -114,6 +119,12 @@ class Client(TurnCalls, RepairCalls):
             agent: A registered agent whose strategies apply.
             agent_capabilities: Capabilities that narrow the choice.
             budget: Limits on the spending of the execution.
+            system: Instructions of the application, part of every model call.
+            history: The earlier messages of the conversation, oldest first: messages, or pairs of "user" or
+                "assistant" and the text.
+            model: Name of a backend that the operator offers; None takes the server's model.
+            stop: Strings that end the answer.
+            answer_schema: The JSON Schema that the answer must satisfy; the result has it as `answer_json`.
             request_id: Idempotency key: the same id with the same request finds the same execution; random if None.
             trace_view: The level of detail of the steps in the result.
             timeout_s: Deadline of this call in seconds.
@@ -126,6 +137,11 @@ class Client(TurnCalls, RepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.reason_request(task, request_id=request_id, trace_view=trace_view)
         return self._link.answer(self._link.reasoning.Reason, request, timeout_s).reasoning
@@ -140,6 +156,11 @@ class Client(TurnCalls, RepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         include_deltas: bool = False,
         keep_running: bool = False,
@@ -156,6 +177,11 @@ class Client(TurnCalls, RepairCalls):
             agent: See `reason`.
             agent_capabilities: See `reason`.
             budget: See `reason`.
+            system: See `reason`.
+            history: See `reason`.
+            model: See `reason`.
+            stop: See `reason`.
+            answer_schema: See `reason`.
             request_id: See `reason`.
             include_deltas: Also stream the text of the model as it is generated, between the steps.
             keep_running: Continue the execution if the stream ends early or breaks, so that `resume` can follow it.
@@ -173,6 +199,11 @@ class Client(TurnCalls, RepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.start_request(
             task, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running
@@ -218,6 +249,35 @@ class Client(TurnCalls, RepairCalls):
         """Return an execution with its result, which is partial while it runs and after a failure."""
         request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
         return self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+
+    def follow_execution(
+        self,
+        execution_id: str,
+        *,
+        after_sequence: int = 0,
+        include_deltas: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> ExecutionStream:
+        """Observe an execution of any kind: stream its events after `after_sequence`, from the start with 0.
+
+        The stream neither keeps the execution running nor cancels it by ending; `resume` does both.
+
+        Args:
+            execution_id: The id of a task, a turn or a repair.
+            after_sequence: The last sequence number that was seen.
+            include_deltas: Also stream the text of the model as it is generated, between the events.
+            reconnect: Follow again automatically if the connection breaks. Logged events are never repeated, deltas
+                may be.
+            timeout_s: Deadline of the whole stream in seconds.
+        """
+        request = reasoning_pb.FollowExecutionRequest(
+            execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
+        )
+        progress = Progress(
+            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+        )
+        return ExecutionStream(self._link.open_observation, progress)
 
     def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
         """Cancel a running execution and return it; its partial result is kept."""

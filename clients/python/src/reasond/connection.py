@@ -26,7 +26,7 @@ _SCHEME = re.compile(r"^(?:dns|ipv4|ipv6|passthrough):(?://[^/]*/)?")
 _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "reasond.v1.ReasoningService": (
         *("Reason", "ReasonIterations", "ListStrategies"),
-        *("GetExecution", "ListExecutions", "CancelExecution"),
+        *("GetExecution", "FollowExecution", "ListExecutions", "CancelExecution"),
     ),
     "reasond.v1.TurnService": (
         *("ExecuteTurn", "RunTurn", "GetTurn", "ListTurns", "CancelTurn"),

@@ -11,6 +11,7 @@ import grpc
 
 from reasond.errors import call_cancelled
 from reasond.v1.execution_pb2 import ExecutionCursor
+from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
     from reasond.v1.repair_service_pb2 import RepairStepsRequest, RepairStepsResponse
     from reasond.v1.repairs_pb2 import Repair
+    from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
+    from reasond.v1.turns_pb2 import TurnResult
 
-StreamRequest: TypeAlias = "ReasonIterationsRequest | RepairStepsRequest"
-StreamEvent: TypeAlias = "ReasonIterationsResponse | RepairStepsResponse"
+StreamRequest: TypeAlias = "ReasonIterationsRequest | RepairStepsRequest | FollowExecutionRequest"
+StreamEvent: TypeAlias = "ReasonIterationsResponse | RepairStepsResponse | FollowExecutionResponse"
 _LONGEST_WAIT_S = 60.0
 _CODES_OF_PROXIES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
@@ -65,15 +68,16 @@ class Progress:
     timeout_s: float | None
     execution_id: str = ""
     last_sequence: int = 0
-    result: Reasoning | Repair | None = None
+    result: Reasoning | Repair | TurnResult | None = None
     failures: int = 0
     call: Cancellable | None = None
     deadline: float | None = None
     is_closed: bool = False
 
     def __post_init__(self) -> None:
-        self.execution_id = self.start.resume.execution_id
-        self.last_sequence = self.start.resume.after_sequence
+        cursor = self.start if isinstance(self.start, FollowExecutionRequest) else self.start.resume
+        self.execution_id = cursor.execution_id
+        self.last_sequence = cursor.after_sequence
 
     def close(self) -> None:
         """End the stream: cancel its call and allow no other."""
@@ -91,10 +95,12 @@ class Progress:
     def note(self, event: StreamEvent) -> None:
         """Update the state from `event`."""
         self.failures = 0
-        self.execution_id = event.execution_id or self.execution_id
-        self.last_sequence = max(self.last_sequence, event.sequence)
-        if event.HasField("completed"):
-            self.result = event.completed
+        told = event_of(event) if isinstance(event, FollowExecutionResponse) else event
+        if not isinstance(event, FollowExecutionResponse):
+            self.execution_id = event.execution_id or self.execution_id
+        self.last_sequence = max(self.last_sequence, told.sequence)
+        if told.HasField("completed"):
+            self.result = told.completed
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline; the time starts with the first call of this method."""
@@ -114,6 +120,12 @@ class Progress:
             raise call_cancelled()
         if not self.execution_id:
             return self.start
+        if isinstance(self.start, FollowExecutionRequest):
+            return FollowExecutionRequest(
+                execution_id=self.execution_id,
+                after_sequence=self.last_sequence,
+                include_deltas=self.start.include_deltas,
+            )
         return type(self.start)(
             resume=ExecutionCursor(execution_id=self.execution_id, after_sequence=self.last_sequence),
             include_deltas=self.start.include_deltas,
@@ -133,6 +145,15 @@ class Progress:
             return None
         self.failures += 1
         return wait_s
+
+
+def event_of(
+    response: FollowExecutionResponse,
+) -> ReasonIterationsResponse | ExecuteTurnResponse | RepairStepsResponse:
+    """Return the event in a response of FollowExecution, whatever the kind of its execution."""
+    if response.HasField("turn"):
+        return response.turn
+    return response.repair if response.HasField("repair") else response.reasoning
 
 
 def is_cut(error: ReasondError) -> bool:

@@ -15,11 +15,12 @@ from google.protobuf.struct_pb2 import Struct
 
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
-from reasond.v1.execution_pb2 import Budget, ExecutionCursor, ReasoningTask
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, ReasoningTask, Speaker
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
 from reasond.v1.strategies_pb2 import (
+    BestOfNConfig,
     BoundedContextConfig,
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
 StrategyConfig: TypeAlias = (
-    BoundedContextConfig
+    BestOfNConfig
+    | BoundedContextConfig
     | ChainOfThoughtConfig
     | ChainOfVerificationConfig
     | PlanAndSolveConfig
@@ -51,10 +53,13 @@ StrategyConfig: TypeAlias = (
     | Struct
 )
 ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
+HistoryEntry: TypeAlias = HistoryMessage | tuple[str, str]
+"""An earlier message: the message itself, or its role ("user" or "assistant") and its text."""
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
     {
+        "best_of_n": BestOfNConfig,
         "bounded_context": BoundedContextConfig,
         "chain_of_thought": ChainOfThoughtConfig,
         "chain_of_verification": ChainOfVerificationConfig,
@@ -85,8 +90,13 @@ def reasoning_task(
     agent: str,
     agent_capabilities: Iterable[str],
     budget: Budget | None,
+    system: str,
+    history: Iterable[HistoryEntry],
+    model: str | None,
+    stop: Iterable[str],
+    answer_schema: Mapping[str, Any] | None,
 ) -> ReasoningTask:
-    """Return the task; raises ValueError or TypeError if `config` does not fit the strategy."""
+    """Return the task; raises ValueError or TypeError if `config` does not fit the strategy, or a role is wrong."""
     task = ReasoningTask(
         query=query,
         material=material,
@@ -94,11 +104,24 @@ def reasoning_task(
         agent=agent,
         agent_capabilities=agent_capabilities,
         budget=budget,
+        system=system,
+        history=map(_history_message, history),
+        model=model,
+        stop=stop,
+        answer_schema_json="" if answer_schema is None else json.dumps(answer_schema),
     )
     if config is not None:
         message = _config_message(strategy, config)
         getattr(task, _CASES[type(message)]).CopyFrom(message)
     return task
+
+
+def _history_message(entry: HistoryEntry) -> HistoryMessage:
+    if isinstance(entry, HistoryMessage):
+        return entry
+    role, text = entry
+    number: Any = _enum_number("role", Speaker.DESCRIPTOR, role)
+    return HistoryMessage(role=number, text=text)
 
 
 def _config_message(strategy: str | None, config: StrategyConfig | Mapping[str, Any]) -> StrategyConfig:

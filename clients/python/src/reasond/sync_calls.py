@@ -14,7 +14,7 @@ import grpc
 from reasond.connection import authorization
 from reasond.errors import error_from
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
 from reasond.v1.repair_service_pb2 import RepairStepsResponse
 from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from reasond.connection import Connection
     from reasond.progress import Progress
     from reasond.v1.execution_pb2 import Reasoning
-    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
+    from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, ReasonIterationsRequest
     from reasond.v1.repair_service_pb2 import RepairStepsRequest
     from reasond.v1.repairs_pb2 import Repair
     from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
-    from reasond.v1.turns_pb2 import PendingCall
+    from reasond.v1.turns_pb2 import PendingCall, TurnResult
 
 Token: TypeAlias = str | Callable[[], str]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
-EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse)
+EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse, FollowExecutionResponse)
 EventT_co = TypeVar("EventT_co", covariant=True)
 
 
@@ -126,6 +126,12 @@ class SyncLink:
         """Start a call of RepairSteps with a deadline in `seconds`."""
         return self.repairs.RepairSteps(request, timeout=seconds, metadata=self._metadata())
 
+    def open_observation(
+        self, request: FollowExecutionRequest, seconds: float | None
+    ) -> SyncCall[FollowExecutionResponse]:
+        """Start a call of FollowExecution with a deadline in `seconds`."""
+        return self.reasoning.FollowExecution(request, timeout=seconds, metadata=self._metadata())
+
     def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None
     ) -> Generator[ExecuteTurnResponse, None, None]:
@@ -177,7 +183,7 @@ class EventStream(Iterator[EventT], Generic[EventT]):
     The call starts when the first event is requested. `for event in stream` cancels it when the loop ends, for
     any reason; inside `with stream:` the loop may be left and entered again, and the call is cancelled at the end
     of the block. Cancelling the call cancels the execution, unless it was started with
-    `keep_running`.
+    `keep_running`, or the stream only observes it.
     """
 
     def __init__(self, open_call: OpenSyncCall[EventT], progress: Progress) -> None:
@@ -232,6 +238,15 @@ class ReasoningStream(EventStream[ReasonIterationsResponse]):
     def result(self) -> Reasoning | None:
         """The result after the end of the execution; partial if it failed or was cancelled."""
         return cast("Reasoning | None", self._progress.result)
+
+
+class ExecutionStream(EventStream[FollowExecutionResponse]):
+    """Events of an execution of any kind; made by `Client.follow_execution`. It only observes."""
+
+    @property
+    def result(self) -> Reasoning | TurnResult | Repair | None:
+        """The result after the end of the execution; partial if it failed or was cancelled."""
+        return self._progress.result
 
 
 class RepairStream(EventStream[RepairStepsResponse]):

@@ -1,7 +1,8 @@
 """Parsing of the demo model's prompt: tagged sections of the last user message, or a bare question.
 
 Each tag is alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and their closing
-tags. Each `<passage number="1">` is a candidate to be judged. A tag may have a mark of small letters after its name;
+tags. Each `<passage number="1">` or `<passage name="candidate">` is a candidate to be judged; a passage with another
+name is ignored. A tag may have a mark of small letters after its name;
 then only the closing tag with the same mark ends the section. Text outside the sections has instructions for other
 models and is ignored.
 """
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import Message
 
 _OPENING = re.compile(
-    r'<(question|notes|material|passage)( [a-z]{1,64})?(?: segment="(\d{1,9})" of="(\d{1,9})"| number="(\d{1,4})")?>'
+    r"<(question|notes|material|passage)( [a-z]{1,64})?"
+    r'(?: segment="(\d{1,9})" of="(\d{1,9})"| number="(\d{1,4})"| name="([a-z_]{1,32})")?>'
 )
 
+_CANDIDATE = "candidate"
 _HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 
@@ -67,7 +70,10 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
                 current.append(line)
         elif opening := _OPENING.fullmatch(mark):
             closing = f"</{opening[1]}{opening[2] or ''}>"
-            if opening[5]:
+            if opening[6] and opening[6] != _CANDIDATE:
+                current = []
+                continue
+            if opening[5] or opening[6]:
                 candidates.append(current := [])
                 continue
             current = sections.setdefault(opening[1], [])

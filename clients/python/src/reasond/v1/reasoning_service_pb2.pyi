@@ -12,6 +12,8 @@ import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import reasond.v1.execution_pb2
+import reasond.v1.repair_service_pb2
+import reasond.v1.turn_service_pb2
 import sys
 import typing
 
@@ -321,6 +323,7 @@ class ListStrategiesResponse(google.protobuf.message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    MODELS_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """Token of the next page; empty on the last."""
     model: builtins.str
@@ -333,6 +336,10 @@ class ListStrategiesResponse(google.protobuf.message.Message):
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What the caller should know about it."""
 
+    @property
+    def models(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The backends that a task may name in `model`, by their names."""
+
     def __init__(
         self,
         *,
@@ -340,8 +347,9 @@ class ListStrategiesResponse(google.protobuf.message.Message):
         next_page_token: builtins.str = ...,
         model: builtins.str = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
+        models: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "next_page_token", b"next_page_token", "strategies", b"strategies", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "models", b"models", "next_page_token", b"next_page_token", "strategies", b"strategies", "warnings", b"warnings"]) -> None: ...
 
 global___ListStrategiesResponse = ListStrategiesResponse
 
@@ -393,6 +401,66 @@ class GetExecutionResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["execution", b"execution", "reasoning", b"reasoning"]) -> None: ...
 
 global___GetExecutionResponse = GetExecutionResponse
+
+@typing.final
+class FollowExecutionRequest(google.protobuf.message.Message):
+    """Request of FollowExecution."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: builtins.int
+    INCLUDE_DELTAS_FIELD_NUMBER: builtins.int
+    execution_id: builtins.str
+    """The execution. Required."""
+    after_sequence: builtins.int
+    """The last sequence number that was seen; 0 replays from the start."""
+    include_deltas: builtins.bool
+    """Whether to send text as the model writes it, between the events."""
+    def __init__(
+        self,
+        *,
+        execution_id: builtins.str = ...,
+        after_sequence: builtins.int = ...,
+        include_deltas: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "execution_id", b"execution_id", "include_deltas", b"include_deltas"]) -> None: ...
+
+global___FollowExecutionRequest = FollowExecutionRequest
+
+@typing.final
+class FollowExecutionResponse(google.protobuf.message.Message):
+    """Response of FollowExecution: one event, in the form in which the stream of its kind carries it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASONING_FIELD_NUMBER: builtins.int
+    TURN_FIELD_NUMBER: builtins.int
+    REPAIR_FIELD_NUMBER: builtins.int
+    @property
+    def reasoning(self) -> global___ReasonIterationsResponse:
+        """An event of a task."""
+
+    @property
+    def turn(self) -> reasond.v1.turn_service_pb2.ExecuteTurnResponse:
+        """An event of a turn."""
+
+    @property
+    def repair(self) -> reasond.v1.repair_service_pb2.RepairStepsResponse:
+        """An event of a repair."""
+
+    def __init__(
+        self,
+        *,
+        reasoning: global___ReasonIterationsResponse | None = ...,
+        turn: reasond.v1.turn_service_pb2.ExecuteTurnResponse | None = ...,
+        repair: reasond.v1.repair_service_pb2.RepairStepsResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "reasoning", b"reasoning", "repair", b"repair", "turn", b"turn"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "reasoning", b"reasoning", "repair", b"repair", "turn", b"turn"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["reasoning", "turn", "repair"] | None: ...
+
+global___FollowExecutionResponse = FollowExecutionResponse
 
 @typing.final
 class CancelExecutionRequest(google.protobuf.message.Message):

@@ -56,6 +56,11 @@ class ReasoningServiceStub(object):
                 request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.SerializeToString,
                 response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.FromString,
                 _registered_method=True)
+        self.FollowExecution = channel.unary_stream(
+                '/reasond.v1.ReasoningService/FollowExecution',
+                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.SerializeToString,
+                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.FromString,
+                _registered_method=True)
         self.CancelExecution = channel.unary_unary(
                 '/reasond.v1.ReasoningService/CancelExecution',
                 request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionRequest.SerializeToString,
@@ -105,6 +110,14 @@ class ReasoningServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FollowExecution(self, request, context):
+        """Streams the events of an execution of any kind to its end. It only observes: the call neither keeps the execution
+        running nor cancels it by ending. Turns need the permission `turns:read` in place of `executions:read`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelExecution(self, request, context):
         """Cancels a running execution; what it did so far is kept. Cancelling an ended one changes nothing.
         """
@@ -148,6 +161,11 @@ def add_ReasoningServiceServicer_to_server(servicer, server):
                     servicer.GetExecution,
                     request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.FromString,
                     response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.SerializeToString,
+            ),
+            'FollowExecution': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowExecution,
+                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.FromString,
+                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.SerializeToString,
             ),
             'CancelExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelExecution,
@@ -274,6 +292,33 @@ class ReasoningService(object):
             '/reasond.v1.ReasoningService/GetExecution',
             reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.SerializeToString,
             reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/reasond.v1.ReasoningService/FollowExecution',
+            reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.SerializeToString,
+            reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,14 @@ class ReasoningServiceStub:
     ]
     """Returns an execution with its result, or with its partial result while it runs or after it failed."""
 
+    FollowExecution: grpc.UnaryStreamMultiCallable[
+        reasond.v1.reasoning_service_pb2.FollowExecutionRequest,
+        reasond.v1.reasoning_service_pb2.FollowExecutionResponse,
+    ]
+    """Streams the events of an execution of any kind to its end. It only observes: the call neither keeps the execution
+    running nor cancels it by ending. Turns need the permission `turns:read` in place of `executions:read`.
+    """
+
     CancelExecution: grpc.UnaryUnaryMultiCallable[
         reasond.v1.reasoning_service_pb2.CancelExecutionRequest,
         reasond.v1.reasoning_service_pb2.CancelExecutionResponse,
@@ -90,6 +98,14 @@ class ReasoningServiceAsyncStub:
         reasond.v1.reasoning_service_pb2.GetExecutionResponse,
     ]
     """Returns an execution with its result, or with its partial result while it runs or after it failed."""
+
+    FollowExecution: grpc.aio.UnaryStreamMultiCallable[
+        reasond.v1.reasoning_service_pb2.FollowExecutionRequest,
+        reasond.v1.reasoning_service_pb2.FollowExecutionResponse,
+    ]
+    """Streams the events of an execution of any kind to its end. It only observes: the call neither keeps the execution
+    running nor cancels it by ending. Turns need the permission `turns:read` in place of `executions:read`.
+    """
 
     CancelExecution: grpc.aio.UnaryUnaryMultiCallable[
         reasond.v1.reasoning_service_pb2.CancelExecutionRequest,
@@ -143,6 +159,16 @@ class ReasoningServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[reasond.v1.reasoning_service_pb2.GetExecutionResponse, collections.abc.Awaitable[reasond.v1.reasoning_service_pb2.GetExecutionResponse]]:
         """Returns an execution with its result, or with its partial result while it runs or after it failed."""
+
+    @abc.abstractmethod
+    def FollowExecution(
+        self,
+        request: reasond.v1.reasoning_service_pb2.FollowExecutionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[reasond.v1.reasoning_service_pb2.FollowExecutionResponse], collections.abc.AsyncIterator[reasond.v1.reasoning_service_pb2.FollowExecutionResponse]]:
+        """Streams the events of an execution of any kind to its end. It only observes: the call neither keeps the execution
+        running nor cancels it by ending. Turns need the permission `turns:read` in place of `executions:read`.
+        """
 
     @abc.abstractmethod
     def CancelExecution(

@@ -367,6 +367,51 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
 global___SelfConsistencyConfig = SelfConsistencyConfig
 
 @typing.final
+class BestOfNConfig(google.protobuf.message.Message):
+    """Configuration of `best_of_n`: independent samples, of which a judge chooses the best."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_JUDGE_TOKENS_FIELD_NUMBER: builtins.int
+    MIN_SCORE_FIELD_NUMBER: builtins.int
+    samples: builtins.int
+    """Number of samples, 1-40; default 5."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0.7."""
+    max_tokens: builtins.int
+    """Most tokens per sample, 100-32768; default 4096."""
+    max_judge_tokens: builtins.int
+    """Most tokens per judgement, 100-8192; default 1024."""
+    min_score: builtins.float
+    """Least score of an answer that is given, 0.0-1.0; default 0 (the best is given, whatever its score)."""
+    def __init__(
+        self,
+        *,
+        samples: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_judge_tokens: builtins.int | None = ...,
+        min_score: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_judge_tokens", b"_max_judge_tokens"]) -> typing.Literal["max_judge_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_score", b"_min_score"]) -> typing.Literal["min_score"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_samples", b"_samples"]) -> typing.Literal["samples"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___BestOfNConfig = BestOfNConfig
+
+@typing.final
 class PlanAndSolveConfig(google.protobuf.message.Message):
     """Configuration of `plan_and_solve`: a plan, then the answer along it."""
 
@@ -1157,6 +1202,66 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
 
 global___SelfConsistencyMetrics = SelfConsistencyMetrics
+
+@typing.final
+class ScoredAnswer(google.protobuf.message.Message):
+    """One answer of best of n."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: builtins.int
+    VOTES_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    answer: builtins.str
+    """The normalised answer."""
+    votes: builtins.int
+    """Samples that gave it."""
+    score: builtins.float
+    """Its best score, 0.0-1.0; absent where nothing judged it."""
+    def __init__(
+        self,
+        *,
+        answer: builtins.str = ...,
+        votes: builtins.int = ...,
+        score: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_score", b"_score", "score", b"score"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_score", b"_score", "answer", b"answer", "score", b"score", "votes", b"votes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_score", b"_score"]) -> typing.Literal["score"] | None: ...
+
+global___ScoredAnswer = ScoredAnswer
+
+@typing.final
+class BestOfNMetrics(google.protobuf.message.Message):
+    """Metrics of `best_of_n`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: builtins.int
+    JUDGEMENTS_FIELD_NUMBER: builtins.int
+    ANSWERS_FIELD_NUMBER: builtins.int
+    IS_ABSTAINED_FIELD_NUMBER: builtins.int
+    samples: builtins.int
+    """Samples that were taken."""
+    judgements: builtins.int
+    """Solutions that were judged; 0 where all answers were equal."""
+    is_abstained: builtins.bool
+    """Whether no answer reached `min_score`, so that none was given."""
+    @property
+    def answers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScoredAnswer]:
+        """The answers, the best first."""
+
+    def __init__(
+        self,
+        *,
+        samples: builtins.int = ...,
+        judgements: builtins.int = ...,
+        answers: collections.abc.Iterable[global___ScoredAnswer] | None = ...,
+        is_abstained: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers", b"answers", "is_abstained", b"is_abstained", "judgements", b"judgements", "samples", b"samples"]) -> None: ...
+
+global___BestOfNMetrics = BestOfNMetrics
 
 @typing.final
 class PlanAndSolveMetrics(google.protobuf.message.Message):

@@ -1,0 +1,114 @@
+"""Independent samples of one prompt: their temperatures, their calls, and the reading of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.context.answers import answer_of_text, normalize_answer
+from reasond_server.context.calls import ModelReply
+from reasond_server.context.tags import restore
+from reasond_server.llm.model import ModelFinish
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from reasond_server.context.replies import Fragment
+
+SAMPLES_AT_ONCE: Final = 8
+"""Most samples of one run that are taken at the same time."""
+
+_WARM_UP_S: Final = 1.0
+_LADDER_SPREAD: Final = 0.3
+_LEAST_TEMPERATURE: Final = 0.05
+_MOST_TEMPERATURE: Final = 2.0
+
+
+@value
+class SampledAnswer:
+    """The text and the answer of a sample; without a whole answer `normalized_answer` is empty.
+
+    `is_withheld` says that the provider withheld the text.
+    """
+
+    text: str
+    answer: str
+    normalized_answer: str
+    is_tagged: bool
+    is_withheld: bool
+
+
+def read_sample(reply: ModelReply) -> SampledAnswer:
+    """Read the answer of a reply: a complete tagged answer, or an answer found in untagged text."""
+    parsed = reply.parsed
+    content, before = parsed.content.strip(), parsed.text.strip()
+    is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
+    is_tagged = bool(content) and parsed.is_closed and not is_withheld
+    answer = content
+    if not content and reply.finish is ModelFinish.STOP:
+        answer = answer_of_text(before)
+    is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
+    return SampledAnswer(
+        text="\n\n".join(part for part in (parsed.thinking.strip(), before) if part),
+        answer=answer,
+        normalized_answer=normalize_answer(restore(answer)) if is_whole else "",
+        is_tagged=is_tagged,
+        is_withheld=is_withheld,
+    )
+
+
+class SampleCalls:
+    """The calls of one run that sample the same prompt.
+
+    `ask` makes the call of a sample from its temperature and its label. The label is needed because samples at the same
+    temperature have equal requests, and a replay must not swap them.
+    """
+
+    def __init__(
+        self, *, ask: Callable[[float, str], AsyncGenerator[Fragment | ModelReply, None]], temperatures: Sequence[float]
+    ) -> None:
+        self._ask = ask
+        self._temperatures = temperatures
+
+    def prepare_wave(self, taken: int, count: int) -> Sequence[Callable[[], Awaitable[ModelReply]]]:
+        """Return the next `count` calls after `taken` ones, to be made at the same time.
+
+        In the first wave, the first call begins alone. The others begin when it has begun to write, but after a second
+        at the latest, because a model that does not stream its reasoning may send nothing for long. So a server with a
+        prefix cache reads the prompt only once.
+        """
+        begun = asyncio.Event()
+        if taken:
+            begun.set()
+        return [partial(self._take, taken + place, begun, is_first=not place) for place in range(count)]
+
+    async def _take(self, number: int, begun: asyncio.Event, *, is_first: bool) -> ModelReply:
+        if not is_first:
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives when the event is set.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WARM_UP_S):
+                    await begun.wait()
+        try:
+            async with aclosing(self._ask(self._temperatures[number], f"sample {number}")) as heard:
+                async for piece in heard:
+                    begun.set()
+                    if isinstance(piece, ModelReply):
+                        reply = piece
+        finally:
+            begun.set()
+        return reply
+
+
+def build_ladder(temperature: float, samples: int) -> Sequence[float]:
+    """Return the temperature of each sample: T * (1 + 0.3 * r / R), between 0.05 and 2.
+
+    r is 0, -1, 1, -2, 2 … and R is the largest of them. So the first sample has T itself, and all are within 30 % of T.
+    """
+    rungs = [(place + 1) // 2 * (1 if place % 2 == 0 else -1) for place in range(samples)]
+    largest = max(map(abs, rungs)) or 1
+    wanted = [temperature * (1 + _LADDER_SPREAD * rung / largest) for rung in rungs]
+    least = min(_LEAST_TEMPERATURE, temperature)
+    return [round(min(max(each, least), _MOST_TEMPERATURE), 4) for each in wanted]

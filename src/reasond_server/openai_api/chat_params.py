@@ -1,0 +1,209 @@
+"""The body of `POST /v1/chat/completions`: which parameters are taken or refused, and what task becomes of it.
+
+No parameter is dropped in silence: what cannot be done is refused with its name, and a sampling value that the strategy
+lacks is named in the warnings. Parameters that change nothing about an answer, such as `user`, are accepted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.http_api.params import BudgetParams, Params
+from reasond_server.openai_api.messages import read_messages
+from reasond_server.openai_api.model_catalogue import narrow
+from reasond_server.types import Budget, Task
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset
+
+_MOST_MESSAGES: Final = 10_000
+SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "reasoning_effort",
+    "verbosity",
+    "prediction",
+)
+_NO_TOOLS: Final = "is not supported here: the tools of the server are those of the strategy; leave it out"
+_ONE_ANSWER: Final = "must be 1: a strategy gives one answer; leave it out"
+_NO_LOGPROBS: Final = "is not supported: the answer of a strategy has no log probabilities; leave it out"
+_TEXT_ONLY: Final = "is not supported: answers are text; leave it out"
+# Values that ask for nothing, and why any other value is refused.
+_REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
+    "tools": (([],), _NO_TOOLS),
+    "tool_choice": (("none", "auto"), _NO_TOOLS),
+    "functions": (([],), _NO_TOOLS),
+    "function_call": (("none", "auto"), _NO_TOOLS),
+    "n": ((1,), _ONE_ANSWER),
+    "logprobs": ((False,), _NO_LOGPROBS),
+    "top_logprobs": ((0,), _NO_LOGPROBS),
+    "modalities": ((["text"],), _TEXT_ONLY),
+    "audio": ((), _TEXT_ONLY),
+    "web_search_options": ((), "is not supported: nothing is searched in the web; leave it out"),
+    "store": ((False,), "is not supported: executions are kept as [store] says; leave it out"),
+}
+
+
+class StreamOptions(Params):
+    """The options of a stream; `include_obfuscation` has no effect."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class OwnParams(Params):
+    """The parameters of reasond itself, which OpenAI's clients send by `extra_body`."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    budget: BudgetParams | None = None
+    agent: str | None = None
+    material: str = ""
+    request_id: str = ""
+    include_deltas: bool | None = None
+
+
+class ModelParams(Params):
+    """The parameters of the models: the name of one, or empty for all."""
+
+    model: str = ""
+
+
+class ChatParams(Params):
+    """The parameters of a chat completion, by OpenAI's names, and `reasond` for our own."""
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    reasond: OwnParams = Field(default_factory=OwnParams)
+    # Sampling: the strategy's own parameter of that name, or a warning.
+    temperature: Any = None
+    top_p: Any = None
+    seed: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    logit_bias: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    repetition_penalty: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    prediction: Any = None
+    # Refused unless they ask for nothing.
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    n: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    modalities: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    store: Any = None
+    # Without any effect on an answer.
+    user: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    parallel_tool_calls: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a chunk of the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+@value
+class ChatTask:
+    """What a body asks for: a task, the id by which it is asked for once, and what the answer must say beside it."""
+
+    task: Task
+    request_id: str
+    include_deltas: bool
+    warnings: tuple[str, ...]
+
+
+def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
+    """Return what `params` ask for.
+
+    Raises:
+        StrategyNotFoundError: there is no such model.
+        InvalidRequestError: a parameter cannot be done, or contradicts the model.
+    """
+    preset = catalogue.find(params.model)
+    own = params.reasond
+    problems = [
+        Violation(field=name, description=description)
+        for name, (nothing, description) in _REFUSED.items()
+        if name in params.model_fields_set and not _asks_for_nothing(getattr(params, name), nothing)
+    ]
+    problems += _find_conflicts(params, preset)
+    if problems:
+        raise InvalidRequestError.of(*problems)
+    said = read_messages(params.messages)
+    config, warnings = _choose_config(params, preset, catalogue)
+    given = own.budget.budget() if own.budget else Budget()
+    task = Task(
+        query=said.query,
+        material=own.material,
+        strategy=preset.strategy,
+        config=config,
+        agent=preset.agent or own.agent,
+        budget=narrow(given, preset.budget),
+    )
+    include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
+    return ChatTask(
+        task=task,
+        request_id=own.request_id,
+        include_deltas=include_deltas,
+        warnings=(*said.warnings, *warnings),
+    )
+
+
+def _asks_for_nothing(given: object, nothing: tuple[Any, ...]) -> bool:
+    # A boolean is no number here, although it equals one.
+    return given is None or any(type(given) is type(each) and given == each for each in nothing)
+
+
+def _find_conflicts(params: ChatParams, preset: ModelPreset) -> list[Violation]:
+    """Return where the request contradicts its model."""
+    own = params.reasond
+    is_fixed = f"is fixed by the model {params.model!r}; leave it out"
+    found = [
+        Violation(field=f"reasond.config.{name}", description=is_fixed) for name in own.config if name in preset.config
+    ]
+    if preset.agent is not None and own.agent not in {None, preset.agent}:
+        found.append(Violation(field="reasond.agent", description=is_fixed))
+    return found
+
+
+def _choose_config(
+    params: ChatParams, preset: ModelPreset, catalogue: ModelCatalogue
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the parameters of the strategy, and a warning for each sampling value that has no effect."""
+    config = {**params.reasond.config, **preset.config}
+    warnings: list[str] = []
+    given = [name for name in SAMPLING if name in params.model_fields_set and getattr(params, name) is not None]
+    known = catalogue.find_parameters(preset, params.reasond.agent) if given else frozenset()
+    for name in given:
+        if name in preset.config:
+            warnings.append(f"{name} has no effect: the model {params.model!r} fixes it.")
+        elif name in known:
+            config.setdefault(name, getattr(params, name))
+        else:
+            warnings.append(f"{name} has no effect: the strategy has no such parameter.")
+    return config, warnings

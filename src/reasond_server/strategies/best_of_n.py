@@ -1,0 +1,400 @@
+"""Best of n: several independent samples of one prompt, of which a judge chooses the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
+from reasond_server.context.fences import FENCE_TOKENS
+from reasond_server.context.samples import SAMPLES_AT_ONCE, SampleCalls, SampledAnswer, build_ladder, read_sample
+from reasond_server.context.scores import read_score
+from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.tags import restore
+from reasond_server.errors import (
+    UNSPENT,
+    InvalidConfigError,
+    ModelError,
+    ReasondError,
+    TokenBudgetExhaustedError,
+    Violation,
+)
+from reasond_server.llm.model import ModelFinish
+from reasond_server.search.allowance import Allowance, Cost
+from reasond_server.search.waves import run_wave
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
+from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.context.stages import StageCalls
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.strategies.strategy import RunContext, StrategyEvent
+    from reasond_server.types import Task
+
+SAMPLE: Final = "sample"
+"""The stage of a sample."""
+JUDGEMENT: Final = "judgement"
+"""The stage of a judgement: what the judge wrote, the answer that it judged, and its score."""
+UNKNOWN_SCORE: Final = 0.5
+_SOLVE: Final = (
+    "Work out what the question asks. Think step by step, then write <answer>the final answer</answer> and nothing "
+    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if the "
+    "question asks for one."
+)
+_JUDGE: Final = (
+    "The last section is a proposed solution. Check every step of it, and that its final answer is what the question "
+    "asks for. Point out the first mistake, if there is one. Then write <answer>N</answer>, N from 0 (certainly wrong) "
+    "to 10 (certainly right)."
+)
+# With temperature 0 the same solution gets the same score, as far as the model is repeatable.
+_JUDGE_TEMPERATURE: Final = 0.0
+
+
+class BestOfNConfig(StrategyConfig):
+    """The parameters, with their defaults and ranges."""
+
+    samples: Annotated[int, Field(ge=1, le=40, description="Samples to choose from.")] = 5
+    temperature: Annotated[
+        float,
+        Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Middle of the temperatures; above 0 for 2 samples up."),
+    ] = 0.7
+    max_tokens: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write per sample.")
+    ] = 4096
+    max_judge_tokens: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=8192, description="Most tokens the model may write per judgement.")
+    ] = 1024
+    min_score: Annotated[
+        float,
+        Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Least score of an answer that is given."),
+    ] = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Solution:
+    """A solution that one or more samples gave, word for word; `score` is None until it is judged."""
+
+    read: SampledAnswer
+    score: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.read.text, self.read.answer
+
+
+class BestOfN(ReasoningStrategy[BestOfNConfig]):
+    """Take n = samples of one prompt, let the model judge each solution, and give the answer with the best score.
+
+    Samples are taken 8 at a time, at slightly different temperatures (`context.samples`). Then each different solution
+    is judged in a call of its own, 8 at a time, at temperature 0. The judge sees the question, the material and one
+    solution. Between answers of equal score the votes of the samples decide, then the order. If all answers are equal
+    (`context.answers`), nothing is judged, unless `min_score` asks for a score.
+
+    Cost: at most 2 n calls; n if all answers are equal. A sample has P + G tokens: P for the prompt, cached from the
+    second call on if the provider caches, and G <= max_tokens. A judgement has at most P + G + J tokens,
+    J <= max_judge_tokens. Memory: the samples. Latency: one call for each 8 samples and one for each 8 judgements.
+
+    Failure modes: a judge that cannot tell right from wrong gains nothing over one sample; a model is often a poor
+    judge of its own mistakes. A judgement that failed or cannot be read counts as 0.5, with a warning. If no solution
+    could be judged, or all answers got the same score, the votes decide, with a warning. If the best score is below
+    `min_score` the run gives no answer: MAX_ITERATIONS, `is_abstained`, and a warning. The budget of each sample is
+    reserved together with that of its judgement; if it ends early, what there is decides (BUDGET_EXHAUSTED).
+
+    Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier.
+    """
+
+    name: ClassVar[str] = "best_of_n"
+    description: ClassVar[str] = (
+        "Takes several independent samples, lets the model judge each and gives the best: for questions whose solution "
+        "is easier to check than to find."
+    )
+    config_type: ClassVar[type[BestOfNConfig]] = BestOfNConfig
+    cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
+    cost_formula: ClassVar[str] = (
+        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; a sample has at most "
+        "prompt + max_tokens tokens, a judgement prompt + max_tokens + max_judge_tokens"
+    )
+    is_replayable: ClassVar[bool] = True
+
+    def check(self, task: Task, config: BestOfNConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's
+        """Refuse a temperature at which all samples would be equal.
+
+        Raises:
+            InvalidConfigError: temperature is 0 with more than one sample.
+        """
+        if config.temperature == 0 and config.samples > 1:
+            raise InvalidConfigError.of(
+                Violation(
+                    field="temperature",
+                    description=f"must be above 0 with {config.samples} samples, which would all say the same at 0.0; "
+                    "with samples 1 it may be 0",
+                )
+            )
+
+    async def run(self, task: Task, context: RunContext[BestOfNConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        """Take samples, judge them, choose; see the base class.
+
+        The steps of a wave are yielded in order at its end. No text is streamed (no Wrote), because the calls of a wave
+        are in progress at the same time.
+
+        Raises:
+            ContextExhaustedError: question and material leave too little room in the model's context window.
+            TokenBudgetExhaustedError: the budget does not cover the first call.
+            ModelError: every sample failed; this is the error of the first one.
+        """
+        contest = await prepare_contest(task, context)
+        while contest.may_sample:
+            for step in await contest.take_wave():
+                yield step
+        if not contest.samples:
+            raise contest.errors[0]
+        while contest.may_judge:
+            for step in await contest.judge_wave():
+                yield step
+        yield contest.build_outcome()
+
+
+@dataclass(slots=True, kw_only=True)
+class Contest:
+    """The state of one run: its samples in order, and their different solutions in order."""
+
+    config: BestOfNConfig
+    stages: StageCalls
+    calls: SampleCalls
+    worst_sample: Cost
+    worst_judgement: Cost
+    allowance: Allowance
+    samples: list[SampledAnswer] = field(default_factory=list)
+    solutions: list[_Solution] = field(default_factory=list)
+    errors: list[ReasondError] = field(default_factory=list)
+    taken: int = 0
+    judged: int = 0
+    failed_judgements: int = 0
+    is_out_of_budget: bool = False
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether another sample may be taken; not if all samples of the first wave failed."""
+        is_down = bool(self.errors) and not self.samples
+        return self.taken < self.config.samples and not self.is_out_of_budget and not is_down
+
+    @property
+    def needs_judge(self) -> bool:
+        """Whether scores can change the outcome."""
+        answers = {each.read.normalized_answer for each in self.solutions}
+        return len(answers) > 1 or (bool(answers) and self.config.min_score > 0)
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether another solution may be judged."""
+        return self.needs_judge and self.judged < len(self.solutions)
+
+    async def take_wave(self) -> Sequence[Step]:
+        """Take the samples of one wave and return their steps."""
+        most = min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
+        covered = self._reserve_wave(most)
+        if not covered:
+            self.is_out_of_budget = True
+            return ()
+        wave = self.calls.prepare_wave(self.taken, len(covered))
+        results = await run_wave(wave, at_once=len(wave), failures=(ModelError, TokenBudgetExhaustedError))
+        self.taken += len(results)
+        self.is_out_of_budget = self.is_out_of_budget or len(covered) < most
+        steps = []
+        for reserved, result in zip(covered, results, strict=True):
+            if isinstance(result, ReasondError):
+                self._note_failure(result, reserved, self.worst_sample)
+                self.errors.append(result)
+                continue
+            read = read_sample(result)
+            is_new = self._add(read)
+            kept = reserved - self.worst_sample if is_new else Cost()
+            self.allowance.settle(reserved, _cost_of(result) + kept)
+            detail = StageStep(stage=SAMPLE, text=read.text, answer=read.answer)
+            has_answer = bool(read.normalized_answer)
+            steps.append(Step(detail=detail, answer_found=has_answer, metrics=self.build_metrics()))
+        return steps
+
+    def _reserve_wave(self, most: int) -> Sequence[Cost]:
+        """Reserve up to `most` samples, each with its judgement, and return what was reserved for each.
+
+        The very first sample is reserved in any case: a small budget may suffice for one answer, and the meter refuses
+        or shortens the call otherwise.
+        """
+        pair = self.worst_sample + self.worst_judgement
+        covered: list[Cost] = []
+        while len(covered) < most and self.allowance.reserve(pair):
+            covered.append(pair)
+        if not (covered or self.taken):
+            self.allowance.reserve(self.worst_sample, is_forced=True)
+            covered.append(self.worst_sample)
+        return covered
+
+    def _add(self, read: SampledAnswer) -> bool:
+        """Add a sample and return whether its solution may have to be judged."""
+        self.samples.append(read)
+        solution = _Solution(read=read)
+        is_new = bool(read.normalized_answer) and solution.key not in {each.key for each in self.solutions}
+        if is_new:
+            self.solutions.append(solution)
+        return is_new
+
+    def _note_failure(self, error: ReasondError, reserved: Cost, worst: Cost) -> None:
+        self.allowance.settle(reserved, Cost() if isinstance(error, UNSPENT) else worst)
+        if isinstance(error, TokenBudgetExhaustedError):
+            self.is_out_of_budget = True
+
+    async def judge_wave(self) -> Sequence[Step]:
+        """Judge the next solutions and return the steps of their judgements.
+
+        The amounts of these calls are still reserved, except that of a first sample whose pair was not covered.
+        """
+        wave = self.solutions[self.judged : self.judged + SAMPLES_AT_ONCE]
+        calls = [
+            partial(self._judge, solution, f"judgement {self.judged + place}") for place, solution in enumerate(wave)
+        ]
+        results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
+        self.judged += len(wave)
+        steps = []
+        for solution, result in zip(wave, results, strict=True):
+            if isinstance(result, ReasondError):
+                self._note_failure(result, self.worst_judgement, self.worst_judgement)
+                self.failed_judgements += 1
+                continue
+            self.allowance.settle(self.worst_judgement, _cost_of(result))
+            solution.score = _read_judgement(result)
+            text = "\n\n".join(part for part in (result.parsed.thinking.strip(), result.parsed.text.strip()) if part)
+            detail = StageStep(stage=JUDGEMENT, text=text, answer=solution.read.answer, score=solution.score)
+            steps.append(Step(detail=detail, answer_found=True, metrics=self.build_metrics()))
+        return steps
+
+    async def _judge(self, solution: _Solution, label: str) -> ModelReply:
+        read = solution.read
+        text = "\n".join(part for part in (read.text, f"Final answer: {read.answer}") if part)
+        shown = Shown(name="candidate", text=text)
+        prompt = self.stages.fit(_JUDGE, shown, max_tokens=self.config.max_judge_tokens)
+        return await take_reply(self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label))
+
+    def list_answers(self) -> Sequence[ScoredAnswer]:
+        """Return the answers as they were compared, the best first: by score, then votes, then order."""
+        votes = Counter(each.normalized_answer for each in self.samples if each.normalized_answer)
+        scores: dict[str, float | None] = {}
+        for each in self.solutions:
+            known = scores.get(each.read.normalized_answer)
+            found = [score for score in (known, each.score) if score is not None]
+            scores[each.read.normalized_answer] = max(found, default=None)
+        answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
+        return sorted(answers, key=lambda each: (-_worth_of(each.score), -each.votes))
+
+    def build_metrics(self, *, is_abstained: bool = False) -> BestOfNMetrics:
+        """Return the metrics so far."""
+        return BestOfNMetrics(
+            samples=len(self.samples),
+            judgements=self.judged - self.failed_judgements,
+            answers=self.list_answers(),
+            is_abstained=is_abstained,
+        )
+
+    def build_outcome(self) -> Outcome:
+        """Choose the best answer and return the outcome."""
+        answers, warnings = self.list_answers(), [*self.stages.warnings, *self._list_gaps()]
+        if not answers:
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._explain_silence()
+            return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
+        best = answers[0]
+        if self.config.min_score > 0 and (best.score is None or best.score < self.config.min_score):
+            warnings.append(self._describe_doubt(best))
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
+            metrics = self.build_metrics(is_abstained=True)
+            return Outcome(answer="", finish_reason=reason, metrics=metrics, warnings=tuple(warnings))
+        givers = [each for each in self.solutions if each.read.normalized_answer == best.answer]
+        chosen = max(givers, key=lambda each: _worth_of(each.score))
+        reason = FinishReason.ANSWERED if chosen.read.is_tagged else FinishReason.ANSWERED_UNTAGGED
+        return Outcome(
+            answer=restore(chosen.read.answer),
+            finish_reason=FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else reason,
+            metrics=self.build_metrics(),
+            warnings=tuple(warnings),
+        )
+
+    def _explain_silence(self) -> FinishReason:
+        """Return the finish reason if no sample has an answer: CONTENT_FILTERED if the provider withheld every one."""
+        is_withheld = all(each.is_withheld for each in self.samples)
+        return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
+
+    def _list_gaps(self) -> Sequence[str]:
+        """Return the warnings about samples without an answer, and about a judge that did not choose."""
+        gaps = []
+        failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
+        if failed:
+            reasons = ", ".join(sorted({error.reason for error in failed}))
+            gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}).")
+        if silent := sum(not each.normalized_answer for each in self.samples):
+            gaps.append(f"{silent} of {self.taken} samples ended without a whole answer.")
+        if not self.needs_judge:
+            return gaps
+        scores = [each.score for each in self.list_answers()]
+        known = [each.score for each in self.solutions if each.score is not None]
+        if not known:
+            gaps.append("The judge could not be read for any solution: the answer that most samples gave is chosen.")
+        elif len(known) < len(self.solutions):
+            gaps.append(
+                f"{len(self.solutions) - len(known)} of {len(self.solutions)} solutions were not scored, because the "
+                f"judgement failed or could not be read; they count as {UNKNOWN_SCORE:g}."
+            )
+        if known and len(scores) > 1 and len(set(map(_worth_of, scores))) == 1:
+            gaps.append(
+                f"The judge could not tell the {len(scores)} answers apart, which all have the score {scores[0]:g}: "
+                "the one that most samples gave is chosen."
+            )
+        return gaps
+
+    def _describe_doubt(self, best: ScoredAnswer) -> str:
+        score = "no score" if best.score is None else f"the score {best.score:g}"
+        return f"No answer was given: the best has {score}, and min_score asks for {self.config.min_score:g}."
+
+
+def _read_judgement(reply: ModelReply) -> float | None:
+    """Return the score of a judgement; None if it was cut, withheld or has none."""
+    if reply.finish is not ModelFinish.STOP:
+        return None
+    return read_score(reply.parsed.content or reply.parsed.text)
+
+
+def _worth_of(score: float | None) -> float:
+    return UNKNOWN_SCORE if score is None else score
+
+
+def _cost_of(reply: ModelReply) -> Cost:
+    return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
+
+
+async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Contest:
+    """Build the prompt that all samples share and find the largest cost of each call."""
+    config, budget = context.config, task.budget
+    stages = await prepare_stages(
+        task, model=context.model, nonce=context.new_nonce(), instructions=(_SOLVE, _JUDGE), shown=1
+    )
+    prompt = stages.fit(_SOLVE, max_tokens=config.max_tokens)
+    sample, judgement = Cost(model_calls=1), Cost(model_calls=1)
+    if budget.max_total_tokens is not None:
+        more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
+        sample += Cost(tokens=await stages.bound_tokens(_SOLVE, more_tokens=prompt.max_tokens))
+        judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
+    return Contest(
+        config=config,
+        stages=stages,
+        calls=SampleCalls(
+            ask=lambda temperature, label: stages.hear(prompt, temperature=temperature, label=label),
+            temperatures=build_ladder(config.temperature, config.samples),
+        ),
+        worst_sample=sample,
+        worst_judgement=judgement,
+        allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
+    )

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reasond_server.errors import InvalidRequestError
+from reasond_server.openai_api.messages import SaidLine, read_messages
+
+
+def user(content: object = "q", **more: object) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def refuse(*messages: dict[str, Any]) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidRequestError) as caught:
+        read_messages(messages)
+    return [(one.field, one.description) for one in caught.value.violations]
+
+
+def test_the_last_message_of_the_user_is_the_query_and_the_rest_has_its_own_place() -> None:
+    said = read_messages(
+        [
+            {"role": "system", "content": "Be brief."},
+            user("What is light?"),
+            {"role": "assistant", "content": "A wave.", "refusal": None, "reasoning_content": "hm", "tool_calls": []},
+            {"role": "developer", "content": "In English."},
+            user("And sound?"),
+        ]
+    )
+    assert said.query == "And sound?"
+    assert said.system == "Be brief.\n\nIn English."
+    assert said.history == (SaidLine(role="user", text="What is light?"), SaidLine(role="assistant", text="A wave."))
+
+
+def test_consecutive_messages_of_a_role_are_joined() -> None:
+    said = read_messages([user("a"), user("b"), {"role": "assistant", "content": "c"}, user("d"), user("e")])
+    assert said.history == (SaidLine(role="user", text="a\n\nb"), SaidLine(role="assistant", text="c"))
+    assert said.query == "d\n\ne"
+
+
+def test_parts_of_text_are_lines_of_one_text() -> None:
+    said = read_messages([user([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}])])
+    assert said.query == "one\ntwo"
+
+
+def test_a_message_without_words_is_no_part_of_the_history() -> None:
+    assert read_messages([{"role": "assistant", "content": None}, user()]).history == ()
+
+
+def test_a_name_is_told_to_have_no_effect() -> None:
+    assert read_messages([user(name="Ann")]).warnings == ("The names of messages are not shown to the model.",)
+
+
+@pytest.mark.parametrize(
+    ("messages", "field", "part"),
+    [
+        ([{"role": "tool", "content": "5", "tool_call_id": "1"}], "messages.0.role", "'tool' is not supported"),
+        ([{"role": "function", "content": "5"}], "messages.0.role", "'function' is not supported"),
+        ([user(), {"role": "robot", "content": "5"}], "messages.1.role", "must be 'system', 'developer', 'user'"),
+        ([{"content": "5"}], "messages.0.role", "got None"),
+        ([{"role": ["user"], "content": "5"}], "messages.0.role", "got ['user']"),
+        ([user(None)], "messages.0.content", "must be a text or a list of parts, got None"),
+        ([user({"type": "text"})], "messages.0.content", "must be a text or a list of parts"),
+        ([user([{"type": "image_url", "image_url": {}}])], "messages.0.content.0", "'image_url' is not supported"),
+        ([user([{"type": "input_audio"}])], "messages.0.content.0", "'input_audio' is not supported"),
+        ([user(["text"])], "messages.0.content.0", "None is not supported"),
+        ([user([{"type": ["text"]}])], "messages.0.content.0", "is not supported"),
+        ([user([{"type": "text", "text": 5}])], "messages.0.content.0.text", "must be a text"),
+        ([user(tool_calls=[])], "messages.0.tool_calls", "is not known"),
+        ([user(), {"role": "assistant", "tool_calls": [1]}], "messages.1.tool_calls", "tools of clients are not"),
+        ([user(), {"role": "assistant", "content": "x"}], "messages", "must end with a message of role 'user'"),
+        ([{"role": "system", "content": "x"}], "messages", "there is none"),
+    ],
+)
+def test_what_is_not_supported_is_named(messages: list[dict[str, Any]], field: str, part: str) -> None:
+    found = refuse(*messages)
+    assert found[0][0] == field
+    assert part in found[0][1]
+
+
+def test_ten_thousand_wrong_messages_are_described_by_twenty() -> None:
+    assert len(refuse(*[{"role": 5}] * 10_000)) == 20
+    assert len(refuse(user([{}] * 10_000))) == 20
