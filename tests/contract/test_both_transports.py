@@ -153,6 +153,7 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "strategy": "best_of_n", "strategy_config": {"samples": 2, "min_score": 0.5}},
     {"query": "What is 15% of 240?", "strategy": "chain_of_verification", "strategy_config": {"max_questions": 2}},
     {"query": "What is 15% of 240?", "strategy": "program_of_thought", "strategy_config": {"max_program_s": 60.0}},
+    {"query": "What is 15% of 240?", "strategy": "self_refine", "strategy_config": {"max_rounds": 2}},
     {"query": "What is 15% of 240?", "strategy": "plan_and_solve", "strategy_config": {"max_plan_tokens": 200}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},
     {"query": "What is 15% of 240?", "system": "Be brief.", "history": [{"role": "user", "text": "Hello."}]},

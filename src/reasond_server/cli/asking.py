@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mimetypes
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.cli.connecting import Way
 
 MAX_MATERIAL_BYTES: Final = 2_000_000
+MAX_IMAGE_BYTES: Final = 3_500_000
 _CANCEL_LIMIT_S = 5.0
 
 _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
@@ -58,6 +61,7 @@ class Question:
     system: str
     model: str | None
     schema: str | None
+    images: tuple[str, ...]
     is_kept_running: bool
     resume: str | None
 
@@ -68,7 +72,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People()
+    viewer: _Viewer = _JsonLines() if as_json else _People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -162,9 +166,9 @@ class _JsonLines(_Viewer):
 class _People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: str) -> None:
         super().__init__()
-        self._display = RunDisplay(human_stream())
+        self._display = RunDisplay(human_stream(), query=query)
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
@@ -210,6 +214,7 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         system=_utf8(question.system, "--system"),
         model=question.model,
         answer_schema=None if question.schema is None else _read_schema(question.schema),
+        images=[_read_image(name) for name in question.images],
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
     )
@@ -217,7 +222,8 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
 
 def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
     asked = (question.query, question.material, question.model, question.schema)
-    if any(each is not None for each in asked) or question.strategy or question.settings or question.system:
+    others = (question.strategy, question.settings, question.system, question.images)
+    if any(each is not None for each in asked) or any(others):
         raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
@@ -266,6 +272,16 @@ def _scalar(text: str) -> str | int | float | bool:
     return value if is_scalar else text
 
 
+def _read_image(name: str) -> tuple[str, bytes]:
+    """Return the media type, by the name, and the content of the image file `name`; the server checks both."""
+    kind = mimetypes.guess_type(name)[0] or ""
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
+            return kind, file.read(MAX_IMAGE_BYTES)
+    except OSError as error:
+        raise _usage(f"the file {name[:200]!r} cannot be read: {error.strerror}", "Check --image.") from None
+
+
 def _read_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema in the file `name`; the server checks it."""
     try:
@@ -288,6 +304,9 @@ def _read(name: str) -> str:
                 content = _read_bounded(file, shown)
     except OSError as error:
         raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+    if kind := find_kind(content):
+        return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+    _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -296,9 +315,15 @@ def _read(name: str) -> str:
 
 def _read_bounded(file: BinaryIO, shown: str) -> bytes:
     content = file.read(MAX_MATERIAL_BYTES + 1)
-    if len(content) > MAX_MATERIAL_BYTES:
-        raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")
+    if len(content) > MAX_MATERIAL_BYTES and may_be_document(content):
+        content += file.read(MAX_DOCUMENT_BYTES + 1 - len(content))
+        _require_size(content, MAX_DOCUMENT_BYTES, shown)
     return content
+
+
+def _require_size(content: bytes, most: int, shown: str) -> None:
+    if len(content) > most:
+        raise _usage(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
 
 
 def _utf8(text: str, what: str) -> str:

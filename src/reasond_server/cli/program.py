@@ -144,7 +144,8 @@ def ask(  # noqa: PLR0917 - one parameter per option
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; repeat for more than one."),
     ] = None,
     material: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The long text that the question is about; - reads stdin.")
+        str | None,
+        typer.Option(metavar="FILE", help="The long text that the question is about, PDF and DOCX too; - reads stdin."),
     ] = None,
     agent: Annotated[str, typer.Option(metavar="ID", help="Registered agent whose strategies apply.")] = "",
     system: Annotated[str, typer.Option(metavar="TEXT", help="Instructions for every model call.")] = "",
@@ -153,6 +154,9 @@ def ask(  # noqa: PLR0917 - one parameter per option
     ] = None,
     schema: Annotated[
         str | None, typer.Option(metavar="FILE", help="JSON Schema that the answer must satisfy; - reads stdin.")
+    ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="An image that the question is about; may be repeated.")
     ] = None,
     target: Target = None,
     token: Token = None,
@@ -186,6 +190,7 @@ def ask(  # noqa: PLR0917 - one parameter per option
             system=system,
             model=model,
             schema=schema,
+            images=tuple(image or ()),
             is_kept_running=keep_running,
             resume=resume,
         )

@@ -296,6 +296,7 @@ class ReasoningSettings(Section):
             "program_of_thought",
             "react",
             "self_consistency",
+            "self_refine",
             "tree_of_thought",
         ),
         strict=False,

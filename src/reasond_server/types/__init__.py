@@ -35,6 +35,7 @@ from reasond_server.types.metrics import (
     SavingsBaseline,
     ScoredAnswer,
     SelfConsistencyMetrics,
+    SelfRefineMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
     WindowLines,
@@ -57,7 +58,17 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
+from reasond_server.types.tasks import (
+    Budget,
+    HistoryMessage,
+    Image,
+    Json,
+    Principal,
+    Speaker,
+    StrategySource,
+    Task,
+    build_row,
+)
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -84,6 +95,7 @@ __all__ = [
     "FinishReason",
     "Heartbeat",
     "HistoryMessage",
+    "Image",
     "Iteration",
     "Json",
     "LastEvent",
@@ -101,6 +113,7 @@ __all__ = [
     "SavingsBaseline",
     "ScoredAnswer",
     "SelfConsistencyMetrics",
+    "SelfRefineMetrics",
     "Session",
     "Speaker",
     "StageStep",

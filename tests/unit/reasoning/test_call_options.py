@@ -211,3 +211,53 @@ async def test_no_fallback_is_asked_after_tokens_were_spent() -> None:
     with pytest.raises(ModelFailedError):
         await execute(core_with(own=broken, spare=spare))
     assert spare.requests == []
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+class Seeing(FunctionModel):
+    """Takes images of at most 500 tokens."""
+
+    image_tokens = 500
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_images_are_in_each_call_and_their_tokens_are_reserved(strategy: str) -> None:
+    model = Seeing(answer_rex, context_window=4_000)
+    config = {"chunk_size": 3072, "carryover_size": 512} if strategy == "bounded_context" else None
+    images = [("image/png", PNG), ("image/jpeg", b"\xff\xd8\xff" + bytes(9))]
+    await ask(model, strategy=strategy, config=config, history=HISTORY, images=images)
+    for request in model.requests:
+        shown = [image for message in request.messages for image in message.images]
+        assert [image.media_type for image in shown] == ["image/png", "image/jpeg"]
+        assert model.counter.count_prompt(request.messages) + 1_000 + request.max_tokens <= 4_000
+
+
+async def test_a_budget_that_does_not_cover_the_images_is_refused_before_the_call() -> None:
+    model = Seeing(answer_rex)
+    budget = reasond.Budget(max_total_tokens=450)
+    with pytest.raises(reasond.ResourceExhaustedError):
+        await ask(model, strategy="chain_of_thought", images=[("image/png", PNG)], budget=budget)
+    assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("image", "field"),
+    [
+        (("image/tiff", PNG), "task.images[0].media_type"),
+        (("image/png", b"GIF89a"), "task.images[0].data"),
+        (("image/png", b""), "task.images[0].data"),
+        (("image/png", PNG + bytes(3_000_000)), "task.images"),
+    ],
+)
+async def test_what_is_no_image_is_refused(image: tuple[str, bytes], field: str) -> None:
+    with pytest.raises(reasond.InvalidRequestError) as refused:
+        await ask(Seeing(answer_rex), images=[image])
+    assert refused.value.violations[0].field == field
+
+
+async def test_a_model_without_eyes_is_named() -> None:
+    with pytest.raises(reasond.InvalidRequestError) as refused:
+        await ask(FunctionModel(answer_rex, name="blind"), images=[("image/png", PNG)])
+    assert "are not taken by the model 'blind'" in refused.value.violations[0].description

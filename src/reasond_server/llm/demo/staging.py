@@ -11,7 +11,7 @@ from reasond_server.llm.demo.acting import write_expressions
 from reasond_server.llm.demo.computation import compute
 from reasond_server.llm.demo.extraction import find_content_words, split_question
 from reasond_server.llm.demo.prompt import is_question
-from reasond_server.llm.demo.writing import write_reply
+from reasond_server.llm.demo.writing import WRONG, judge, write_reply
 from reasond_server.llm.model import Role
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _PLAN: Final = "devise a plan"
 _ASK: Final = "short questions that check"
 _PROGRAM: Final = "Write one Python program"
+_CRITICISE: Final = "Write a critique"
 _MAX_QUESTION_CHARACTERS: Final = 300
 _MAX_SHOWN_WORDS: Final = 8
 
@@ -39,6 +40,8 @@ def write_stage(messages: Sequence[Message], prompt: Prompt, *, counter: TokenCo
         return _write_question(prompt)
     if _PROGRAM in instruction:
         return _write_program(prompt, counter=counter, max_tokens=max_tokens)
+    if _CRITICISE in instruction:
+        return _write_critique(prompt)
     return ""
 
 
@@ -73,3 +76,11 @@ def _write_program(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) ->
         reply = write_reply(prompt, counter=counter, max_tokens=max_tokens)
         code = f"print({reply.partition('<answer>')[2].partition('</answer>')[0]!r})"
     return f"```python\n{code}\n```"
+
+
+def _write_critique(prompt: Prompt) -> str:
+    """Return a critique of the draft, which finds a fault only where a computation shows one."""
+    ((points, reason),) = judge(prompt.question, [prompt.draft])
+    if points == WRONG and compute(split_question(prompt.question)[0]):
+        return f"A fault: {reason}.\n<answer>REVISE</answer>"
+    return "No fault was found.\n<answer>PASS</answer>"
