@@ -259,6 +259,7 @@ def _assemble_reasoning(
         clock=clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
+            is_auto_enabled=settings.reasoning.auto,
             heartbeat_interval_s=settings.server.heartbeat_interval_s,
             flush_interval_s=settings.server.delta_flush_ms / 1000,
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,

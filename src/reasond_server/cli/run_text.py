@@ -37,7 +37,12 @@ _NOTHING_NEW = "nothing new"
 _BLOCKS = ("█", "░")
 _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
-    {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
+    {
+        "REQUEST": "as asked",
+        "AGENT": "chosen by the agent",
+        "SYSTEM": "the default of this server",
+        "AUTO": "chosen by size",
+    }
 )
 _CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})
 _SAMPLE_WIDTH: Final = 48

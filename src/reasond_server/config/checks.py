@@ -358,6 +358,17 @@ def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
+def _auto_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject the rule `auto` without the strategy that it chooses."""
+    reasoning = settings.reasoning
+    if reasoning.auto and "bounded_context" not in reasoning.enabled_strategies:
+        yield Violation(
+            field="reasoning.auto",
+            description="needs bounded_context, which reads what does not fit; enable it in "
+            "reasoning.enabled_strategies, or set reasoning.auto to false",
+        )
+
+
 _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]]] = (
     (_bind_problems, ("server.tls", "server.grpc_unix_socket")),
     (_tls_problems, ("server.tls", "server.tls_certificate", "server.tls_private_key", "server.tls_client_ca")),
@@ -368,6 +379,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ("llm.provider", "llm.count", "llm.tokenizer_file", "llm.first_wait_s", "llm.max_wait_s", "llm.backends"),
     ),
     (_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
+    (_auto_problems, ("reasoning.enabled_strategies", "reasoning.auto")),
     (_tools_problems, ("tools.mcp", "tools.http_get")),
     (
         _turns_problems,

@@ -286,6 +286,11 @@ class ReasoningSettings(Section):
         default="chain_of_thought",
         description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
     )
+    auto: bool = Field(
+        default=False,
+        description="Whether tasks that do not fit the model's window are read by bounded_context in place of the "
+        "default strategy, and tasks may name the strategy auto.",
+    )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
         default=(
             "best_of_n",

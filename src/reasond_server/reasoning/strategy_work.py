@@ -63,6 +63,7 @@ class Assignment:
     Attributes:
         strategy_source: who chose the strategy.
         shown_config: the configuration in the form shown to callers.
+        warnings: what the caller is told of the choice.
     """
 
     task: Task
@@ -70,6 +71,7 @@ class Assignment:
     strategy_source: StrategySource
     config: StrategyConfig
     shown_config: Json
+    warnings: Sequence[str] = ()
 
 
 class ReasoningKind:
@@ -160,7 +162,7 @@ class ReasoningKind:
             raise PlanError(f"the model {task.model!r} is not offered here any more") from None
 
     def _read_assignment(self, row: Json) -> Assignment:
-        if row.keys() != {"task", "strategy", "source", "config"}:
+        if row.keys() - {"warnings"} != {"task", "strategy", "source", "config"}:
             raise foreign_plan()
         name, shown_config = row["strategy"], row["config"]
         try:
@@ -179,6 +181,7 @@ class ReasoningKind:
             strategy_source=_read_source(row["source"]),
             config=config,
             shown_config=shown_config,
+            warnings=tuple(row.get("warnings", ())),
         )
 
 
@@ -237,12 +240,14 @@ class ReasoningWork:
 
     def describe(self) -> Json:
         """Return the task, the strategy and its configuration."""
-        return {
+        row = {
             "task": build_row(self._assignment.task),
             "strategy": self.name,
             "source": self.source,
             "config": self._assignment.shown_config,
         }
+        # Left out where there are none, so that a server of an earlier release can go on with the work.
+        return {**row, "warnings": list(self._assignment.warnings)} if self._assignment.warnings else row
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
@@ -304,7 +309,7 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *changes, *ending.warnings),
+            warnings=(*accounts.warnings, *self._assignment.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",

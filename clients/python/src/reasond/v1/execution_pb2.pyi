@@ -41,6 +41,8 @@ class _StrategySourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     """The agent prefers it."""
     STRATEGY_SOURCE_SYSTEM: _StrategySource.ValueType  # 3
     """It is the server's default."""
+    STRATEGY_SOURCE_AUTO: _StrategySource.ValueType  # 4
+    """The server's rule `auto` chose it by the size of the task; a warning of the result says why."""
 
 class StrategySource(_StrategySource, metaclass=_StrategySourceEnumTypeWrapper):
     """Which level chose the strategy."""
@@ -53,6 +55,8 @@ STRATEGY_SOURCE_AGENT: StrategySource.ValueType  # 2
 """The agent prefers it."""
 STRATEGY_SOURCE_SYSTEM: StrategySource.ValueType  # 3
 """It is the server's default."""
+STRATEGY_SOURCE_AUTO: StrategySource.ValueType  # 4
+"""The server's rule `auto` chose it by the size of the task; a warning of the result says why."""
 global___StrategySource = StrategySource
 
 class _FinishReason:
