@@ -152,11 +152,16 @@ def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_st
 def test_uv_runs_the_command_from_the_wheels(
     server_wheelhouse: Path, tmp_path: Path, source: str, command: str
 ) -> None:
-    uv = [sys.executable, "-m", "uv", "tool", "run", "--no-index", "--find-links", server_wheelhouse, "--from", source]
+    run = [sys.executable, "-m", "uv", "tool", "run", "--no-index", "--find-links", str(server_wheelhouse)]
     environ = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_TOOL_DIR": str(tmp_path / "tools")}
     environ["UV_PYTHON"] = sys.executable
     done = subprocess.run(
-        [*uv, command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=False, env=environ
+        [*run, "--from", source, command, "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "serve" in done.stdout
