@@ -97,6 +97,7 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    AnswerVerifier,
     BestOfNConfig,
     BestOfNMetrics,
     BoundedContextConfig,
@@ -160,6 +161,7 @@ from reasond.v1.turns_pb2 import (
 __all__ = [
     "Agent",
     "AgentCard",
+    "AnswerVerifier",
     "AsyncClient",
     "AsyncExecutionStream",
     "AsyncReasoningStream",
