@@ -253,6 +253,8 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="turns.default_mode", description=f"{turns.default_mode!r} has no table in turns.modes{hint}"
         )
+    if turns.context.summary_backend:
+        yield from _unknown_backends("turns.context.summary_backend", (turns.context.summary_backend,), settings)
     yield from _unknown_tools("turns.needs_approval", turns.needs_approval, settings)
     for name, mode in turns.modes.items():
         yield from _unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
