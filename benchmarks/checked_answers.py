@@ -73,7 +73,12 @@ class Recorded:
 
 
 async def measure_method(
-    strategy: ReasoningStrategy[Any], sets: Sequence[Sequence[str]], *, insight: float | None, size: int, **config: int
+    strategy: ReasoningStrategy[Any],
+    sets: Sequence[Sequence[str]],
+    *,
+    insight: float | None,
+    size: int,
+    config: dict[str, Any],
 ) -> Checked:
     """Let a strategy answer every question."""
     right = calls = 0
@@ -94,10 +99,12 @@ async def measure_method(
 async def measure() -> Sequence[Checked]:
     """Measure everything and print it."""
     sets = read_recorded(seed=1)
-    rows = [await measure_method(SelfConsistency(), sets, insight=None, size=n, samples=n) for n in SAMPLES]
+    rows = [await measure_method(SelfConsistency(), sets, insight=None, size=n, config={"samples": n}) for n in SAMPLES]
     for insight in INSIGHTS:
-        rows += [await measure_method(BestOfN(), sets, insight=insight, size=n, samples=n) for n in SAMPLES]
-        rows += [await measure_method(SelfRefine(), sets, insight=insight, size=n, max_rounds=n) for n in ROUNDS]
+        rows += [await measure_method(BestOfN(), sets, insight=insight, size=n, config={"samples": n}) for n in SAMPLES]
+        rows += [
+            await measure_method(SelfRefine(), sets, insight=insight, size=n, config={"max_rounds": n}) for n in ROUNDS
+        ]
     for row in rows:
         judge = "no judge" if row.insight is None else f"judge right {row.insight:4.0%}"
         print(f"{row.method:<17} {row.size:>2}  {judge:<16} right {row.right:6.1%}, calls {row.calls:5.2f}")
