@@ -301,6 +301,24 @@ def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
+def _program_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject programs of models in an environment that there is not, or without a sandbox."""
+    name = settings.reasoning.program_environment
+    if not name:
+        return
+    if name not in settings.repair.environments:
+        hint = suggest_nearest(name, settings.repair.environments) if settings.repair.environments else ""
+        yield Violation(
+            field="reasoning.program_environment",
+            description=f"{name!r} is no environment of [repair.environments]{hint}",
+        )
+    if settings.repair.sandbox.level == "off":
+        yield Violation(
+            field="reasoning.program_environment",
+            description='is set, but repair.sandbox.level = "off" runs no code; set it to "auto", or leave this empty',
+        )
+
+
 def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
     path = Path(folder)
     if not path.is_absolute():
@@ -373,6 +391,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_repair_problems, ("repair", "llm.backends")),
+    (_program_problems, ("repair", "reasoning.program_environment")),
     (_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

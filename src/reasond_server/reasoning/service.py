@@ -130,6 +130,7 @@ class ReasoningService:
             default_strategy=policy.default_strategy,
             is_auto_enabled=policy.is_auto_enabled,
             within_s=policy.selection_timeout_s,
+            has_programs=kind.programs.is_available,
         )
         follower = Follower(
             store=store,
@@ -164,6 +165,11 @@ class ReasoningService:
     def offered_models(self) -> Sequence[str]:
         """Names of the backends that a task may name."""
         return self._models.names
+
+    @property
+    def offers_auto(self) -> bool:
+        """Whether tasks may ask for the rule `auto` in place of a strategy."""
+        return self._policy.is_auto_enabled
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
