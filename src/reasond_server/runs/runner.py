@@ -309,6 +309,9 @@ class Runner:
             while not waking.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([waking])
+            if not waking.cancelled():
+                # The caller has left: an error that nobody asks for would be logged as one that nobody caught.
+                waking.exception()
             raise
 
     def _start_unresumable(self, work: Work, place: Place) -> Execution:
