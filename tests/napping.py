@@ -53,6 +53,7 @@ class NappingKind:
     now: Callable[[], datetime]
     do: Doing = do_nothing
     kind: str = NAPPING
+    keeps_plan: bool = False
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
         """Return work with one step per nap of `naps` (in seconds); after a nap of 0 the next step follows at once."""

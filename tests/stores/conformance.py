@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
 from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
-from reasond_server.types import FinishReason
+from reasond_server.types import ExecutionState, FinishReason
 from tests.stores.creations import CreationChecks
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, first_event, step
@@ -312,7 +312,14 @@ class ExecutionStoreConformance:
         nothing(await log.write(Record(key="b", body="{}"), log.result()))
         kept = await self._store.read_checkpoint(*log.name)
         same((kept.plan, list(kept.records)), ("", []))
+        same(await self._store.read_plan(*log.name), "")
         same(await self._sequences(log), [1, 2, 3])
+        asked = await self._begin_log(plan='{"p":2}')
+        same(await self._store.read_plan(*asked.name), '{"p":2}')
+        nothing(await asked.write(Record(key="c", body="{}"), asked.result(), keeps_plan=True))
+        kept = await self._store.read_checkpoint(*asked.name)
+        same((kept.plan, list(kept.records)), ('{"p":2}', []))
+        same(await self._store.read_plan(*asked.name), '{"p":2}')
 
     async def _pages_newest_first(self) -> None:
         logs = [self._log(strategy="xy"[minute % 2], minute=minute) for minute in (0, 1, 2, 3)]
@@ -333,6 +340,20 @@ class ExecutionStoreConformance:
             (ExecutionFilter(strategy="y"), [logs[3], logs[1]]),
             (ExecutionFilter(finish_reason=FinishReason.TRUNCATED), [logs[2]]),
             (ExecutionFilter(strategy="y", finish_reason=FinishReason.TRUNCATED), []),
+            (ExecutionFilter(state=ExecutionState.SUCCEEDED), [logs[2]]),
+            (ExecutionFilter(state=ExecutionState.RUNNING), [*newest, logs[1], logs[0]]),
+            (ExecutionFilter(state=ExecutionState.FAILED), []),
+            (ExecutionFilter(state=ExecutionState.RUNNING, strategy="x"), [logs[0]]),
+            (ExecutionFilter(created_since=logs[2].execution.create_time), [*newest, logs[2]]),
+            (ExecutionFilter(created_until=logs[2].execution.create_time), [logs[1], logs[0]]),
+            (
+                ExecutionFilter(
+                    state=ExecutionState.RUNNING,
+                    created_since=logs[1].execution.create_time,
+                    created_until=logs[3].execution.create_time,
+                ),
+                [logs[1]],
+            ),
         ):
             page = await self._store.page(self._tenant, wanted, size=9, before=None)
             same(list(page), [log.execution for log in found])
@@ -467,7 +488,16 @@ class ExecutionStoreConformance:
         store = self._store
         wishes = (store.request_cancel, store.request_keep)
         wake = partial(store.wake, Lease(owner="two", seconds=LEASE_S))
-        return store.find, store.read, store.delete, *wishes, store.release, store.read_checkpoint, wake
+        return (
+            store.find,
+            store.read,
+            store.delete,
+            *wishes,
+            store.release,
+            store.read_checkpoint,
+            store.read_plan,
+            wake,
+        )
 
     def _log(self, *, strategy: str = "s", request_id: str = "", minute: int = 0) -> HandWrittenLog:
         return HandWrittenLog.new(

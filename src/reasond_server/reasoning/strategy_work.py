@@ -15,7 +15,7 @@ from reasond_server.reasoning.payloads import require_outcome, require_step, req
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
-from reasond_server.runs.plan import PlanError, foreign_plan, nonces
+from reasond_server.runs.plan import PlanError, foreign_plan, nonces, read_work
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
@@ -73,6 +73,7 @@ class ReasoningKind:
     """
 
     kind: str = REASONING
+    keeps_plan: bool = True
 
     def __init__(
         self,
@@ -363,6 +364,14 @@ def _read_budget(row: Json) -> Budget:
         return Budget(**row["task"]["budget"])
     except (KeyError, TypeError):
         raise foreign_plan() from None
+
+
+def task_of_plan(plan: str) -> Task | None:
+    """Return the task that was asked for; None if the plan does not hold it, or another version wrote it."""
+    try:
+        return _read_task(read_work(plan).get("task"))
+    except PlanError:
+        return None
 
 
 def _read_source(text: Any) -> StrategySource:  # noqa: ANN401 - JSON of any version

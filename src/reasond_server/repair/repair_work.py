@@ -92,6 +92,7 @@ class RepairKind:
     """
 
     kind: str = REPAIR
+    keeps_plan: bool = False
 
     def __init__(
         self,

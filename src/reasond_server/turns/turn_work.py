@@ -74,6 +74,7 @@ class TurnKind:
     """
 
     kind: str = TURN
+    keeps_plan: bool = False
 
     def __init__(
         self,
