@@ -54,6 +54,7 @@ class NappingKind:
     do: Doing = do_nothing
     kind: str = NAPPING
     keeps_plan: bool = False
+    is_timed_at_work: bool = False
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
         """Return work with one step per nap of `naps` (in seconds); after a nap of 0 the next step follows at once."""

@@ -15,7 +15,7 @@ from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
-from reasond_server.backends import find_backend_problems, mode_models_of, model_name_of, model_of
+from reasond_server.backends import find_backend_problems, model_name_of, model_of, named_models_of
 from reasond_server.chat_presets import presets_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
@@ -121,8 +121,8 @@ class Server:
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
         self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
-        mode_models = mode_models_of(settings, environ, loaded.folder, observer=observer)
-        self._mode_models = {name: trace_model(one, tracing=self._tracing) for name, one in mode_models.items()}
+        named_models = named_models_of(settings, environ, loaded.folder, observer=observer)
+        self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now, observer=observer)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
@@ -211,7 +211,7 @@ class Server:
             task.cancel()
         await self._verification.aclose()
         await self._limiting.aclose()
-        for model in (self._model, *self._mode_models.values()):
+        for model in (self._model, *self._named_models.values()):
             await model.aclose()
         stores, self._stores = self._stores, None
         if stores is not None:
@@ -237,7 +237,7 @@ class Server:
             limits=self._limiting.callers,
             observer=self._measuring.observer,
             tracing=self._tracing,
-            backends=self._mode_models,
+            backends=self._named_models,
             workshop=None if self._workshop is None else self._workshop.workshop,
         )
         agents = AgentService(

@@ -23,6 +23,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.preferred_models import PreferredModels
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
@@ -167,8 +168,8 @@ def assemble(
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that modes of turns and [repair] may name. `workshop` is where repairs run checks; without
-    one no code is run.
+    `backends` are the models that tasks, modes of turns and [repair] may name. `workshop` is where repairs run checks;
+    without one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -183,12 +184,13 @@ def assemble(
     in_memory = _memory_stores_of(settings, clock)
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
-    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends or {}, observer=observer)
-    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends or {}, observer=observer)
+    models = _offered_models(settings, model, backends := backends or {})
+    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get, models=models)
+    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
+    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends, observer=observer)
     runner = Runner(
         store=store,
-        model=model,
+        model=models.own,
         clock=clock,
         limits=_limits(settings),
         kinds=[kind, turn_kind, repair_kind],
@@ -206,7 +208,6 @@ def assemble(
         directory=directory,
         store=store,
         runner=runner,
-        model=model,
         clock=clock,
         limits=limits,
     )
@@ -223,6 +224,17 @@ def assemble(
     )
 
 
+def _offered_models(settings: Settings, own: ChatModel, backends: Mapping[str, ChatModel]) -> OfferedModels:
+    """Return the models that tasks may name, each with the fallbacks of [llm]."""
+
+    def add_fallbacks(model: ChatModel, name: str = "") -> ChatModel:
+        others = [backends[each] for each in settings.llm.fallbacks if each in backends and each != name]
+        return PreferredModels([model, *others]) if others else model
+
+    offered = [name for name in settings.llm.offered if name in backends]
+    return OfferedModels(add_fallbacks(own), {name: add_fallbacks(backends[name], name) for name in offered})
+
+
 def _assemble_reasoning(
     settings: Settings,
     kind: ReasoningKind,
@@ -231,7 +243,6 @@ def _assemble_reasoning(
     directory: AgentDirectory,
     store: ExecutionStore,
     runner: Runner,
-    model: ChatModel,
     clock: Clock,
     limits: CallerLimits,
 ) -> ReasoningService:
@@ -242,7 +253,6 @@ def _assemble_reasoning(
         store=store,
         runner=runner,
         kind=kind,
-        model=model,
         clock=clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",

@@ -52,7 +52,8 @@
     │   ├── ModelTimeoutError             MODEL_TIMEOUT
     │   ├── ModelFailedError              MODEL_FAILED
     │   ├── ModelProtocolError            MODEL_PROTOCOL
-    │   └── ContentFilteredError          CONTENT_FILTERED
+    │   ├── ContentFilteredError          CONTENT_FILTERED
+    │   └── AnswerInvalidError            ANSWER_INVALID
     ├── NotResumableError             NOT_RESUMABLE
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never sent to a caller
@@ -445,6 +446,14 @@ class ContentFilteredError(ModelError):
 
     declaration = Reason(
         "CONTENT_FILTERED", "FAILED_PRECONDITION", remedy="Rephrase the task; the same one will be withheld again."
+    )
+
+
+class AnswerInvalidError(ModelError):
+    """The answer does not satisfy the schema of the task, not even after a correction."""
+
+    declaration = Reason(
+        "ANSWER_INVALID", "FAILED_PRECONDITION", remedy="Simplify the schema, or take a stronger model."
     )
 
 

@@ -75,6 +75,15 @@ def grpc_request(params: dict[str, Any]) -> reasoning_service_pb2.ReasonRequest:
             target.SetInParent()
     for name, value in params.get("budget", {}).items():
         setattr(request.task.budget, name, value)
+    request.task.system = params.get("system", "")
+    for message in params.get("history", []):
+        role = execution_pb2.Speaker.Value(f"SPEAKER_{message['role'].upper()}")
+        request.task.history.add(role=role, text=message["text"])
+    if "model" in params:
+        request.task.model = params["model"]
+    request.task.stop.extend(params.get("stop", []))
+    if "answer_schema" in params:
+        request.task.answer_schema_json = json.dumps(params["answer_schema"])
     return request
 
 
@@ -105,7 +114,7 @@ def failure_of(error: grpc.aio.AioRpcError) -> Answer:
 def _plain(path: str) -> str:
     """Return a field's path without the messages that exist only in gRPC."""
     names = path.removeprefix("task.").split(".")
-    return ".".join(names[1:] if names[0] in TYPED else names)
+    return ".".join(names[1:] if names[0] in TYPED else names).replace("answer_schema_json", "answer_schema")
 
 
 async def over_jsonrpc(server: Listening, params: dict[str, Any], token: str) -> Answer:
@@ -140,8 +149,13 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "strategy": "self_consistency", "strategy_config": {"samples": 3}},
     {"query": "What is 15% of 240?", "strategy": "best_of_n", "strategy_config": {"samples": 2, "min_score": 0.5}},
     {"query": "What is 15% of 240?", "strategy": "chain_of_verification", "strategy_config": {"max_questions": 2}},
+    {"query": "What is 15% of 240?", "strategy": "self_refine", "strategy_config": {"max_rounds": 2}},
     {"query": "What is 15% of 240?", "strategy": "plan_and_solve", "strategy_config": {"max_plan_tokens": 200}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},
+    {"query": "What is 15% of 240?", "system": "Be brief.", "history": [{"role": "user", "text": "Hello."}]},
+    {"query": "What is 15% of 240?", "stop": ["6"]},
+    {"query": "What is 15% of 240?", "answer_schema": {"type": "integer"}},
+    {"query": "What is 15% of 240?", "budget": {"max_output_tokens": 12}},
 ]
 
 
@@ -153,6 +167,7 @@ async def test_a_task_gets_the_same_answer_over_both_wires(server: Listening, pa
     assert not json_rpc.reason, json_rpc
     one, other = over.body, json_rpc.body
     assert one["answer"] == other["answer"]
+    assert json.loads(one.get("answer_json") or "null") == other.get("answer_json")
     assert one["strategy_used"] == other["strategy_used"]
     assert one["strategy_source"].removeprefix("STRATEGY_SOURCE_").lower() == other["strategy_source"]
     assert one["finish_reason"].removeprefix("FINISH_REASON_").lower() == other["finish_reason"]
@@ -192,6 +207,14 @@ REFUSED = [
     ({"query": "why?", "strategy": "self_consistency", "strategy_config": {"samples": 41}}, "INVALID_CONFIG"),
     ({"query": "why?", "budget": {"max_total_tokens": 0}}, "INVALID_REQUEST"),
     ({"query": "why?", "budget": {"max_total_tokens": 3}}, "TOKEN_BUDGET_EXHAUSTED"),
+    ({"query": "why?", "budget": {"max_output_tokens": 0}}, "INVALID_REQUEST"),
+    ({"query": "why?", "system": "s" * 100_001}, "INVALID_REQUEST"),
+    ({"query": "why?", "history": [{"role": "user", "text": ""}]}, "INVALID_REQUEST"),
+    ({"query": "why?", "model": "gpt-5"}, "INVALID_REQUEST"),
+    ({"query": "why?", "stop": [""]}, "INVALID_REQUEST"),
+    ({"query": "why?", "answer_schema": {"type": "nothing"}}, "INVALID_REQUEST"),
+    ({"query": "why?", "answer_schema": {"$ref": "http://127.0.0.1:9/x"}}, "INVALID_REQUEST"),
+    ({"query": "why?", "answer_schema": {"type": "integer"}}, "ANSWER_INVALID"),
     ({"query": "why?", "request_id": "with blank"}, "INVALID_REQUEST"),
 ]
 

@@ -25,6 +25,9 @@ ASKED = {
     "strategy": "bounded_context",
     "strategy_config": {"chunk_size": 2048, "carryover_mode": "tail", "temperature": 0.5},
     "agent_capabilities": ["reasoning.strategy.bounded_context"],
+    "system": "Be brief.",
+    "history": [{"role": "user", "text": "Hello"}, {"role": "assistant", "text": "Hello."}],
+    "stop": ["END"],
     "budget": {"max_total_tokens": 90_000, "max_model_calls": 9, "max_elapsed_ms": 60_000},
 }
 CONFIG = reasond.BoundedContextConfig(

@@ -17,6 +17,7 @@ from reasond import (
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
+    SelfRefineConfig,
     TreeOfThoughtConfig,
 )
 from reasond.v1 import execution_pb2
@@ -42,6 +43,7 @@ TYPES = {
     "plan_and_solve": PlanAndSolveConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
+    "self_refine": SelfRefineConfig,
     "tree_of_thought": TreeOfThoughtConfig,
 }
 INSTALLED = {
@@ -90,6 +92,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "temperature": 0.25,
     },
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
+    "self_refine": {"max_rounds": 2, "max_tokens": 200, "max_critique_tokens": 150, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }
 

@@ -47,6 +47,7 @@ STRATEGIES = (
     "tree_of_thought",
     "plan_and_solve",
     "best_of_n",
+    "self_refine",
 )
 
 

@@ -37,6 +37,7 @@ STRATEGIES = (
     "tree_of_thought",
     "plan_and_solve",
     "best_of_n",
+    "self_refine",
 )
 ANSWER = "Thought 1: six times seven. <answer>42</answer>"
 THOUGHT = "The form is <answer>…</answer>, so I end with 42."

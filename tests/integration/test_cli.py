@@ -25,6 +25,7 @@ from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
+from tests.unit.cli.document_samples import build_docx, build_pdf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -224,6 +225,16 @@ def test_a_failed_command_has_a_message_a_remedy_and_an_exit_code(
     assert done.stderr.startswith("error: ")
     assert words in done.stderr
     assert done.stdout == ""
+
+
+def test_material_may_be_a_pdf_or_a_word_document(dev_server: Mapping[str, str], tmp_path: Path) -> None:
+    sentences = ["Rain fell.", "The library opens at nine on Mondays.", "Snow fell."]
+    options = ("--strategy", "bounded_context")
+    for name, content in (("a.pdf", build_pdf(sentences)), ("a.docx", build_docx(sentences))):
+        (tmp_path / name).write_bytes(content)
+        question = "When does the library open on Mondays?"
+        done = run("ask", question, "--material", str(tmp_path / name), *options, environ=caller(dev_server))
+        assert done.stdout == "The library opens at nine on Mondays.\n", done.stderr
 
 
 def test_material_that_is_no_text_is_refused(dev_server: Mapping[str, str], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ STRATEGIES = (
     "bounded_context",
     "chain_of_thought",
     "best_of_n",
+    "self_refine",
     "chain_of_verification",
     "react",
     "plan_and_solve",

@@ -21,6 +21,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
@@ -138,7 +139,7 @@ class Executions(RuleBasedStateMachine):
         )
         store = MemoryExecutionStore(max_executions=1000, max_bytes=2**26, now=self.loop.now, monotonic=self.loop.time)
         limits = RunnerLimits(max_concurrent=100, retention_s=1e6)
-        kind = ReasoningKind(clock=clock, find_strategy=registry.get)
+        kind = ReasoningKind(clock=clock, find_strategy=registry.get, models=OfferedModels(self.model))
         runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[kind])
         runner.begin()
         service = ReasoningService(
@@ -148,7 +149,6 @@ class Executions(RuleBasedStateMachine):
             store=store,
             runner=runner,
             kind=kind,
-            model=self.model,
             clock=clock,
             policy=Policy(default_strategy="listed"),
         )

@@ -11,6 +11,7 @@ from reasond_server.clock import Clock, nonce_of
 from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
@@ -71,7 +72,7 @@ def assemble(
         random=chance.random,
     )
     registry = StrategyRegistry(STRATEGIES)
-    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
+    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get, models=OfferedModels(model))
     limits: Any = CountedLimits(world)
     sources = ToolSources(tools=make_tools(world, process))
     turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy, context=ContextSettings())
@@ -98,7 +99,6 @@ def assemble(
         store=store,
         runner=runner,
         kind=kind,
-        model=model,
         clock=clock,
         policy=Policy(default_strategy="listed"),
     )

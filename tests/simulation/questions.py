@@ -29,6 +29,7 @@ from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.tools.calculator import CalculatorArguments, calculate
@@ -64,6 +65,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     SelfConsistency(),
     PlanAndSolve(),
     BestOfN(),
+    SelfRefine(),
     ChainOfVerification(),
 )
 
@@ -131,6 +133,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
     ("plan_and_solve", _SUM, "", ()),
+    ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
     ("chain_of_verification", _SUM, "", ()),
 )

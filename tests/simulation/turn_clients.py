@@ -88,8 +88,15 @@ class TurnClient(Client):
                 CALLER, script.start, request_id=request_id, include_deltas=has_deltas, follow=follows
             )
         )
-        async with asyncio.timeout(200.0 if follows else None):
-            await self._watch(connection, after=0)
+        # A follower stays while the turn waits for its client, so it may leave before the turn ends.
+        limit = asyncio.timeout(200.0 if follows else None)
+        try:
+            async with limit:
+                await self._watch(connection, after=0)
+        except TimeoutError:
+            if not limit.expired() or not follows:
+                raise
+            self._world.note(f"{self._tag} gives up")
 
     async def _attach(self, process: Process) -> None:
         """Follow for a while."""

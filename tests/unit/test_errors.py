@@ -44,6 +44,7 @@ MODEL_TIMEOUT           DEADLINE_EXCEEDED    -32603  full
 MODEL_FAILED            ABORTED              -32603  full
 MODEL_PROTOCOL          INTERNAL             -32603  full
 CONTENT_FILTERED        FAILED_PRECONDITION  -32603  full
+ANSWER_INVALID          FAILED_PRECONDITION  -32603  full
 REQUEST_ID_REUSED       ALREADY_EXISTS       -32603  full
 ETAG_MISMATCH           ABORTED              -32603  full
 TURN_LEASED             ABORTED              -32603  full

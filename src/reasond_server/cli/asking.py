@@ -9,12 +9,13 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
@@ -55,6 +56,9 @@ class Question:
     settings: tuple[str, ...]
     material: str | None
     agent: str
+    system: str
+    model: str | None
+    schema: str | None
     is_kept_running: bool
     resume: str | None
 
@@ -65,7 +69,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People()
+    viewer: _Viewer = _JsonLines() if as_json else People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -156,21 +160,24 @@ class _JsonLines(_Viewer):
         )
 
 
-class _People(_Viewer):
+class People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: str) -> None:
         super().__init__()
-        self._display = RunDisplay(human_stream())
+        self._display = RunDisplay(human_stream(), query=query)
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
+        """See the base class."""
         return self._display.open()
 
     def show(self, event: ReasonIterationsResponse) -> None:
+        """See the base class."""
         self._display.show(event)
 
     def finish(self) -> None:
+        """Show the answer, the figures, and how the run ended."""
         if (result := self.result) is None:
             return
         if sys.stdout.isatty():
@@ -204,13 +211,17 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         strategy=strategy,
         config=dict(map(parse_setting, question.settings)) if question.settings else None,
         agent=question.agent,
+        system=_utf8(question.system, "--system"),
+        model=question.model,
+        answer_schema=None if question.schema is None else _read_schema(question.schema),
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
     )
 
 
 def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
-    if question.query is not None or question.material is not None or question.strategy or question.settings:
+    asked = (question.query, question.material, question.model, question.schema)
+    if any(each is not None for each in asked) or question.strategy or question.settings or question.system:
         raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
@@ -259,6 +270,17 @@ def _scalar(text: str) -> str | int | float | bool:
     return value if is_scalar else text
 
 
+def _read_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema in the file `name`; the server checks it."""
+    try:
+        schema = json.loads(_read(name))
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise _usage(f"the schema {name[:200]!r} is no JSON object", 'Such as {"type": "object"}.')
+    return schema
+
+
 def _read(name: str) -> str:
     """Return the text of the file `name`, or of stdin if the name is -."""
     shown = "stdin" if name == "-" else f"the file {name[:200]!r}"
@@ -270,6 +292,9 @@ def _read(name: str) -> str:
                 content = _read_bounded(file, shown)
     except OSError as error:
         raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+    if kind := find_kind(content):
+        return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+    _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -278,9 +303,15 @@ def _read(name: str) -> str:
 
 def _read_bounded(file: BinaryIO, shown: str) -> bytes:
     content = file.read(MAX_MATERIAL_BYTES + 1)
-    if len(content) > MAX_MATERIAL_BYTES:
-        raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")
+    if len(content) > MAX_MATERIAL_BYTES and may_be_document(content):
+        content += file.read(MAX_DOCUMENT_BYTES + 1 - len(content))
+        _require_size(content, MAX_DOCUMENT_BYTES, shown)
     return content
+
+
+def _require_size(content: bytes, most: int, shown: str) -> None:
+    if len(content) > most:
+        raise _usage(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
 
 
 def _utf8(text: str, what: str) -> str:

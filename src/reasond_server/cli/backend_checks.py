@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.backends import MAIN, read_backend_options
 from reasond_server.cli.config_commands import source_of
+from reasond_server.cli.config_text import find_place
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
 from reasond_server.config import choose_provider, load
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reasond_server.config import BackendSettings
+    from reasond_server.config import BackendSettings, LoadedSettings
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.probes import Report
 
@@ -57,7 +58,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
         write(json.dumps(as_plain(options, report, toml), indent=2, ensure_ascii=False))
     else:
         write(f"{options.model} at {options.base_url} ({source_of(loaded)})\n")
-        write("\n".join(lines_of(options, report, toml)))
+        write("\n".join(lines_of(options, report, toml, place=_find_place(loaded, options, toml))))
     for warning in report.warnings:
         warn(warning)
     return ExitCode.MODEL if toml else ExitCode.OK
@@ -101,8 +102,22 @@ def as_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, ob
     }
 
 
-def lines_of(options: BackendOptions, report: Report, toml: str) -> Iterator[str]:
-    """Yield the table of capabilities, then the TOML to paste."""
+def _find_place(loaded: LoadedSettings, options: BackendOptions, toml: str) -> str:
+    """Return where the section belongs, in words."""
+    section = _section_of(options)
+    if loaded.file is None:
+        return "into a new file config.toml here, which every command then reads"
+    try:
+        place = find_place(loaded.file.read_text(encoding="utf-8-sig"), toml, section)
+    except (OSError, ValueError):
+        place = None
+    if place is None:
+        return f"into {loaded.file}, in place of [{section}] and of [{section}.capabilities]"
+    return place.describe(str(loaded.file))
+
+
+def lines_of(options: BackendOptions, report: Report, toml: str, *, place: str) -> Iterator[str]:
+    """Yield the table of capabilities, then the TOML to paste and the `place` for it."""
     rows = [("examined", "holds", "seen")]
     rows += [(one.subject, one.holds, one_line(one.evidence, _EVIDENCE_WIDTH)) for one in report.findings]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -112,7 +127,6 @@ def lines_of(options: BackendOptions, report: Report, toml: str) -> Iterator[str
     if not toml:
         yield f"The profile {report.base.name} says the same; nothing is to be changed."
         return
-    section = _section_of(options)
-    yield f"# Other than the profile {options.profile.name} says. This goes into config.toml"
-    yield f"# in place of [{section}], and of [{section}.capabilities] if there is one:"
+    yield f"# Other than the profile {options.profile.name} says. This goes"
+    yield f"# {printable(place)}:"
     yield printable(toml)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.cli.live import LiveConsole
+from reasond_server.cli.run_hints import find_carryover_hint
 from reasond_server.cli.run_text import RunLines, summary
 from reasond_server.cli.terminal import printable
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class RunDisplay:
-    """Prints the events of one run to `stream`."""
+    """Prints the events of one run to `stream`; `query` is the question, if it is known."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, query: str = "") -> None:
+        self._query = query
         self._live = LiveConsole(stream)
         self._progress = RunLines(is_ascii=not (stream.encoding or "").lower().startswith("utf"))
 
@@ -56,6 +58,8 @@ class RunDisplay:
             self._live.print(f"note: {printable(warning)}", style="yellow", is_cropped=False)
 
     def _show_step(self, step: Iteration) -> None:
+        if hint := find_carryover_hint(self._progress.config, step, self._query):
+            self._live.print(f"note: {hint}", style="yellow", is_cropped=False)
         for line in self._progress.lines(step, width=self._live.width):
             self._live.print(line, style="green" if step.answer_found else "")
         self._live.say_now("thinking")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from reasond_server.cli.execution_program import executions_app
 from reasond_server.cli.key_program import keys_app
 from reasond_server.cli.options import AsJson, CaFile, Config, Dev, Target, Tls, Token, end
 from reasond_server.cli.outcome import MEANINGS, ExitCode
@@ -45,6 +46,7 @@ app.add_typer(backends_app, name="backends")
 tokenizer_app = typer.Typer(help="Bring tokenizers to this machine.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.command(short_help="Run a turn of a conversation and watch it.")(turn)
+app.add_typer(executions_app, name="executions")
 app.add_typer(turns_app, name="turns")
 app.add_typer(keys_app, name="keys")
 app.command(short_help="Have failing code repaired and watch it.")(repair)
@@ -144,9 +146,17 @@ def ask(  # noqa: PLR0917 - one parameter per option
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; repeat for more than one."),
     ] = None,
     material: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The long text that the question is about; - reads stdin.")
+        str | None,
+        typer.Option(metavar="FILE", help="The long text that the question is about, PDF and DOCX too; - reads stdin."),
     ] = None,
     agent: Annotated[str, typer.Option(metavar="ID", help="Registered agent whose strategies apply.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="Instructions for every model call.")] = "",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A backend that the server offers; else its own model.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON Schema that the answer must satisfy; - reads stdin.")
+    ] = None,
     target: Target = None,
     token: Token = None,
     tls: Tls = False,  # noqa: FBT002 - an option
@@ -176,6 +186,9 @@ def ask(  # noqa: PLR0917 - one parameter per option
             settings=tuple(settings or ()),
             material=material,
             agent=agent,
+            system=system,
+            model=model,
+            schema=schema,
             is_kept_running=keep_running,
             resume=resume,
         )

@@ -46,6 +46,15 @@ _MOST_PARSED: Final = 10_000
 _NANOS: Final = 1e9
 _SHOWN_ANSWERS: Final = 3
 _ANSWER_WIDTH: Final = 24
+_SAVINGS: Final = MappingProxyType(
+    {
+        "attention_pct": "attention",
+        "kv_read_pct": "KV-cache reads",
+        "peak_context_pct": "peak context",
+        "tokens_pct": "tokens",
+    }
+)
+"""The figures of the API's savings, by the words that stand for them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -259,6 +268,7 @@ def _specific(metrics: Metrics) -> list[str]:
         "plan_and_solve": _plan_and_solve,
         "react": _react,
         "self_consistency": _self_consistency,
+        "self_refine": _self_refine,
         "tree_of_thought": _tree_of_thought,
     }.get(kind or "")
     return [] if describe is None else [describe(metrics)]
@@ -266,7 +276,7 @@ def _specific(metrics: Metrics) -> list[str]:
 
 def _bounded_context(metrics: Metrics) -> list[str]:
     figures = metrics.bounded_context
-    count = "counted" if figures.is_window_exact else "estimated"
+    count = "counted by the model's own tokenizer" if figures.is_window_exact else "estimated"
     own = f"; {_count(figures.carryover_calls, 'call')} for carryovers alone" if figures.carryover_calls else ""
     saved: dict[str, list[str]] = {}
     for name in ("savings", "reprompt_savings"):
@@ -274,16 +284,17 @@ def _bounded_context(metrics: Metrics) -> list[str]:
             one = getattr(figures, name)
             saved.setdefault(_describe_savings(one), []).append(_baseline(one))
     # Both savings are equal if the text was read once and no call was repeated.
-    lines = [f"saved, against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
-    return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *lines]
+    lines = [f"saved against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
+    return [f"largest window: {figures.peak_window_tokens:,} tokens ({count}){own}", *lines]
 
 
 def _describe_savings(saved: Savings) -> str:
-    return (
-        f"attention {_percent(saved.attention_pct)}, cache reads {_percent(saved.kv_read_pct)}, "
-        f"largest context {_percent(saved.peak_context_pct)}, tokens {_percent(saved.tokens_pct)}"
-        f"{'' if saved.is_measured else ' (estimated)'}"
-    )
+    """Return the figures of the API with its signs and its words, and what a minus means if there is one."""
+    figures = {word: getattr(saved, name) for name, word in _SAVINGS.items()}
+    text = ", ".join(f"{word} {_percent(figure)}" for word, figure in figures.items())
+    notes = [] if saved.is_measured else ["estimated"]
+    notes += ["minus: more was spent"] if any(round(figure, 1) < 0 for figure in figures.values()) else []
+    return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def _react(metrics: Metrics) -> str:
@@ -312,6 +323,14 @@ def _self_consistency(metrics: Metrics) -> str:
     if figures.is_stopped_early:
         line += ", decided early"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _self_refine(metrics: Metrics) -> str:
+    figures = metrics.self_refine
+    line = f"{_count(figures.critiques, 'critique')}, {_count(figures.revisions, 'revision')}"
+    if figures.is_passed:
+        return f"{line}; the last critique found nothing"
+    return f"{line}; the last revision repeated an answer" if figures.is_repeated else line
 
 
 def _best_of_n(metrics: Metrics) -> str:
@@ -349,5 +368,6 @@ def _baseline(saved: Savings) -> str:
 
 
 def _percent(saved_pct: float) -> str:
-    """Format a saving in per cent; it is negative if more was spent than by the baseline."""
-    return f"{round(saved_pct, 1) + 0.0:.1f} %"
+    """Format a saving in per cent with its sign, which is minus if more was spent than by the baseline."""
+    rounded = round(saved_pct, 1)
+    return f"{rounded:+.1f} %" if rounded else "0 %"

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import find_backend_problems, mode_models_of, model_of
+from reasond_server.backends import find_backend_problems, model_of, named_models_of
 from reasond_server.config import choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
 from reasond_server.config.problems import settings_error
@@ -88,7 +88,7 @@ def _list_checks(
             yield partial(group.load, [name], installed=installed.select(group=group.group)), (key,)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
-    yield partial(mode_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
+    yield partial(named_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
     yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
     yield partial(limiting_of, settings.limits), ("limits",)
     yield partial(require_receiver, tracing_options(settings, environ, instance_id="")), ("tracing", "llm")

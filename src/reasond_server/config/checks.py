@@ -174,6 +174,17 @@ def _llm_problems(settings: Settings) -> Iterator[Violation]:
     yield from _backend_problems("llm", settings.llm)
     for name, backend in settings.llm.backends.items():
         yield from _backend_problems(f"llm.backends.{name}", backend)
+    for key in ("offered", "fallbacks"):
+        yield from _unknown_backends(f"llm.{key}", getattr(settings.llm, key), settings)
+
+
+def _unknown_backends(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
+    """Reject names of backends that are not configured."""
+    backends = settings.llm.backends
+    for name in names:
+        if name not in backends:
+            text = f"names {name!r}, which has no table in llm.backends{suggest_nearest(name, backends)}"
+            yield Violation(field=field, description=text)
 
 
 def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violation]:
@@ -254,11 +265,8 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
 
 def _repair_problems(settings: Settings) -> Iterator[Violation]:
     """Reject backends that are not configured, and defaults above their own ceilings."""
-    repair, backends = settings.repair, settings.llm.backends
-    for name in repair.model_preference:
-        if name not in backends:
-            text = f"names {name!r}, which has no table in llm.backends{suggest_nearest(name, backends)}"
-            yield Violation(field="repair.model_preference", description=text)
+    repair = settings.repair
+    yield from _unknown_backends("repair.model_preference", repair.model_preference, settings)
     for key, ceiling in (
         ("num_candidates", "max_allowed_num_candidates"),
         ("max_reflection_depth", "max_allowed_reflection_depth"),

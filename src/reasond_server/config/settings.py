@@ -63,6 +63,7 @@ def _is_number(value: Scalar) -> bool:
 
 
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[
     Mapping[StrategyKey, ScalarValue],
@@ -215,12 +216,25 @@ class ServerSettings(Section):
 
 
 class _ProviderSettings(Section):
-    """The provider; a class of its own, so that the key comes first in its section."""
+    """The provider and the names of backends; a class of its own, so that these keys come first in the section."""
 
     provider: Literal["", "demo", "openai"] = Field(
         default="",
         description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
         "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
+    )
+    offered: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=32,
+        description="Backends of [llm.backends] that a task may name as its `model`. Empty: none.",
+    )
+    fallbacks: BackendNames = Field(
+        default=(),
+        strict=False,
+        max_length=16,
+        description="Backends of [llm.backends] that are asked in this order if a model refuses a call with an error "
+        "that spent nothing.",
     )
 
 
@@ -281,6 +295,7 @@ class ReasoningSettings(Section):
             "plan_and_solve",
             "react",
             "self_consistency",
+            "self_refine",
             "tree_of_thought",
         ),
         strict=False,

@@ -106,7 +106,10 @@ class TurnsSettings(Section):
         default=86_400.0, ge=60, le=2_592_000, description="Seconds that a turn waits for its client."
     )
     max_active_s: float = Field(
-        default=600.0, ge=1, le=_DAY_S, description="Seconds that a turn may work, waits for its client left out."
+        default=600.0,
+        ge=1,
+        le=_DAY_S,
+        description="Seconds that a turn may work, without waits for its client and times in which servers are down.",
     )
     session_retention_s: float = Field(
         default=2_592_000.0,

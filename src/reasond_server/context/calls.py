@@ -12,6 +12,7 @@ from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, InternalError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_messages, count_request, text_of_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
+from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value
 
@@ -255,14 +256,16 @@ async def take_reply(call: AsyncGenerator[Fragment | ModelReply, None]) -> Model
 
 
 async def measure_room(
-    messages: Sequence[Message], *, max_tokens: int, model: ChatModel
+    messages: Sequence[Message], *, max_tokens: int, model: ChatModel, limit: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
     """Return the tokens that the model may write after `messages`, and a warning if they are less than `max_tokens`.
+
+    Prompt and output together fit the model's context window, and `limit` tokens if it is given.
 
     Raises:
         ContextExhaustedError: the context window has no room for `LEAST_TOKENS`.
     """
-    window = model.context_window
+    window = min([each for each in (model.context_window, limit) if each is not None], default=None)
     if window is None:
         return max_tokens, ()
     told = await model.count_exactly(messages)
@@ -292,7 +295,7 @@ def no_room(prompt: int, window: int, *, least: int) -> ContextExhaustedError:
 
 async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
     """Return the tokens of `messages` by `counter`; a long prompt is counted in a thread."""
-    if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
+    if sum([len(message.content) for message in list_messages(messages, counter)]) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(counter.count_prompt, messages)
     return counter.count_prompt(messages)
 
@@ -309,4 +312,4 @@ def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
     """
     if counter.is_exact:
         return counter.count_prompt(messages)
-    return bound_messages(messages)
+    return bound_messages(list_messages(messages, counter))

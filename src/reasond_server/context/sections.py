@@ -73,4 +73,4 @@ def build_prompt(
 async def build_task_prompt(task: Task, *, instructions: str, nonce: str) -> Sequence[Message]:
     """Return the prompt with the whole question and material; a long prompt is built in a thread."""
     build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
-    return await asyncio.to_thread(build) if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS else build()
+    return await asyncio.to_thread(build) if task.text_characters > LONG_TEXT_CHARACTERS else build()

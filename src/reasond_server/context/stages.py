@@ -167,6 +167,6 @@ async def prepare_stages(
         ContextExhaustedError: question and material leave too little of the model's context window.
     """
     build = partial(StageCalls, model=model, question=task.query, material=task.material, nonce=nonce)
-    calls = await run_by_size(len(task.query) + len(task.material), build)
+    calls = await run_by_size(task.text_characters, build)
     await calls.measure(instructions, shown=shown)
     return calls

@@ -19,7 +19,7 @@ A plan is made with the model's counter; `context.window_fitting` handles server
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ _WRITING_SHARE = 8
 _WHOLE_WRITING_SHARE = 4
 _QUESTION_SHARE = 4
 _MIN_FREE_TOKENS = 128
+_CHEAPER_SHARES = (4, 8, 16)
 # A tokenizer may count a few more tokens for two joined sections than for the two alone.
 _JOINT_TOKENS = 16
 _LEFT_OUT = "\n[...]\n"
@@ -205,22 +206,17 @@ def plan_windows(
     """
     rules = limits.rules
     frame = (frame_tokens or counter.count_prompt(find_frame(counter, nonce, rules))) + _JOINT_TOKENS
-    free = _count_free(limits, frame)
-    if free < _MIN_FREE_TOKENS:
-        raise _refuse_chunk_size(limits, frame)
-    summary, reserve = _share_summary(limits, free - _MIN_FREE_TOKENS, counter)
-    free -= reserve
-    question, rest = _pin_question(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
+    shares = _share_window(query, limits, frame, counter)
+    question, rest, summary, reserve = shares.question, shares.rest, shares.summary_tokens, shares.reserve_tokens
     whole = "\n\n".join(text for text in (rest, neutralize(material)) if text)
     everything = counter.count_prompt(
         build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
     )
     segments: Sequence[str] = ()
     shortfall = ""
-    pinned = counter.count_text(question)
     most = limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE - reserve
     if whole and (is_reading or everything > most):
-        segments = split_text(whole, limit=free - pinned, counter=counter)
+        segments = split_text(whole, limit=shares.segment_tokens, counter=counter)
         if segments_before + len(segments) > limits.max_segments:
             refusal = _refuse_segments(limits, segments_before + len(segments))
             if not may_leave_out:
@@ -234,12 +230,67 @@ def plan_windows(
         is_question_clipped=bool(rest),
         material="" if segments else whole,
         segments=segments,
-        prompt_tokens=frame + pinned,
+        prompt_tokens=frame + shares.question_tokens,
         segments_before=segments_before,
         summary_tokens=summary,
         reserve_tokens=reserve,
         shortfall=shortfall,
         is_text_left_out=bool(shortfall),
+    )
+
+
+def suggest_carryover(
+    *, query: str, limits: WindowLimits, counter: TokenCounter, nonce: str, segments: int
+) -> tuple[int, int] | None:
+    """Return a carryover_size with which a text of `segments` segments has half as many or fewer, and how many.
+
+    Of a quarter, an eighth and a sixteenth of chunk_size the largest that does it counts; None if none does. The text
+    itself is not looked at, so the number is what full segments would make.
+    """
+    frame = counter.count_prompt(find_frame(counter, nonce, limits.rules)) + _JOINT_TOKENS
+    try:
+        now = _share_window(query, limits, frame, counter).segment_tokens
+        for share in _CHEAPER_SHARES:
+            size = limits.chunk_size // share
+            if not MIN_CARRYOVER_SIZE <= size < limits.carryover_size:
+                continue
+            other = _share_window(query, replace(limits, carryover_size=size), frame, counter).segment_tokens
+            expected = -(-segments * now // other)
+            if 2 * expected <= segments:
+                return size, expected
+    except InvalidConfigError:
+        # The server's counter fitted these limits and this one does not.
+        return None
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shares:
+    """How a window is shared: the question that it repeats and the `rest` of a long one, and tokens for the others."""
+
+    question: str
+    rest: str
+    question_tokens: int
+    summary_tokens: int
+    reserve_tokens: int
+    segment_tokens: int
+
+
+def _share_window(query: str, limits: WindowLimits, frame: int, counter: TokenCounter) -> _Shares:
+    free = _count_free(limits, frame)
+    if free < _MIN_FREE_TOKENS:
+        raise _refuse_chunk_size(limits, frame)
+    summary, reserve = _share_summary(limits, free - _MIN_FREE_TOKENS, counter)
+    free -= reserve
+    question, rest = _pin_question(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
+    pinned = counter.count_text(question)
+    return _Shares(
+        question=question,
+        rest=rest,
+        question_tokens=pinned,
+        summary_tokens=summary,
+        reserve_tokens=reserve,
+        segment_tokens=free - pinned,
     )
 
 

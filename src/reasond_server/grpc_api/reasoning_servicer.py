@@ -114,6 +114,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             next_page_token=page[-1].name if last < len(found) else "",
             model=self._service.model_name,
             warnings=self._service.model_warnings,
+            models=self._service.offered_models,
         )
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:

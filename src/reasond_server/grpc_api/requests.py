@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, show
 from reasond_server.grpc_api.structs import json_of_struct
-from reasond_server.types import Budget, ExecutionState, FinishReason, Task
+from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
+from reasond_server.tools.json_reading import read_strict_json
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Speaker, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from google.protobuf import duration_pb2, timestamp_pb2
     from google.protobuf.descriptor import EnumDescriptor
@@ -33,6 +35,8 @@ _TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
     **{number: number for number in reasoning_service_pb2.TraceView.values()},
     reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED: reasoning_service_pb2.TRACE_VIEW_NONE,
 }
+# Fields of the core's tasks that have another name in the proto.
+_FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
 
 
@@ -52,7 +56,35 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         agent=task.agent or None,
         agent_capabilities=tuple(task.agent_capabilities),
         budget=budget_of(task.budget, path="task.budget") if task.HasField("budget") else _NO_BUDGET,
+        system=task.system,
+        history=tuple(_read_history(task)) if task.history else (),
+        model=task.model if task.HasField("model") else None,
+        stop=tuple(task.stop),
+        answer_schema=_read_schema(task.answer_schema_json) if task.answer_schema_json else None,
     )
+
+
+def _read_history(task: execution_pb2.ReasoningTask) -> Iterator[HistoryMessage]:
+    for index, message in enumerate(task.history):
+        path = f"task.history[{index}].role"
+        word = enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=path)
+        if word is None:
+            raise invalid(path, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
+        yield HistoryMessage(role=Speaker(word), text=message.text)
+
+
+def _read_schema(text: str) -> Json:
+    """Return the JSON Schema in a field of a task; the core checks its depth and whether it can be used."""
+    path = "task.answer_schema_json"
+    if (size := len(text.encode())) > MAX_SCHEMA_BYTES:
+        raise invalid(path, f"must be at most {MAX_SCHEMA_BYTES} bytes of UTF-8, got {size}; shorten its descriptions")
+    try:
+        schema = read_strict_json(text)
+    except ValueError:
+        schema = None
+    if not isinstance(schema, dict):
+        raise invalid(path, f"must be a JSON object, got {show(text)}")
+    return schema
 
 
 def required_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
@@ -79,6 +111,7 @@ def budget_of(budget: execution_pb2.Budget, *, path: str) -> Budget:
         max_total_tokens=budget.max_total_tokens if budget.HasField("max_total_tokens") else None,
         max_model_calls=budget.max_model_calls if budget.HasField("max_model_calls") else None,
         max_tool_calls=budget.max_tool_calls if budget.HasField("max_tool_calls") else None,
+        max_output_tokens=budget.max_output_tokens if budget.HasField("max_output_tokens") else None,
         max_elapsed_s=seconds_of(budget.max_elapsed, path=f"{path}.max_elapsed") if has_elapsed else None,
     )
 
@@ -148,7 +181,9 @@ def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) 
     if isinstance(error, InvalidConfigError):
         prefix = f"task.{task.WhichOneof('config') or 'config'}."
     error.violations = tuple(
-        replace(violation, field=f"{prefix}{violation.field}") if _is_of_task(violation, error) else violation
+        replace(violation, field=f"{prefix}{_FIELD_NAMES.get(violation.field, violation.field)}")
+        if _is_of_task(violation, error)
+        else violation
         for violation in error.violations
     )
 
@@ -180,8 +215,8 @@ def invalid(field: str, description: str) -> InvalidRequestError:
 
 
 def _is_of_task(violation: Violation, error: ReasondError) -> bool:
-    root = violation.field.partition(".")[0]
-    return root != "task" and (isinstance(error, InvalidConfigError) or root in _TASK_FIELDS)
+    root = re.split(r"[.\[]", violation.field, maxsplit=1)[0]
+    return root != "task" and (isinstance(error, InvalidConfigError) or root in _TASK_FIELDS or root in _FIELD_NAMES)
 
 
 def _strategy_and_config(task: execution_pb2.ReasoningTask) -> tuple[str | None, Json]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import execution_pb2
+from reasond_server.grpc_api.filling import json_text
 from reasond_server.grpc_api.structs import fill_struct
 from reasond_server.grpc_api.times import fill_duration
 
@@ -26,6 +27,15 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     message.agent = task.agent or ""
     message.agent_capabilities.extend(task.agent_capabilities)
     _fill_budget(message.budget, task.budget)
+    message.system = task.system
+    for each in task.history:
+        role = execution_pb2.Speaker.Value(f"SPEAKER_{each.role.name}")
+        message.history.add(role=role, text=each.text)
+    if task.model is not None:
+        message.model = task.model
+    message.stop.extend(task.stop)
+    if task.answer_schema is not None:
+        message.answer_schema_json = json_text(task.answer_schema)
 
 
 def _fill_config(message: execution_pb2.ReasoningTask, config: Json, *, strategy: str) -> None:
@@ -53,7 +63,7 @@ def _fill_typed(message: Message, config: Json) -> None:
 
 
 def _fill_budget(message: execution_pb2.Budget, budget: Budget) -> None:
-    for name in ("max_total_tokens", "max_model_calls", "max_tool_calls"):
+    for name in ("max_total_tokens", "max_model_calls", "max_tool_calls", "max_output_tokens"):
         if (bound := getattr(budget, name)) is not None:
             setattr(message, name, bound)
     if budget.max_elapsed_s is not None:

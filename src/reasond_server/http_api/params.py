@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import require_material, require_query
-from reasond_server.types import Budget, ExecutionState, FinishReason, Task, ToolResult
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Speaker, Task, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -69,6 +69,7 @@ class BudgetParams(Params):
     max_total_tokens: Whole | None = None
     max_model_calls: Whole | None = None
     max_tool_calls: Whole | None = None
+    max_output_tokens: Whole | None = None
     # The core names it `max_elapsed`; JSON-RPC has another name.
     max_elapsed_ms: Annotated[Whole, Field(ge=1)] | None = None
 
@@ -78,8 +79,16 @@ class BudgetParams(Params):
             max_total_tokens=self.max_total_tokens,
             max_model_calls=self.max_model_calls,
             max_tool_calls=self.max_tool_calls,
+            max_output_tokens=self.max_output_tokens,
             max_elapsed_s=None if self.max_elapsed_ms is None else self.max_elapsed_ms / 1000,
         )
+
+
+class HistoryParams(Params):
+    """An earlier message of the conversation."""
+
+    role: Literal["user", "assistant"]
+    text: str
 
 
 class StreamableParams(Params):
@@ -112,6 +121,11 @@ class ExecuteParams(StreamableParams):
     agent: str | None = None
     budget: BudgetParams | None = None
     request_id: str | None = None
+    system: str = ""
+    history: Annotated[list[HistoryParams], Field(max_length=_MOST_ITEMS)] | None = None
+    model: str | None = None
+    stop: Annotated[list[str], Field(max_length=_MOST_ITEMS)] | None = None
+    answer_schema: dict[str, Any] | None = None
     include_deltas: bool = False
     keep_running: bool = False
 
@@ -132,6 +146,11 @@ class ExecuteParams(StreamableParams):
             agent=self.agent,
             agent_capabilities=tuple(self.agent_capabilities or ()),
             budget=self.budget.budget() if self.budget else NO_BUDGET,
+            system=self.system,
+            history=tuple(HistoryMessage(role=Speaker(each.role), text=each.text) for each in self.history or ()),
+            model=self.model,
+            stop=tuple(self.stop or ()),
+            answer_schema=self.answer_schema,
         )
 
 

@@ -156,6 +156,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._budget = budget
         # Whether a budget limits the tokens of calls.
         self._is_bounded = budget.max_total_tokens is not None or account is not None
+        self._most_output = budget.max_output_tokens
         self._spent = NOTHING
         self._last_call = NOTHING
         self._open: list[_MeteredCall] = []
@@ -382,8 +383,9 @@ class MeteredModel(WrappedModel[ChatModel]):
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _MeteredCall:
         """Return the call with `max_tokens` reduced to what the budget has left, or refuse it."""
         self._require_calls()
-        most = request.max_tokens
+        most = request.max_tokens if self._most_output is None else self._allow_output(request, self._most_output)
         if not self._is_bounded:
+            self.is_clamped = self.is_clamped or most < request.max_tokens
             return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers count message contents only, not tools or tool calls.
@@ -398,6 +400,13 @@ class MeteredModel(WrappedModel[ChatModel]):
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
         return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
+
+    def _allow_output(self, request: ChatRequest, limit: int) -> int:
+        """Return the tokens that a call may write of the `limit` for all calls, or refuse it."""
+        spent = self._spent.output_tokens + sum(call.max_tokens for call in self._open)
+        if spent >= limit:
+            raise _build_exhausted_error("max_output_tokens", limit=limit, spent=spent, needed=1)
+        return min(request.max_tokens, limit - spent)
 
     def _cut_text(self, call: _MeteredCall, text: str) -> str:
         """Record `text` and return it, cut at `max_tokens` of the call; characters without UTF-8 form become "?"."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import UNSPENT
-from reasond_server.llm.model import ChatModel, WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, WrappedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
 
 
 class PreferredModels(WrappedModel[ChatModel]):
-    """Several models as one, which has the name, the counter and the window of the first.
+    """Several models as one, which has the name of the first.
+
+    Their tokenizers may differ, so the counts of several models are upper estimates: the largest of any model.
 
     Raises:
         ValueError: there is none.
@@ -26,6 +29,16 @@ class PreferredModels(WrappedModel[ChatModel]):
             raise ValueError("at least one model is needed")
         super().__init__(model=models[0])
         self._models = tuple(models)
+        self._counter = models[0].counter if len(models) == 1 else LargestCounter([each.counter for each in models])
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counter of the only model, or the largest counts of all."""
+        return self._counter
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return the count of the only model's server; None if there are several, or it does not count."""
+        return await self._models[0].count_exactly(messages) if len(self._models) == 1 else None
 
     @property
     def context_window(self) -> int | None:
@@ -44,24 +57,54 @@ class PreferredModels(WrappedModel[ChatModel]):
         Raises:
             ReasondError: that of the last model that was asked.
         """
-        *others, last = self._models
-        for model in others:
+        refusals: list[str] = []
+        for model in self._models:
             has_begun = False
             try:
                 async with aclosing(model.stream(request)) as events:
                     async for event in events:
                         has_begun = True
-                        yield event
-            except UNSPENT:
-                if has_begun:
+                        yield _add_warnings(event, refusals, model.name) if refusals else event
+            except UNSPENT as error:
+                if has_begun or model is self._models[-1]:
                     raise
+                refusals.append(f"{model.name} refused a call ({error.reason})")
             else:
                 return
-        async with aclosing(last.stream(request)) as events:
-            async for event in events:
-                yield event
 
     async def aclose(self) -> None:
         """Close every model."""
         for model in self._models:
             await model.aclose()
+
+
+class LargestCounter:
+    """Counts a text as the counter that counts the most tokens in it; at least one of `counters`."""
+
+    is_exact = False
+
+    def __init__(self, counters: Sequence[TokenCounter]) -> None:
+        self._counters = counters
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of `text` alone, by any counter at most."""
+        return max(counter.count_text(text) for counter in self._counters)
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the input tokens of a call with `messages`, by any counter at most."""
+        return max(counter.count_prompt(messages) for counter in self._counters)
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest prefix of `text` that has at most `tokens` tokens by every counter."""
+        return min((counter.head(text, tokens) for counter in self._counters), key=len)
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest suffix of `text` that has at most `tokens` tokens by every counter."""
+        return min((counter.tail(text, tokens) for counter in self._counters), key=len)
+
+
+def _add_warnings(event: ModelEvent, refusals: Sequence[str], name: str) -> ModelEvent:
+    """Return the last event of a call with a warning that another model answered; any other event unchanged."""
+    if not isinstance(event, Finished):
+        return event
+    return replace(event, warnings=(*event.warnings, f"{' and '.join(refusals)}: {name} answered."))

@@ -10,12 +10,14 @@ from reasond_server.agents.cards import strategies_of
 from reasond_server.awake import limit_awake_time
 from reasond_server.errors import InternalError, StoreUnavailableError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
+from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.selection import Selection, Wish, select
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
-    from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
+    from reasond_server.reasoning.offered_models import OfferedModels
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json, Principal, Task
@@ -28,7 +30,7 @@ class Chooser:
         registry: the enabled strategies.
         configuration: their defaults and ceilings.
         directory: the agents that tasks may name.
-        model: the model that the strategies will call.
+        models: the models that tasks may name.
         default_strategy: the operator's choice; empty for none.
         within_s: the time limit of an agent lookup, in seconds.
     """
@@ -39,14 +41,14 @@ class Chooser:
         registry: StrategyRegistry,
         configuration: StrategyConfiguration,
         directory: AgentDirectory,
-        model: ChatModel,
+        models: OfferedModels,
         default_strategy: str,
         within_s: float,
     ) -> None:
         self._registry = registry
         self._configuration = configuration
         self._directory = directory
-        self._model = model
+        self._models = models
         self._default_strategy = default_strategy
         self._within_s = within_s
 
@@ -96,14 +98,17 @@ class Chooser:
         """Let the strategy check the task; for a long text this may take seconds of processor time.
 
         Raises:
-            ReasondError: the strategy refuses the task.
+            ReasondError: the strategy refuses the task, or its schema cannot be used.
             InternalError: the strategy raised an exception that would end the whole process, such as SystemExit.
         """
+        model = preface_model(self._models.find(task.model), task)
         try:
-            if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-                await asyncio.to_thread(strategy.check, task, config, self._model)
+            if task.answer_schema is not None:
+                await asyncio.to_thread(compile_schema, task.answer_schema)
+            if task.text_characters > LONG_TEXT_CHARACTERS:
+                await asyncio.to_thread(strategy.check, task, config, model)
             else:
-                strategy.check(task, config, self._model)
+                strategy.check(task, config, model)
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:

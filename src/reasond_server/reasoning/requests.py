@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
-from reasond_server.types import Budget
+from reasond_server.types import Budget, HistoryMessage, Speaker, Task, build_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from _typeshed import DataclassInstance
 
-    from reasond_server.types import Json, Task
+    from reasond_server.types import Json
 
 _UNBOUNDED = Budget()
 MAX_QUERY_CHARACTERS = 100_000
@@ -28,6 +28,12 @@ MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CAPABILITIES = 100
 MAX_NAME_CHARACTERS = 256
 MAX_CONFIG_VALUES = 10_000
+MAX_SYSTEM_CHARACTERS = 100_000
+MAX_HISTORY_MESSAGES = 200
+MAX_HISTORY_BYTES = 200_000
+MAX_STOPS = 8
+MAX_STOP_CHARACTERS = 100
+MAX_SCHEMA_BYTES = 65_536
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
 
@@ -46,6 +52,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
         found.append(Violation(field="config", description=text))
     found += find_in_id("request_id", request_id)
+    if task.system or task.history or task.stop or task.answer_schema is not None or task.model is not None:
+        found += _in_options(task)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -66,9 +74,27 @@ def _require_none(text: str, problems: Iterator[Violation]) -> str:
     return text
 
 
+def decode_task(row: Mapping[str, Any]) -> Task:
+    """Return the task in `row`, which `build_row` of this or of an earlier release made.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: there is a field that tasks do not have.
+        ValueError: a field has an unknown value.
+    """
+    history = [HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in row.get("history", ())]
+    of_types = {
+        "agent_capabilities": tuple(row["agent_capabilities"]),
+        "budget": Budget(**row["budget"]),
+        "history": tuple(history),
+        "stop": tuple(row.get("stop", ())),
+    }
+    return Task(**{**row, **of_types})
+
+
 def digest_of(request: DataclassInstance) -> str:
     """Return a digest of what is asked for; only equal requests have the same one (AIP-155)."""
-    text = json.dumps(asdict(request), sort_keys=True, default=str)
+    text = json.dumps(build_row(request), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -155,12 +181,54 @@ def _in_names(task: Task) -> Iterator[Violation]:
         yield Violation(field="agent_capabilities", description=text)
 
 
+def _in_options(task: Task) -> Iterator[Violation]:
+    """Yield what is wrong with the instructions, the history, the model's name, the stop strings and the schema."""
+    yield from find_in_text("system", task.system, most=MAX_SYSTEM_CHARACTERS)
+    yield from _in_history(task.history)
+    if task.model is not None:
+        yield from find_in_text("model", task.model, least=1, most=MAX_NAME_CHARACTERS)
+    if len(task.stop) > MAX_STOPS:
+        yield Violation(field="stop", description=f"must have at most {MAX_STOPS} entries, got {len(task.stop)}")
+    else:
+        for index, text in enumerate(task.stop):
+            yield from find_in_text(f"stop[{index}]", text, least=1, most=MAX_STOP_CHARACTERS)
+    if task.answer_schema is not None:
+        yield from _in_schema(task.answer_schema)
+
+
+def _in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
+    if len(history) > MAX_HISTORY_MESSAGES:
+        text = f"must have at most {MAX_HISTORY_MESSAGES} messages, got {len(history)}; leave the oldest out"
+        yield Violation(field="history", description=text)
+        return
+    size = sum([count_bytes(message.text) for message in history])
+    if size > MAX_HISTORY_BYTES:
+        text = f"must be at most {MAX_HISTORY_BYTES} bytes of UTF-8 together, got {size}; leave the oldest messages out"
+        yield Violation(field="history", description=text)
+        return
+    for index, message in enumerate(history):
+        yield from find_in_text(f"history[{index}].text", message.text, least=1, most=MAX_QUERY_CHARACTERS)
+
+
+def _in_schema(schema: Json) -> Iterator[Violation]:
+    """Yield what is wrong with the size of a schema; whether it can be used is examined after the admission."""
+    if depth_of(schema) > MAX_DEPTH:
+        text = f"must be nested at most {MAX_DEPTH} levels deep; put deep parts under $defs"
+        yield Violation(field="answer_schema", description=text)
+        return
+    size = count_bytes(json.dumps(schema, ensure_ascii=False))
+    if size > MAX_SCHEMA_BYTES:
+        text = f"must be at most {MAX_SCHEMA_BYTES} bytes of UTF-8, got {size}; shorten its descriptions"
+        yield Violation(field="answer_schema", description=text)
+
+
 def find_in_budget(budget: Budget) -> Iterator[Violation]:
     """Yield the bounds that are too small."""
     bounds = (
         ("max_total_tokens", budget.max_total_tokens, 1),
         ("max_model_calls", budget.max_model_calls, 1),
         ("max_tool_calls", budget.max_tool_calls, 0),
+        ("max_output_tokens", budget.max_output_tokens, 1),
     )
     for name, value, least in bounds:
         if value is not None and value < least:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.clock import Clock
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -102,7 +101,6 @@ class ReasoningService:
         store: ExecutionStore,
         runner: Runner,
         kind: ReasoningKind,
-        model: ChatModel,
         clock: Clock,
         policy: Policy,
         limits: CallerLimits = NO_LIMITS,
@@ -120,14 +118,14 @@ class ReasoningService:
         self._store = store
         self._runner = runner
         self._kind = kind
-        self._model = model
+        self._models = kind.models
         self._clock = clock
         self._policy = policy
         self._chooser = Chooser(
             registry=registry,
             configuration=configuration,
             directory=directory,
-            model=model,
+            models=kind.models,
             default_strategy=policy.default_strategy,
             within_s=policy.selection_timeout_s,
         )
@@ -153,12 +151,17 @@ class ReasoningService:
     @property
     def model_name(self) -> str:
         """Name of the model behind the strategies."""
-        return self._model.name
+        return self._models.own.name
 
     @property
     def model_warnings(self) -> Sequence[str]:
         """Warnings for callers about the model."""
-        return self._model.warnings
+        return self._models.own.warnings
+
+    @property
+    def offered_models(self) -> Sequence[str]:
+        """Names of the backends that a task may name."""
+        return self._models.names
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
@@ -328,6 +331,7 @@ class ReasoningService:
                 trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
                 budget=task.budget,
+                model=None if task.model is None else self._models.find(task.model),
             )
             execution = await self._runner.start(self._kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)

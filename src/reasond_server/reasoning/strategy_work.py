@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.logs.stored.codec import detail_digest
+from reasond_server.reasoning.answer_finishing import finish_answer
+from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
+from reasond_server.reasoning.requests import decode_task
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
@@ -22,14 +25,13 @@ from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import (
-    Budget,
     ExecutionStarted,
     FinishReason,
     Iteration,
     Metrics,
     Result,
     StrategySource,
-    Task,
+    build_row,
 )
 from reasond_server.types.values import value
 
@@ -39,11 +41,12 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
+    from reasond_server.reasoning.offered_models import OfferedModels
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
     from reasond_server.tools.toolbox import Toolbox, ToolSource
-    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, TextDelta, Usage
+    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Task, TextDelta, Usage
 
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
@@ -70,10 +73,12 @@ class ReasoningKind:
     """Makes the work of strategies: new work, or restored work that another process left behind.
 
     `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs.
+    `models` are the models that tasks may name.
     """
 
     kind: str = REASONING
     keeps_plan: bool = True
+    is_timed_at_work: bool = False
 
     def __init__(
         self,
@@ -81,7 +86,9 @@ class ReasoningKind:
         clock: Clock,
         tools: ToolSource = NO_TOOLS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]],
+        models: OfferedModels,
     ) -> None:
+        self.models = models
         self._clock = clock
         self._tools = tools
         self._find_strategy = find_strategy
@@ -94,11 +101,14 @@ class ReasoningKind:
         """Return work that repeats the recorded calls and the logged steps, and then continues.
 
         Raises:
-            PlanError: the strategy is not enabled any more, refuses its configuration, or cannot be replayed.
+            PlanError: the strategy or the model is not offered any more, the strategy refuses its configuration, or
+                cannot be replayed.
         """
+        assignment = self._read_assignment(plan.work)
+        request = plan.to_request(recovery.execution, budget=assignment.task.budget)
         return ReasoningWork(
-            assignment=self._read_assignment(plan.work),
-            request=plan.to_request(recovery.execution, budget=_read_budget(plan.work)),
+            assignment=assignment,
+            request=replace(request, model=self._find_model(assignment.task)),
             clock=self._clock,
             tools=self._tools,
             known=[
@@ -136,6 +146,12 @@ class ReasoningKind:
         )
         return [start, result]
 
+    def _find_model(self, task: Task) -> ChatModel | None:
+        try:
+            return None if task.model is None else self.models.find(task.model)
+        except ReasondError:
+            raise PlanError(f"the model {task.model!r} is not offered here any more") from None
+
     def _read_assignment(self, row: Json) -> Assignment:
         if row.keys() != {"task", "strategy", "source", "config"}:
             raise foreign_plan()
@@ -166,6 +182,7 @@ class ReasoningWork:
     """
 
     __slots__ = (
+        "_answer_json",
         "_assignment",
         "_clock",
         "_tools",
@@ -196,6 +213,7 @@ class ReasoningWork:
         self.may_suspend = False
         self.steps = RepeatedSteps(known)
         self.metrics: StrategyMetrics | None = None
+        self._answer_json = ""
         self._assignment = assignment
         self._clock = clock
         self._tools = tools
@@ -210,7 +228,7 @@ class ReasoningWork:
     def describe(self) -> Json:
         """Return the task, the strategy and its configuration."""
         return {
-            "task": asdict(self._assignment.task),
+            "task": build_row(self._assignment.task),
             "strategy": self.name,
             "source": self.source,
             "config": self._assignment.shown_config,
@@ -230,7 +248,8 @@ class ReasoningWork:
         """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
         model, monotonic = run.accounts.model, self._clock.monotonic
         spent, since, turn = model.usage, monotonic(), 0
-        events = self._assignment.strategy.run(self._assignment.task, self._build_context(run))
+        context = self._build_context(run)
+        events = self._assignment.strategy.run(self._assignment.task, context)
         try:
             async for event in events:
                 if run.phase is not Phase.WORKING:
@@ -248,7 +267,7 @@ class ReasoningWork:
                     if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                         return
                 else:
-                    self._report_outcome(run, event)
+                    await self._report_outcome(run, event, context)
                     return
                 turn += 1
                 # Without this, a strategy that never waits would block all others.
@@ -278,14 +297,27 @@ class ReasoningWork:
             warnings=(*accounts.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
+            answer_json=self._answer_json if ending.answer else "",
         )
 
-    def _report_outcome(self, run: Run, outcome: Outcome) -> None:
-        """Report the outcome that the strategy yielded."""
+    async def _report_outcome(self, run: Run, outcome: Outcome, context: RunContext[Any]) -> None:
+        """Report the outcome that the strategy yielded, with the answer in the form that the task asks for."""
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
         self.steps.close()
-        run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
+        task = self._assignment.task
+        if not task.stop and task.answer_schema is None:
+            run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
+            return
+        window = self._assignment.config.window_tokens
+        finished = await finish_answer(checked, task, model=context.model, window=window, new_nonce=context.new_nonce)
+        ending = ending_of_outcome(finished.outcome, is_clamped=run.accounts.model.is_clamped)
+        self._answer_json = finished.json
+        if finished.error is None:
+            run.report_end(ending)
+        else:
+            failed = replace(ending, finish_reason=FinishReason.FAILED, error=finished.error)
+            run.report_end(failed, trigger=Trigger.FAIL)
 
     def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
         """Append the step, unless an earlier life of the run already logged this step: then the logged one stays.
@@ -323,7 +355,7 @@ class ReasoningWork:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
         return RunContext(
             config=self._assignment.config,
-            model=model,
+            model=preface_model(model, self._assignment.task),
             # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if self._assignment.config.uses_tools else NO_TOOLS,
             monotonic=self._clock.monotonic,
@@ -353,23 +385,16 @@ def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
 
 def _read_task(row: Any) -> Task:  # noqa: ANN401 - JSON of any version
     try:
-        capabilities = tuple(row["agent_capabilities"])
-        return Task(**{**row, "agent_capabilities": capabilities, "budget": Budget(**row["budget"])})
-    except (KeyError, TypeError):
-        raise foreign_plan() from None
-
-
-def _read_budget(row: Json) -> Budget:
-    try:
-        return Budget(**row["task"]["budget"])
-    except (KeyError, TypeError):
+        return decode_task(row)
+    except (KeyError, TypeError, ValueError):
         raise foreign_plan() from None
 
 
 def task_of_plan(plan: str) -> Task | None:
     """Return the task that was asked for; None if the plan does not hold it, or another version wrote it."""
+    row = read_work(plan).get("task")
     try:
-        return _read_task(read_work(plan).get("task"))
+        return None if row is None else _read_task(row)
     except PlanError:
         return None
 

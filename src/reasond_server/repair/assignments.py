@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.repair.parameters import describe_parameters, read_parameters
 from reasond_server.runs.plan import foreign_plan
-from reasond_server.types import Budget
+from reasond_server.types import Budget, build_row
 from reasond_server.types.repairs import (
     Check,
     CheckRole,
@@ -45,7 +44,7 @@ def digest_of_event(event: Event) -> bytes:
 
 def _as_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
     """Return a value as JSON."""
-    row: Json = json.loads(json.dumps(asdict(what), default=_plain))
+    row: Json = json.loads(json.dumps(build_row(what), default=_plain))
     return row
 
 

@@ -18,13 +18,13 @@ from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstac
 from reasond_server.runs.run import LEG, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
+from reasond_server.runs.working_time import measure_work
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Event, Execution, Json, LoggedEvent, TextDelta, Usage
+    from reasond_server.types import Event, Execution, Json, TextDelta, Usage
 
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
@@ -62,10 +62,14 @@ class Predecessor:
 class WorkKind(Protocol):
     """One kind of work: restores the work that other processes left behind.
 
-    With `keeps_plan` the plans of its executions say what was asked for, and stay as long as their logs.
+    Attributes:
+        kind: its name in the store.
+        is_timed_at_work: whether the time limit counts only the time in which a process had the execution; otherwise
+            the time in between counts as well, as it does for the caller.
     """
 
     kind: str
+    is_timed_at_work: bool
     keeps_plan: bool
 
     def revive(self, plan: Plan, recovery: Recovery) -> Work:
@@ -136,7 +140,7 @@ class Maker:
         """Make the decisions that a run depends on; with a predecessor they are the same as there."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
-        counter = fork_counter(self._model.counter, calibration)
+        counter = fork_counter(self._model_of(work).counter, calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._find_obstacle(work)
         return Prepared(
@@ -209,13 +213,14 @@ class Maker:
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         log.keeps_records = bool(execution.request_id)
         now = self._clock.now()
-        elapsed_s = (now - execution.create_time).total_seconds() - _sum_sleep(recovery.events, kind, now)
+        lease_s = self._limits.lease_s if kind.is_timed_at_work else None
+        elapsed_s, taken = measure_work(recovery, kind.is_pause, now, lease_s=lease_s)
         run = self._build(
             work=work,
             log=log,
-            counter=fork_counter(self._model.counter, plan.calibration),
+            counter=fork_counter(self._model_of(work).counter, plan.calibration),
             nonce=plan.nonce,
-            began_s=self._clock.monotonic() - max(0.0, elapsed_s),
+            began_s=self._clock.monotonic() - elapsed_s,
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
@@ -227,6 +232,8 @@ class Maker:
         )
         if not recovery.events:
             log.append(work.begin(run), now=now, usage=run.accounts.usage)
+        if taken is not None:
+            log.record(taken, usage=run.accounts.usage)
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
@@ -266,7 +273,7 @@ class Maker:
         tenure = self._new_tenure() if is_recoverable else None
         wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
-            model=self._model,
+            model=self._model_of(work),
             budget=request.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
@@ -302,6 +309,9 @@ class Maker:
             journal=journal,
             tenure=tenure,
         )
+
+    def _model_of(self, work: Work) -> ChatModel:
+        return work.request.model or self._model
 
     def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         log = RunLog(
@@ -346,19 +356,6 @@ def going_on_failed(error: NotResumableError) -> NotResumableError:
 def _find_leg(records: Sequence[Record]) -> Sequence[str]:
     """Return the trace context of the last life that suspended the execution, if that one was traced."""
     return [str(json.loads(record.body)["trace"]) for record in records if record.key == LEG][-1:]
-
-
-def _sum_sleep(events: Sequence[LoggedEvent], kind: WorkKind, now: datetime) -> float:
-    """Return the seconds in which the execution was suspended; they do not count against its time limit.
-
-    It slept from each event that suspended it until the next event, or until now.
-    """
-    ends = [*(logged.create_time for logged in events[1:]), now]
-    return sum(
-        max(0.0, (end - logged.create_time).total_seconds())
-        for logged, end in zip(events, ends, strict=False)
-        if kind.is_pause(logged.event)
-    )
 
 
 def _plan_of(work: Work, nonce: str, calibration: Json) -> str:

@@ -260,7 +260,7 @@ class Runner:
             kind=work.kind,
             strategy=work.name,
             strategy_source=work.source,
-            model=self._model_name,
+            model=self._model_name if work.request.model is None else work.request.model.name,
             create_time=self._clock.now(),
             request_id=work.request.request_id,
             session_id="" if work.request.session is None else work.request.session.session_id,

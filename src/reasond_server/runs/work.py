@@ -20,6 +20,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
+    from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import SessionClaim
     from reasond_server.types import Usage
 
@@ -42,6 +43,7 @@ class WorkRequest:
         permit: the name of the permit with which the caller was admitted.
         budget: the limits of tokens, calls and time.
         session: the session that a new execution enters; None if it belongs to none.
+        model: the model of the run; None for the server's.
     """
 
     tenant: str
@@ -55,6 +57,7 @@ class WorkRequest:
     permit: str = ""
     budget: Budget = field(default_factory=Budget)
     session: SessionClaim | None = None
+    model: ChatModel | None = None
 
     @property
     def limit_s(self) -> float | None:

@@ -172,6 +172,7 @@ async def _strategies(service: ReasoningService, _caller: Principal, _params: No
         "strategies": [strategy_json(info) for info in service.strategies()],
         "model": service.model_name,
         "warnings": list(service.model_warnings),
+        "models": list(service.offered_models),
     }
 
 

@@ -79,6 +79,11 @@ class BoundedContextConfig(StrategyConfig):
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.7
 
+    @property
+    def window_tokens(self) -> int:
+        """`chunk_size`."""
+        return self.chunk_size
+
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
         """Return the parameters; limit carryover_size to half of a chunk_size from a stronger level."""
@@ -169,7 +174,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
         work = partial(_plan, task, config, model, nonce)
-        plan = await run_by_size(len(task.query) + len(task.material), work)
+        plan = await run_by_size(task.text_characters, work)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
         fitting = fit_windows(
             plan,

@@ -313,7 +313,7 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
         bound = partial(bound_prompt, messages, model.counter)
-        worst += Cost(tokens=max_tokens + await run_by_size(len(task.query) + len(task.material), bound))
+        worst += Cost(tokens=max_tokens + await run_by_size(task.text_characters, bound))
     temperatures = build_ladder(config.temperature, config.samples)
     ask = partial(_ask, model, messages, max_tokens)
     return Poll(

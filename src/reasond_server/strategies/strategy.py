@@ -39,6 +39,11 @@ class StrategyConfig(BaseModel):
         """Whether the run calls tools. Only then it receives tools, and its caller needs `reasoning:tools`."""
         return False
 
+    @property
+    def window_tokens(self) -> int | None:
+        """Most tokens of prompt and output together of any call; None: only the model's context window bounds them."""
+        return None
+
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
         """Return the merged parameters of all `levels`, the weakest first, before they are validated.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
-from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
+from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
 from reasond_server.tools.results import NotJsonError, to_json_text
 from reasond_server.tools.tool import ToolFailedError
 
@@ -371,7 +371,7 @@ class McpTool:
         self.timeout_s: float | None = timeout_s
         self.max_output_bytes: int | None = None
         self.is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        self._violations = build_validator(told.input_schema)
+        self._violations = build_argument_check(told.input_schema)
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
         """Return the violations of the server's own schema in `arguments`."""

@@ -1,18 +1,18 @@
-"""Converts results and descriptions of MCP servers for the executor, and checks arguments by their JSON Schemas."""
+"""Converts results, descriptions and schemas of MCP servers for the executor."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import Violation, show
+from reasond_server.tools.json_schemas import SchemaUnusableError, build_validator
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from reasond_server.errors import Violation
     from reasond_server.types import Json
 
-_MAX_VIOLATIONS: Final = 10
 _MAX_DESCRIPTION: Final = 2_000
 _MAX_ERROR: Final = 2_000
 
@@ -40,52 +40,23 @@ def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
     return " ".join(str(text).split())[:_MAX_DESCRIPTION]
 
 
-def build_validator(schema: Json) -> Callable[[Json], Sequence[Violation]]:
-    """Return a function that checks arguments by `schema`; an invalid schema accepts everything.
+def build_argument_check(schema: Json) -> Callable[[Json], Sequence[Violation]]:
+    """Return a function that checks arguments by `schema`; one that cannot be used accepts everything.
 
-    The server checks again. Only the server evaluates regular expressions of the schema, because a hostile expression
-    can run without end. References to other documents are not followed.
+    The server checks again.
     """
-    from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with mcp, without types
-    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
-    from referencing import Registry  # noqa: PLC0415 - as above
-
-    kind = validators.extend(
-        Draft202012Validator, {"pattern": _accept, "patternProperties": _accept, "propertyNames": _accept}
-    )
     try:
-        Draft202012Validator.check_schema(schema)
-    except (SchemaError, RecursionError):
+        find_violations = build_validator(schema)
+    except SchemaUnusableError:
         return lambda _: ()
-    checker = kind(schema, registry=Registry())
 
-    def find_violations(arguments: Json) -> Sequence[Violation]:
-        found = []
-        for error in checker.iter_errors(dict(arguments)):
-            path = ".".join(str(part)[: _MAX_VIOLATIONS * 10] for part in error.absolute_path)
-            found.append(Violation(field=path, description=_describe_error(error)))
-            if len(found) == _MAX_VIOLATIONS:
-                break
-        return found
+    def check_arguments(arguments: Json) -> Sequence[Violation]:
+        try:
+            return find_violations(dict(arguments))
+        except SchemaUnusableError:
+            return ()
 
-    return find_violations
-
-
-def _accept(*_: object) -> tuple[()]:
-    return ()
-
-
-def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the optional package
-    """Describe how a value violates a keyword of the schema, without the text of the error."""
-    keyword, wanted, value = error.validator, error.validator_value, error.instance
-    if keyword == "required":
-        missing = [name for name in wanted if name not in value]
-        return f"must have {', '.join(map(show, missing))}"
-    if keyword == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
-        known = error.schema["properties"]
-        unknown = ", ".join(show(name) for name in value if name not in known)
-        return f"must not have {unknown}; known are {', '.join(map(show, known)) or 'none'}"
-    return f"must satisfy {keyword} {show(wanted)}, got {show(value)}"
+    return check_arguments
 
 
 def _read_part(block: Any) -> dict[str, Any]:  # noqa: ANN401 - as above

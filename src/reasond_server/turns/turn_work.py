@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
-from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource
+from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource, build_row
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -75,6 +75,7 @@ class TurnKind:
 
     kind: str = TURN
     keeps_plan: bool = False
+    is_timed_at_work: bool = True
 
     def __init__(
         self,
@@ -253,8 +254,8 @@ class TurnWork:
         """Return the first event and what else was decided, from which any process restores the turn."""
         known = self._assignment
         return {
-            "turn": asdict(known.start),
-            "budget": asdict(known.budget),
+            "turn": build_row(known.start),
+            "budget": build_row(known.budget),
             "may_use_server_tools": known.may_use_server_tools,
             "provided": dict(known.provided),
         }

@@ -34,6 +34,7 @@ from reasond_server.types.metrics import (
     SavingsBaseline,
     ScoredAnswer,
     SelfConsistencyMetrics,
+    SelfRefineMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
     WindowLines,
@@ -56,7 +57,7 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "ExecutionState",
     "FinishReason",
     "Heartbeat",
+    "HistoryMessage",
     "Iteration",
     "Json",
     "LastEvent",
@@ -98,7 +100,9 @@ __all__ = [
     "SavingsBaseline",
     "ScoredAnswer",
     "SelfConsistencyMetrics",
+    "SelfRefineMetrics",
     "Session",
+    "Speaker",
     "StageStep",
     "StepDetail",
     "StrategyMetrics",
@@ -115,4 +119,5 @@ __all__ = [
     "UsageSource",
     "WindowLines",
     "WindowMetrics",
+    "build_row",
 ]

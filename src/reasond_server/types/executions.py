@@ -120,7 +120,8 @@ class ExecutionFailure:
 class Result(LastEvent):
     """The last event of the log of a reasoning execution, `Reasoning` in the proto. The log holds the steps.
 
-    `finish_reason` is None only in the partial result of an execution that still runs.
+    `finish_reason` is None only in the partial result of an execution that still runs. `answer_json` is the answer as
+    compact JSON, if the task has an `answer_schema` and the answer satisfies it; else it is empty.
     """
 
     execution_id: Word
@@ -132,6 +133,7 @@ class Result(LastEvent):
     warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))]
     model: Word
     error: ExecutionFailure | None = None
+    answer_json: str = ""
 
 
 @value

@@ -278,6 +278,20 @@ class BestOfNMetrics:
     is_abstained: bool = False
 
 
+@METRICS.declare("self_refine")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfRefineMetrics:
+    """The metrics of self-refine: its calls after the draft, and whether it ended with a critique that found nothing.
+
+    `is_repeated` says that it ended with a revision whose answer was there before.
+    """
+
+    critiques: int
+    revisions: int
+    is_passed: bool
+    is_repeated: bool = False
+
+
 @METRICS.declare("plan_and_solve")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAndSolveMetrics:
@@ -312,6 +326,7 @@ StrategyMetrics = (
     | TreeOfThoughtMetrics
     | SelfConsistencyMetrics
     | BestOfNMetrics
+    | SelfRefineMetrics
     | PlanAndSolveMetrics
     | ChainOfVerificationMetrics
     | CustomMetrics

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Json = Mapping[str, Any]
+
+_LATER_FIELDS: Final[Json] = {
+    "max_output_tokens": None,
+    "system": "",
+    "history": (),
+    "model": None,
+    "stop": (),
+    "answer_schema": None,
+}
+"""Fields that earlier releases do not know, with their unset values."""
 
 
 class StrategySource(StrEnum):
@@ -20,20 +33,47 @@ class StrategySource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Bounds on one execution; None sets no bound."""
+    """Bounds on one execution; None sets no bound. `max_output_tokens` bounds what all calls together write."""
 
     max_total_tokens: int | None = None
     max_model_calls: int | None = None
     max_tool_calls: int | None = None
     max_elapsed_s: float | None = None
+    max_output_tokens: int | None = None
+
+
+class Speaker(StrEnum):
+    """The author of an earlier message of a conversation."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMessage:
+    """An earlier message of the conversation that a task continues."""
+
+    role: Speaker
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task of a client; `reasoning.requests` checks the lengths of its texts.
 
-    `config` holds only the parameters that the request set. `agent_capabilities` can only narrow the choice of the
-    strategy.
+    Attributes:
+        query: the question.
+        material: the long text that the question is about.
+        strategy: the name of a strategy.
+        config: only the parameters that the request set.
+        agent: the id of a registered agent.
+        agent_capabilities: they can only narrow the choice of the strategy.
+        budget: bounds on what the execution may spend.
+        system: instructions of the application, part of every model call.
+        history: the earlier messages of the conversation, the oldest first, part of every model call.
+        model: the name of a backend that the operator offers; None: the server's.
+        stop: strings that end the answer; the answer does not contain them.
+        answer_schema: the JSON Schema (draft 2020-12) that the answer must satisfy; None: the answer is text.
     """
 
     query: str
@@ -43,6 +83,30 @@ class Task:
     agent: str | None = None
     agent_capabilities: Sequence[str] = ()
     budget: Budget = field(default_factory=Budget)
+    system: str = ""
+    history: Sequence[HistoryMessage] = ()
+    model: str | None = None
+    stop: Sequence[str] = ()
+    answer_schema: Json | None = None
+
+    @property
+    def text_characters(self) -> int:
+        """The length of all its texts, which says whether building or counting a prompt takes long."""
+        history = sum([len(message.text) for message in self.history]) if self.history else 0
+        return len(self.query) + len(self.material) + len(self.system) + history
+
+
+def build_row(asked: DataclassInstance) -> dict[str, Any]:
+    """Return what a client asked for as JSON, for digests and stored plans.
+
+    Fields that earlier releases do not know are left out unless they are set, so that servers of two releases read
+    each other's plans, and a request has the same digest in both.
+    """
+    return asdict(asked, dict_factory=_leave_out_unset)
+
+
+def _leave_out_unset(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: found for name, found in fields if name not in _LATER_FIELDS or found != _LATER_FIELDS[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Domain values as JSON, with keys in the order of seed 001; `json_kinds` converts declared kinds.
 
 Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`) and times are RFC 3339
-in UTC. Every key is always present, with null for an unknown value; only the `error` of a result is absent unless the
-execution failed. Keys that seed 001 does not have (`execution_id`, `finish_reason`, `usage` and so on) are added; none
-of its keys is changed.
+in UTC. Every key is always present, with null for an unknown value; only a result has no `error` unless the execution
+failed, and no `answer_json` unless its answer satisfies the schema of the task. Keys that seed 001 does not have
+(`execution_id`, `finish_reason`, `usage` and so on) are added; none of its keys is changed.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> J
         "model": result.model,
         "warnings": warnings,
     }
+    if result.answer_json:
+        shown["answer_json"] = json.loads(result.answer_json)
     if result.error is not None:
         shown["error"] = {"reason": result.error.reason, "message": result.error.message}
     return shown

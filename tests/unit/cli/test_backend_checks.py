@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -43,7 +44,7 @@ def test_what_is_printed_can_be_pasted_and_then_fits(
     assert out.startswith(f"m at {engine.base_url} (")
     table, _, pasted = out.partition("# Other than the profile generic says. ")
     assert "json_schema enforced            yes" in table
-    assert pasted.startswith("This goes into config.toml\n# in place of [llm], and of [llm.capabilities] if there is")
+    assert pasted.startswith(f"This goes\n# in place of lines 1-4 of {tmp_path / 'config.toml'}:\n[llm]\n")
     assert tomllib.loads(f"# {pasted}") == {
         "llm": {
             "provider": "openai",
@@ -53,17 +54,63 @@ def test_what_is_printed_can_be_pasted_and_then_fits(
             "capabilities": {"max_stops": 16, "context_window": engine.window},
         }
     }
-    guide = re.search(
-        r"```toml\n(\[llm\].*?)```", (ROOT / "docs/guides/model-backends.md").read_text("utf-8"), re.DOTALL
-    )
-    assert guide is not None
-    path = tmp_path / "config.toml"
-    path.write_text(guide[1].replace("http://127.0.0.1:8080/v1", engine.base_url), encoding="utf-8")
-    assert check(path) is ExitCode.MODEL
-    _, _, own = capsys.readouterr().out.partition("# Other than the profile")
-    path.write_text(f"# {own}", encoding="utf-8")
-    assert check(path) is ExitCode.OK
+    paste(tmp_path / "config.toml", pasted)
+    assert check(tmp_path / "config.toml") is ExitCode.OK
     assert "The profile llamacpp says the same; nothing is to be changed." in capsys.readouterr().out
+
+
+def paste(path: Path, printed: str) -> None:
+    """Do to the file what the printed words say."""
+    place, _, section = printed.partition(":\n[")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = re.search(rf"in place of lines? (\d+)(?:-(\d+))? of {re.escape(str(path))}$", place)
+    assert found is not None, place
+    first, last = int(found[1]), int(found[2] or found[1])
+    path.write_text("\n".join([*lines[: first - 1], f"[{section}", *lines[last:]]), encoding="utf-8")
+
+
+GUIDES = ("docs/guides/getting-started.md", "docs/guides/model-backends.md")
+BLOCKS = [
+    block
+    for guide in GUIDES
+    for block in re.findall(r"```toml[^\n]*\n(.*?)```", (ROOT / guide).read_text("utf-8"), re.DOTALL)
+    if tomllib.loads(block).get("llm", {}).get("base_url")
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: re.sub(r"\W+", " ", block)[14:50])
+def test_what_is_printed_can_be_pasted_into_the_files_of_the_guides(
+    block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is the guide's block with the address of a server of the test, between two other tables."""
+    assert len(BLOCKS) >= 8
+    path = tmp_path / "config.toml"
+    with odd_server(Manners(limits=("max_tokens",), usage=True)) as base_url:
+        own = re.sub(r"(?m)^base_url = .*$", f'base_url = "{base_url}"', block)
+        own = re.sub(r"(?m)^(api_key_env|azure_api_version) = .*\n", "", own)
+        path.write_text(f'[server]\nreflection = false\n\n{own}\n\n# mine\n[logs]\nlevel = "info"\n', encoding="utf-8")
+        before = tomllib.loads(path.read_text(encoding="utf-8"))
+        assert check(path) is ExitCode.MODEL
+        paste(path, capsys.readouterr().out.partition("# Other than the profile")[2])
+        after = tomllib.loads(path.read_text(encoding="utf-8"))
+        assert check(path) is ExitCode.OK
+    kept = {name: value for name, value in before["llm"].items() if name not in {"profile", "capabilities"}}
+    assert kept.items() <= after["llm"].items()
+    assert {name: after[name] for name in after if name != "llm"} == {
+        name: before[name] for name in before if name != "llm"
+    }
+
+
+def test_where_there_is_no_file_a_new_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with odd_server(Manners(limits=("max_tokens",), usage=True)) as base_url:
+        environ = {"REASOND__LLM__PROVIDER": "openai", "REASOND__LLM__MODEL": "m", "REASOND__LLM__BASE_URL": base_url}
+        with contextlib.chdir(tmp_path):
+            backend_checks.check("", config=None, environ=environ, limit_s=10.0, as_json=False)
+        out = capsys.readouterr().out
+        assert "# into a new file config.toml here, which every command then reads:\n[llm]\n" in out
+        path = tmp_path / "config.toml"
+        path.write_text(out[out.index("# Other") :], encoding="utf-8")
+        assert check(path) is ExitCode.OK
 
 
 def test_a_server_that_ignores_limits_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +120,7 @@ def test_a_server_that_ignores_limits_is_warned_of(tmp_path: Path, capsys: pytes
     printed = capsys.readouterr()
     assert "max_tokens = 1 kept             no" in printed.out
     assert "warning: The server keeps no limit of tokens; reasond stops reading" in printed.err
-    pasted = tomllib.loads(printed.out.partition("one:\n")[2])["llm"]["backends"]["spare"]["capabilities"]
+    pasted = tomllib.loads(printed.out[printed.out.index("# Other") :])["llm"]["backends"]["spare"]["capabilities"]
     assert pasted == {"tools": False, "max_stops": 0, "forced_tool_choice": False}, "with what stood there already"
 
 
@@ -83,7 +130,7 @@ def test_a_server_that_lies_about_its_usage_is_found_out(tmp_path: Path, capsys:
     printed = capsys.readouterr()
     assert "usage believable                no       prompt 1 of 7 words, output 10 of 10 words" in printed.out
     assert "warning: The server's usage cannot be true" in printed.err
-    pasted = tomllib.loads(printed.out.partition("one:\n")[2])["llm"]["capabilities"]
+    pasted = tomllib.loads(printed.out[printed.out.index("# Other") :])["llm"]["capabilities"]
     assert "context_window" not in pasted
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from typing import TYPE_CHECKING
 
 from reasond import ExecutionStarted, Heartbeat, Iteration, Reasoning, ReasonIterationsResponse, TextDelta
-from reasond.v1.strategies_pb2 import Thought
+from reasond.v1.strategies_pb2 import BoundedContextStep, ReadingProgress, Thought
 from reasond_server.cli.display import RunDisplay
 
 if TYPE_CHECKING:
@@ -35,6 +37,40 @@ def follow(display: RunDisplay, answer: str) -> None:
     result = Reasoning(answer=answer, warnings=["fixed\x1b rules"])
     display.answer(result)
     display.figures(result)
+
+
+def test_a_carryover_that_would_halve_the_calls_is_named_at_the_first_segment() -> None:
+    stream = io.StringIO()
+    display = RunDisplay(stream, query="When does light come?")
+    config = {"chunk_size": 8192, "carryover_size": 4096, "max_segments": 512, "max_iterations": 5}
+    config_json = json.dumps({**config, "carryover_mode": "hybrid", "temperature": 0.7})
+    with display.open():
+        display.show(
+            ReasonIterationsResponse(started=ExecutionStarted(strategy="bounded_context", config_json=config_json))
+        )
+        for segment in (1, 2):
+            reading = ReadingProgress(segment=segment, segment_count=20)
+            display.show(
+                ReasonIterationsResponse(iteration=Iteration(bounded_context=BoundedContextStep(reading=reading)))
+            )
+    notes = [line for line in stream.getvalue().splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1
+    assert re.fullmatch(
+        r"note: the text is read in 20 calls; with --set carryover_size=1024 about (\d+) would do, with notes of at "
+        r"most 1024 tokens in place of 4096",
+        notes[0],
+    )
+
+
+def test_a_configuration_that_is_not_known_brings_no_hint() -> None:
+    stream = io.StringIO()
+    display = RunDisplay(stream)
+    reading = ReadingProgress(segment=1, segment_count=20)
+    display.show(
+        ReasonIterationsResponse(started=ExecutionStarted(strategy="of_others", config_json='{"chunk_size": 1}'))
+    )
+    display.show(ReasonIterationsResponse(iteration=Iteration(bounded_context=BoundedContextStep(reading=reading))))
+    assert "note:" not in stream.getvalue()
 
 
 def test_elsewhere_than_on_a_terminal_there_are_plain_lines() -> None:

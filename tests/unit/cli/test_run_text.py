@@ -161,10 +161,10 @@ def test_bounded_context_adds_its_largest_window_and_signed_savings() -> None:
         is_measured=True,
     )
     lines = summary(result(BoundedContextMetrics(peak_window_tokens=1968, savings=savings)))
-    assert lines[1] == "largest window: 1,968 tokens, estimated"
+    assert lines[1] == "largest window: 1,968 tokens (estimated)"
     assert lines[2] == (
-        "saved, against one call that holds everything: attention 95.0 %, cache reads 0.0 %, "
-        "largest context 96.0 %, tokens -39.4 %"
+        "saved against one call that holds everything: attention +95.0 %, KV-cache reads 0 %, "
+        "peak context +96.0 %, tokens -39.4 % (minus: more was spent)"
     )
     assert len(summary(result(BoundedContextMetrics(is_window_exact=True)))) == 2
 

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reasond import FinishReason, Metrics, Reasoning
 from reasond.v1.strategies_pb2 import (
     AnswerVotes,
@@ -12,6 +17,7 @@ from reasond.v1.strategies_pb2 import (
     SavingsBaseline,
     ScoredAnswer,
     SelfConsistencyMetrics,
+    SelfRefineMetrics,
     TreeOfThoughtMetrics,
 )
 from reasond_server.cli.run_text import summary
@@ -80,9 +86,9 @@ def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
 
 def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
     lines = build_bounded(40, 50)
-    assert lines[0] == "largest window: 900 tokens, counted; 2 calls for carryovers alone"
-    assert lines[1].startswith("saved, against one call that holds everything: attention 40.0 %")
-    assert lines[2].startswith("saved, against calls that resend everything: attention 50.0 %")
+    assert lines[0] == "largest window: 900 tokens (counted by the model's own tokenizer); 2 calls for carryovers alone"
+    assert lines[1].startswith("saved against one call that holds everything: attention +40.0 %")
+    assert lines[2].startswith("saved against calls that resend everything: attention +50.0 %")
     assert len(lines) == 3
 
 
@@ -96,7 +102,42 @@ def test_savings_that_are_estimated_say_so() -> None:
 def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
     (_, line) = build_bounded(50, 50)
     assert line.startswith(
-        "saved, against one call that holds everything, or calls that resend everything: attention 50.0 %"
+        "saved against one call that holds everything, or calls that resend everything: attention +50.0 %"
+    )
+
+
+PERCENT = st.floats(-400, 100)
+
+
+@given(attention=PERCENT, kv_read=PERCENT, peak=PERCENT, tokens=PERCENT)
+def test_the_line_of_savings_has_the_figures_of_the_api_with_their_signs(
+    attention: float, kv_read: float, peak: float, tokens: float
+) -> None:
+    savings = Savings(
+        baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS,
+        attention_pct=attention,
+        kv_read_pct=kv_read,
+        peak_context_pct=peak,
+        tokens_pct=tokens,
+        is_measured=True,
+    )
+    line = summary(Reasoning(metrics=Metrics(bounded_context=BoundedContextMetrics(savings=savings))))[-1]
+    assert line.startswith("saved against one call that holds everything: ")
+    told = dict(re.findall(r"(?:: |, )([A-Za-z][A-Za-z -]*) ([+-]?[0-9.]+) %", line))
+    figures = {"attention": attention, "KV-cache reads": kv_read, "peak context": peak, "tokens": tokens}
+    assert {word: float(figure) for word, figure in told.items()} == {
+        word: round(figure, 1) for word, figure in figures.items()
+    }
+    assert all(figure[0] in "+-" or figure == "0" for figure in told.values())
+    assert ("(minus: more was spent)" in line) == any(round(figure, 1) < 0 for figure in figures.values())
+
+
+def test_a_line_that_is_estimated_and_tells_of_more_spent_says_both() -> None:
+    savings = Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=40, tokens_pct=-61)
+    figures = BoundedContextMetrics(savings=savings)
+    assert summary(Reasoning(metrics=Metrics(bounded_context=figures)))[-1] == (
+        "saved against one call that holds everything: attention +40.0 %, KV-cache reads 0 %, peak context 0 %, "
+        "tokens -61.0 % (estimated; minus: more was spent)"
     )
 
 
@@ -109,3 +150,13 @@ def test_the_answers_of_best_of_n_are_told_with_their_scores_and_votes() -> None
     assert last_of(best_of_n=silent) == "1 sample, 0 judgements: no answers; no answer had score enough"
     hostile = BestOfNMetrics(samples=5, answers=[ScoredAnswer(answer="\x1b[2J\nx" * 50, votes=1)] * 5)
     assert not {"\x1b", "\n"} & set(last_of(best_of_n=hostile))
+
+
+def test_the_end_of_self_refine_is_told() -> None:
+    assert last_of(self_refine=SelfRefineMetrics(critiques=2, revisions=1, is_passed=True)) == (
+        "2 critiques, 1 revision; the last critique found nothing"
+    )
+    assert last_of(self_refine=SelfRefineMetrics(critiques=1, revisions=1, is_repeated=True)) == (
+        "1 critique, 1 revision; the last revision repeated an answer"
+    )
+    assert last_of(self_refine=SelfRefineMetrics()) == "0 critiques, 0 revisions"

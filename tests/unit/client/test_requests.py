@@ -12,7 +12,9 @@ from reasond import (
     Budget,
     CarryoverMode,
     ChainOfThoughtConfig,
+    HistoryMessage,
     ReasoningTask,
+    Speaker,
     TreeSearch,
 )
 from reasond.requests import reasoning_task, register_request, request_id_or_new
@@ -20,6 +22,7 @@ from reasond.requests import reasoning_task, register_request, request_id_or_new
 
 def task(strategy: str | None = None, config: Any = None, **changes: Any) -> ReasoningTask:
     values: dict[str, Any] = {"material": "", "agent": "", "agent_capabilities": (), "budget": None}
+    values |= {"system": "", "history": (), "model": None, "stop": (), "answer_schema": None}
     return reasoning_task("why?", strategy=strategy, config=config, **(values | changes))
 
 
@@ -35,6 +38,24 @@ def test_every_field_of_a_task_is_carried() -> None:
     assert (full.strategy, full.material, full.agent) == ("react", "long", "a1")
     assert list(full.agent_capabilities) == ["x", "y"]
     assert full.budget == budget
+    more = task(
+        system="Be brief.",
+        history=[("user", "hi"), HistoryMessage(role=Speaker.SPEAKER_ASSISTANT, text="hello")],
+        model="fast",
+        stop=["###"],
+        answer_schema={"type": "integer"},
+    )
+    assert (more.system, more.model, list(more.stop)) == ("Be brief.", "fast", ["###"])
+    assert [(Speaker.Name(each.role), each.text) for each in more.history] == [
+        ("SPEAKER_USER", "hi"),
+        ("SPEAKER_ASSISTANT", "hello"),
+    ]
+    assert json.loads(more.answer_schema_json) == {"type": "integer"}
+
+
+def test_an_author_that_no_message_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="role must be one of USER, ASSISTANT, not 'tool'"):
+        task(history=[("tool", "42")])
 
 
 def test_a_message_chooses_its_own_case() -> None:

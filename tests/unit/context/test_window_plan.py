@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from reasond_server.context.window_plan import WindowLimits, WindowPlan, plan_windows
+from reasond_server.context.window_plan import WindowLimits, WindowPlan, plan_windows, suggest_carryover
 from reasond_server.errors import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.types import (
@@ -209,3 +209,33 @@ def test_more_segments_than_any_limit_allows_are_refused_with_other_remedies() -
         plan(material="x " * 900_000, bounds=limits(max_segments=4096))
     assert "raise it to" not in caught.value.message
     assert "raise chunk_size" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "carryover_size", "mode"),
+    [
+        (8192, 4096, "hybrid"),
+        (4096, 2048, "hybrid"),
+        (4096, 2048, "tail"),
+        (16384, 8192, "summary"),
+    ],
+)
+def test_a_smaller_carryover_that_is_suggested_halves_the_segments(
+    chunk_size: int, carryover_size: int, mode: str
+) -> None:
+    """The expected number is within one of that of a real plan, of a text that is not looked at."""
+    bounds = replace(limits(chunk_size, carryover_size), carryover_mode=CarryoverMode(mode))
+    text = "\n\n".join(f"Paragraph {number} says that light comes from the Sun." for number in range(6000))
+    segments = len(plan("When?", text, bounds).segments)
+    found = suggest_carryover(query="When?", limits=bounds, counter=COUNTER, nonce=NONCE, segments=segments)
+    assert found is not None
+    size, expected = found
+    real = len(plan("When?", text, replace(bounds, carryover_size=size)).segments)
+    assert abs(real - expected) <= 1
+    assert 2 * expected <= segments
+
+
+@pytest.mark.parametrize(("chunk_size", "carryover_size"), [(16384, 512), (16384, 4096), (1024, 512), (4096, 1024)])
+def test_no_carryover_is_suggested_where_none_saves_half(chunk_size: int, carryover_size: int) -> None:
+    bounds = limits(chunk_size=chunk_size, carryover_size=carryover_size)
+    assert suggest_carryover(query="When?", limits=bounds, counter=COUNTER, nonce=NONCE, segments=50) is None

@@ -232,7 +232,7 @@ def test_a_result_is_complete() -> None:
     message = reasoning_message(failed)
 
     unset = {field.name for field in message.DESCRIPTOR.fields} - {field.name for field, _ in message.ListFields()}
-    assert unset == {"trace"}
+    assert unset == {"trace", "answer_json"}
     assert (message.error.reason, message.error.message) == (errors_pb2.ERROR_REASON_MODEL_FAILED, "it broke")
 
 

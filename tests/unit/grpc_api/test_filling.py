@@ -47,6 +47,7 @@ class OddBudget:
     max_model_calls: int | None = None
     max_tool_calls: int | None = None
     max_elapsed_s: float | None = None
+    max_output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def test_an_alias_sets_the_strategy_and_only_agrees_with_itself() -> None:
         (
             {"budget": {"tokens": 1}},
             "budget.tokens",
-            "is not known; known are 'max_elapsed_ms', 'max_model_calls', 'max_tool_calls', 'max_total_tokens'",
+            "known are 'max_elapsed_ms', 'max_model_calls', 'max_output_tokens', 'max_tool_calls', 'max_total_tokens'",
         ),
         ({"budget": {"max_elapsed_ms": 10**400}}, "budget.max_elapsed_ms", "must be at most 9007199254740991"),
         ({"budget": {"max_tokens": 5}}, "budget.max_tokens", "did you mean 'max_total_tokens'?"),

@@ -7,7 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
-from reasond_server.llm.model import ChatRequest, Message, Role, Text
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
 from reasond_server.llm.preferred_models import PreferredModels
 from reasond_server.testing import Reply, ScriptedModel
 
@@ -47,6 +48,35 @@ async def test_the_error_of_the_last_model_is_the_callers() -> None:
     model = PreferredModels([ScriptedModel([Reply(error=ModelUnavailableError(name))]) for name in ("first", "second")])
     with pytest.raises(ModelUnavailableError, match="second"):
         await read_text(model)
+
+
+async def test_the_result_tells_which_model_answered() -> None:
+    model = PreferredModels([ScriptedModel([Reply(error=ModelUnavailableError("away"))]), ScriptedModel(["second"])])
+    async with aclosing(model.stream(REQUEST)) as events:
+        finished = [event async for event in events if isinstance(event, Finished)]
+    assert [event.warnings for event in finished] == [
+        ("scripted refused a call (MODEL_UNAVAILABLE): scripted answered.",)
+    ]
+
+
+async def test_several_models_count_as_the_one_that_counts_most() -> None:
+    class ByLetter(WordPieceCounter):
+        def count_text(self, text: str) -> int:
+            return len(text)
+
+        def head(self, text: str, tokens: int) -> str:
+            return text[:tokens]
+
+        def tail(self, text: str, tokens: int) -> str:
+            return text[-tokens:] if tokens else ""
+
+    model = PreferredModels([ScriptedModel([]), ScriptedModel([], counter=ByLetter())])
+    assert not model.counter.is_exact
+    assert model.counter.count_text("twelve words") == 12
+    assert model.counter.head("twelve words", 6) == "twelve"
+    assert model.counter.tail("twelve words", 5) == "words"
+    assert await model.count_exactly(REQUEST.messages) is None
+    assert PreferredModels([ScriptedModel([])]).counter.is_exact
 
 
 def test_without_models_there_is_none() -> None:

@@ -10,6 +10,7 @@ from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
@@ -95,7 +96,7 @@ class Company:
     def service(self) -> ReasoningService:
         registry = StrategyRegistry([self.strategy])
         clock = self.time.clock()
-        kind = ReasoningKind(clock=clock, find_strategy=registry.get)
+        kind = ReasoningKind(clock=clock, find_strategy=registry.get, models=OfferedModels(self.model))
         runner = Runner(
             store=self.store,
             model=self.model,
@@ -112,7 +113,6 @@ class Company:
             store=self.store,
             runner=runner,
             kind=kind,
-            model=self.model,
             clock=clock,
             policy=Policy(default_strategy="grouped", heartbeat_interval_s=0.5),
             limits=self.limits,

@@ -16,6 +16,7 @@ from reasond_server.errors import (
 )
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.strategies.strategy import StrategyConfig
 from reasond_server.testing import ScriptedModel
@@ -54,7 +55,7 @@ async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") ->
         registry=registry,
         configuration=StrategyConfiguration(registry=registry, tables={"slow": {"default_temperature": 1.5}}),
         directory=await directory(),
-        model=ScriptedModel([]),
+        models=OfferedModels(ScriptedModel([])),
         default_strategy=default,
         within_s=120,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
 from reasond_server.llm.traced_model import trace_model
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -61,7 +62,7 @@ class Servers:
             model=called,
             clock=clock,
             limits=limits,
-            kinds=[ReasoningKind(clock=clock, find_strategy=self._find)],
+            kinds=[ReasoningKind(clock=clock, find_strategy=self._find, models=OfferedModels(called))],
             tracing=self.tracing,
             observer=observer,
         )

@@ -11,6 +11,7 @@ from reasond_server.errors import StrategyNotFoundError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Recovery
 from reasond_server.logs.writer import LogWriter
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.live_runs import RunnerLimits
 from reasond_server.runs.making import Maker, going_on_failed
@@ -56,7 +57,9 @@ def maker(strategy: ReasoningStrategy[Any] | None = None, **changes: Any) -> Mak
         "model": EchoModel(),
         "clock": time.clock(),
         "writer": LogWriter(store=store, random=lambda: 0.0),
-        "kinds": {"reasoning": ReasoningKind(clock=time.clock(), find_strategy=find)},
+        "kinds": {
+            "reasoning": ReasoningKind(clock=time.clock(), find_strategy=find, models=OfferedModels(EchoModel()))
+        },
         "limits": limits,
         "is_durable": True,
     }

@@ -12,6 +12,7 @@ from reasond_server.errors import (
 from reasond_server.logs.mailbox import Mailbox
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Claim, Lease, Renewal
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -170,7 +171,9 @@ async def test_a_runner_ends_what_others_left_of_a_kind_that_it_knows_and_leaves
 ) -> None:
     store, model = Limping(), EchoModel()
     first, stranger, other = runner_on(store, model), runner_on(store), runner_on(store)
-    kind = ReasoningKind(clock=ManualClock().clock(), find_strategy=StrategyRegistry([]).get)
+    kind = ReasoningKind(
+        clock=ManualClock().clock(), find_strategy=StrategyRegistry([]).get, models=OfferedModels(EchoModel())
+    )
     other._maker._kinds = {kind.kind: kind}
     model.gate.clear()
     execution = await first.start(assign(strategy=Again(Script())))

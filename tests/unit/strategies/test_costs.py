@@ -15,6 +15,7 @@ from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing.judging import reply_at_length, reply_by_request
@@ -104,6 +105,14 @@ async def test_best_of_n_makes_a_call_for_each_sample_and_at_most_one_more_to_ju
     answers = {step.detail.answer for step in done.steps if isinstance(step.detail, StageStep)}
     if len(answers) == 1 and not least:
         assert len(model.requests) == samples
+
+
+@QUICK
+@given(reply=replies, rounds=st.integers(1, 6))
+async def test_self_refine_makes_one_call_for_the_draft_and_at_most_two_for_each_round(reply: str, rounds: int) -> None:
+    model, done = await ran(SelfRefine(), reply, max_rounds=rounds, max_tokens=100, max_critique_tokens=100)
+    assert 1 <= len(model.requests) <= 1 + 2 * rounds
+    assert len(model.requests) == len(done.steps)
 
 
 @QUICK

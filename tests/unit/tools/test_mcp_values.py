@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import pytest
 
-from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
+from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_a_tool_without_a_description_is_told_by_title_or_name() -> None:
 
 
 def find(schema: dict[str, Any], arguments: dict[str, Any]) -> Sequence[str]:
-    return [f"{one.field}: {one.description}" for one in build_validator(schema)(arguments)]
+    return [f"{one.field}: {one.description}" for one in build_argument_check(schema)(arguments)]
 
 
 def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> None:
@@ -91,5 +91,4 @@ def test_schemas_that_are_none_or_could_take_for_ever_let_everything_pass(schema
 
 
 def test_references_to_other_documents_are_not_followed() -> None:
-    with pytest.raises(Exception, match="Unresolvable"):
-        find({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}, {"a": 1})
+    assert find({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}, {"a": 1}) == []

@@ -13,7 +13,7 @@ from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import LedgerState, TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
-from tests.unit.turns.test_turn_recovery import Servers, end_of, start_and_die
+from tests.unit.turns.recovering import Servers, end_of, start_and_die
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -15,106 +15,28 @@ from reasond_server.errors import (
     ToolOutcomeUnknownError,
     TurnLeasedError,
 )
-from reasond_server.logs.store import ExecutionFilter, Lease
-from reasond_server.stores import open_stores
 from reasond_server.testing import Reply
-from reasond_server.turns.fold import fold
-from reasond_server.turns.handoff import check_reentry
+from reasond_server.turns.loop import RESERVED
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import Budget, FinishReason, LoggedEvent
+from reasond_server.types import Budget, FinishReason
 from reasond_server.types.turns import (
     CallKind,
     LedgerState,
     ModelCallStep,
     Reentered,
-    TurnResult,
     TurnStart,
     TurnState,
 )
-from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
+from tests.turning import CALLER, Note, TurnServer, ask_tools, client_tool, settle
+from tests.unit.turns.recovering import Servers, end_of, start_and_die, take_and_die
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.turns.turn_service import TurnView
-    from reasond_server.types.turns import TurnReentry
-
-
-class Servers:
-    """Processes that work out turns on one store."""
-
-    def __init__(self, store: ExecutionStore, time: WallClock) -> None:
-        self.store = store
-        self.time = time
-        self.all: list[TurnServer] = []
-
-    def server(self, *replies: str | Reply, **options: Any) -> TurnServer:
-        server = TurnServer(self.store, replies, time=self.time, **options)
-        self.all.append(server)
-        return server
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Servers, None]:
-    time = WallClock()
-    url = f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    stores = await open_stores(
-        url=url,
-        data_dir=str(tmp_path),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=1000,
-        max_bytes=10**8,
-        max_agents=10,
-        max_agents_per_tenant=10,
-        synchronous="off",
-        max_file_bytes=10**9,
-    )
-    found = Servers(stores.executions, time)
-    if request.param == "postgres":
-        await forget_all(stores.executions)
-    try:
-        yield found
-    finally:
-        for server in found.all:
-            await server.stop()
-        await stores.aclose()
-
-
-async def forget_all(store: ExecutionStore) -> None:
-    """Delete what another test left in the database."""
-    for each in await store.page(CALLER.tenant, ExecutionFilter(), size=100, before=None):
-        await store.delete(CALLER.tenant, each.execution_id)
-    for session in await store.sessions.page(CALLER.tenant, size=100, before=None):
-        await store.sessions.delete(CALLER.tenant, session.session_id)
-
-
-async def end_of(server: TurnServer, turn_id: str) -> TurnResult:
-    run = server.runner.find_live(turn_id)
-    if run is not None:
-        await run.wait_for_end()
-    view = await server.service.get(CALLER, turn_id)
-    assert view.result is not None
-    return view.result
-
-
-async def start_and_die(servers: Servers, note: Note, *, calls: int = 1, **options: Any) -> str:
-    """Return a turn whose process died while the tool was at work."""
-    note.gate.clear()
-    server = servers.server(ask_tools(*[("note", {"text": "x"})] * calls), tools=[note], **options)
-    running = asyncio.create_task(server.run(TurnStart(session_id="s1", message="Go", **options.pop("start", {}))))
-    await note.begun.wait()
-    (turn_id,) = server.runner.runs.by_id
-    await server.kill()
-    running.cancel()
-    await asyncio.wait([running])
-    note.gate.set()
-    note.begun.clear()
-    return turn_id
 
 
 async def test_an_idempotent_tool_runs_again_with_the_same_key_after_its_process_died(servers: Servers) -> None:
@@ -389,7 +311,8 @@ async def test_two_lost_model_calls_are_each_charged_once(servers: Servers) -> N
     await second.wait_for_calls(1)
     await second.kill()
     records = (await servers.store.read_checkpoint(CALLER.tenant, turn_id)).records
-    first_lost, both_lost = [json.loads(each.body)["most_tokens"] for each in records]
+    reserved = [json.loads(each.body) for each in records if each.key.startswith(RESERVED)]
+    first_lost, both_lost = [each["most_tokens"] for each in reserved]
 
     third = servers.server("Done.")
     await third.round()
@@ -400,33 +323,6 @@ async def test_two_lost_model_calls_are_each_charged_once(servers: Servers) -> N
     assert result.answer == "Done."
     assert result.usage.total_tokens == both_lost + step.usage.total_tokens
     assert result.usage.model_calls == 3
-
-
-async def take_and_die(servers: Servers, view: TurnView, reentry: TurnReentry | None) -> None:
-    """Take a turn that waits like a process that is killed before it does anything with it."""
-    event = None
-    if reentry is not None:
-        progress = fold(await servers.all[0].log(view.turn.turn_id))
-        taken = check_reentry(reentry, progress, now=servers.time.now(), max_result_bytes=10**6)
-        event = LoggedEvent(sequence=view.turn.last_sequence + 1, create_time=servers.time.now(), event=taken)
-    dead = Lease(owner="dead", seconds=0)
-    assert await servers.store.wake(dead, CALLER.tenant, view.turn.turn_id, event=event) is not None
-
-
-async def test_the_wait_for_the_client_is_no_working_time_if_the_server_dies_right_after_it(servers: Servers) -> None:
-    policy = TurnPolicy(max_active_s=600)
-    first = servers.server(ask_tools(("open_file", {"path": "a"})), policy=policy)
-    view = await first.run(TurnStart(message="Go", client_tools=[client_tool()]))
-    assert view.turn.handoff is not None
-    servers.time.moved_s += 3_000
-    await take_and_die(servers, view, settle(view.turn.turn_id, view.turn.handoff))
-
-    other = servers.server("Done.", policy=policy)
-    await other.round()
-    result = await end_of(other, view.turn.turn_id)
-
-    assert result.answer == "Done."
-    assert result.elapsed_s < 600
 
 
 async def test_a_hand_off_expires_though_the_server_that_noticed_it_died(servers: Servers) -> None:

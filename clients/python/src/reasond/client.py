@@ -101,6 +101,11 @@ class Client(TurnCalls, RepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
@@ -115,6 +120,12 @@ class Client(TurnCalls, RepairCalls):
             agent: A registered agent whose strategies apply.
             agent_capabilities: Capabilities that narrow the choice.
             budget: Limits on the spending of the execution.
+            system: Instructions of the application, part of every model call.
+            history: The earlier messages of the conversation, oldest first: messages, or pairs of "user" or
+                "assistant" and the text.
+            model: Name of a backend that the operator offers; None takes the server's model.
+            stop: Strings that end the answer.
+            answer_schema: The JSON Schema that the answer must satisfy; the result has it as `answer_json`.
             request_id: Idempotency key: the same id with the same request finds the same execution; random if None.
             trace_view: The level of detail of the steps in the result.
             timeout_s: Deadline of this call in seconds.
@@ -127,6 +138,11 @@ class Client(TurnCalls, RepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.reason_request(task, request_id=request_id, trace_view=trace_view)
         return self._link.answer(self._link.reasoning.Reason, request, timeout_s).reasoning
@@ -141,6 +157,11 @@ class Client(TurnCalls, RepairCalls):
         agent: str = "",
         agent_capabilities: Iterable[str] = (),
         budget: Budget | None = None,
+        system: str = "",
+        history: Iterable[requests.HistoryEntry] = (),
+        model: str | None = None,
+        stop: Iterable[str] = (),
+        answer_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         include_deltas: bool = False,
         keep_running: bool = False,
@@ -157,6 +178,11 @@ class Client(TurnCalls, RepairCalls):
             agent: See `reason`.
             agent_capabilities: See `reason`.
             budget: See `reason`.
+            system: See `reason`.
+            history: See `reason`.
+            model: See `reason`.
+            stop: See `reason`.
+            answer_schema: See `reason`.
             request_id: See `reason`.
             include_deltas: Also stream the text of the model as it is generated, between the steps.
             keep_running: Continue the execution if the stream ends early or breaks, so that `resume` can follow it.
@@ -174,6 +200,11 @@ class Client(TurnCalls, RepairCalls):
             agent=agent,
             agent_capabilities=agent_capabilities,
             budget=budget,
+            system=system,
+            history=history,
+            model=model,
+            stop=stop,
+            answer_schema=answer_schema,
         )
         request = requests.start_request(
             task, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running

@@ -136,6 +136,7 @@ _CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
         "MODEL_": ModelError,
         "CONTEXT_EXHAUSTED": ModelError,
         "CONTENT_FILTERED": ModelError,
+        "ANSWER_INVALID": ModelError,
         "CURSOR_EXPIRED": NotFoundError,
         "METHOD_NOT_FOUND": InvalidRequestError,
         "NOT_RESUMABLE": InternalError,

@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
-from reasond.v1.execution_pb2 import Budget, ExecutionCursor, ReasoningTask
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, ReasoningTask, Speaker
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
@@ -29,6 +29,7 @@ from reasond.v1.strategies_pb2 import (
     PlanAndSolveConfig,
     ReactConfig,
     SelfConsistencyConfig,
+    SelfRefineConfig,
     TreeOfThoughtConfig,
 )
 from reasond.v1.turn_service_pb2 import CharacterRange, ExecuteTurnRequest, ReadToolResultRequest, RunTurnRequest
@@ -50,10 +51,13 @@ StrategyConfig: TypeAlias = (
     | PlanAndSolveConfig
     | ReactConfig
     | SelfConsistencyConfig
+    | SelfRefineConfig
     | TreeOfThoughtConfig
     | Struct
 )
 ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
+HistoryEntry: TypeAlias = HistoryMessage | tuple[str, str]
+"""An earlier message: the message itself, or its role ("user" or "assistant") and its text."""
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
@@ -65,6 +69,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "plan_and_solve": PlanAndSolveConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
+        "self_refine": SelfRefineConfig,
         "tree_of_thought": TreeOfThoughtConfig,
     }
 )
@@ -88,8 +93,13 @@ def reasoning_task(
     agent: str,
     agent_capabilities: Iterable[str],
     budget: Budget | None,
+    system: str,
+    history: Iterable[HistoryEntry],
+    model: str | None,
+    stop: Iterable[str],
+    answer_schema: Mapping[str, Any] | None,
 ) -> ReasoningTask:
-    """Return the task; raises ValueError or TypeError if `config` does not fit the strategy."""
+    """Return the task; raises ValueError or TypeError if `config` does not fit the strategy, or a role is wrong."""
     task = ReasoningTask(
         query=query,
         material=material,
@@ -97,11 +107,24 @@ def reasoning_task(
         agent=agent,
         agent_capabilities=agent_capabilities,
         budget=budget,
+        system=system,
+        history=map(_history_message, history),
+        model=model,
+        stop=stop,
+        answer_schema_json="" if answer_schema is None else json.dumps(answer_schema),
     )
     if config is not None:
         message = _config_message(strategy, config)
         getattr(task, _CASES[type(message)]).CopyFrom(message)
     return task
+
+
+def _history_message(entry: HistoryEntry) -> HistoryMessage:
+    if isinstance(entry, HistoryMessage):
+        return entry
+    role, text = entry
+    number: Any = _enum_number("role", Speaker.DESCRIPTOR, role)
+    return HistoryMessage(role=number, text=text)
 
 
 def _config_message(strategy: str | None, config: StrategyConfig | Mapping[str, Any]) -> StrategyConfig:

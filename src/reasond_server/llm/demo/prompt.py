@@ -1,10 +1,10 @@
 """Parsing of the demo model's prompt: tagged sections of the last user message, or a bare question.
 
 Each tag is alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and their closing
-tags. Each `<passage number="1">` or `<passage name="candidate">` is a candidate to be judged; a passage with another
-name is ignored. A tag may have a mark of small letters after its name;
-then only the closing tag with the same mark ends the section. Text outside the sections has instructions for other
-models and is ignored.
+tags. Each `<passage number="1">` or `<passage name="candidate">` is a candidate to be judged, and `<passage
+name="draft">` is a draft of the answer; a passage with another name is ignored. A tag may have a mark of small letters
+after its name; then only the closing tag with the same mark ends the section. Text outside the sections has
+instructions for other models and is ignored.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _OPENING = re.compile(
 )
 
 _CANDIDATE = "candidate"
+_DRAFT = "draft"
 _HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 
@@ -33,7 +34,7 @@ _HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 class Prompt:
     """The sections; a missing section is empty. `segment` and `segment_count` belong to the passage, 0 without one.
 
-    `candidates` are the texts to be judged, in order; they are not in `passage`.
+    `candidates` are the texts to be judged, in order, and `draft` is a draft of the answer; they are not in `passage`.
     """
 
     question: str = ""
@@ -44,6 +45,7 @@ class Prompt:
     segment_count: int = 0
     is_reading: bool = False
     candidates: tuple[str, ...] = ()
+    draft: str = ""
 
 
 def is_question(content: str) -> bool:
@@ -61,6 +63,7 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
     closing = ""
     current: list[str] = []
     candidates: list[list[str]] = []
+    draft: list[str] = []
     for line in content.splitlines():
         mark = line.strip()
         if closing:
@@ -71,7 +74,7 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
         elif opening := _OPENING.fullmatch(mark):
             closing = f"</{opening[1]}{opening[2] or ''}>"
             if opening[6] and opening[6] != _CANDIDATE:
-                current = []
+                current = draft if opening[6] == _DRAFT else []
                 continue
             if opening[5] or opening[6]:
                 candidates.append(current := [])
@@ -88,4 +91,5 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
         segment_count=segment_count,
         is_reading="passage" in sections,
         candidates=tuple("\n".join(lines) for lines in candidates),
+        draft="\n".join(draft),
     )

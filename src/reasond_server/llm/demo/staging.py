@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.llm.demo.computation import compute
 from reasond_server.llm.demo.extraction import find_content_words, split_question
 from reasond_server.llm.demo.prompt import is_question
+from reasond_server.llm.demo.writing import WRONG, judge
 from reasond_server.llm.model import Role
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLAN: Final = "devise a plan"
 _ASK: Final = "short questions that check"
+_CRITICISE: Final = "Write a critique"
 _MAX_QUESTION_CHARACTERS: Final = 300
 _MAX_SHOWN_WORDS: Final = 8
 
@@ -34,6 +36,8 @@ def write_stage(messages: Sequence[Message], prompt: Prompt) -> str:
         return _write_plan(prompt)
     if _ASK in instruction:
         return _write_question(prompt)
+    if _CRITICISE in instruction:
+        return _write_critique(prompt)
     return ""
 
 
@@ -55,3 +59,11 @@ def _write_question(prompt: Prompt) -> str:
     """Return the question of the prompt again, as the only one to be checked."""
     asked = " ".join(split_question(prompt.question)[0].split())[:_MAX_QUESTION_CHARACTERS].rstrip(" ?.!")
     return f"Question 1: {asked}?"
+
+
+def _write_critique(prompt: Prompt) -> str:
+    """Return a critique of the draft, which finds a fault only where a computation shows one."""
+    ((points, reason),) = judge(prompt.question, [prompt.draft])
+    if points == WRONG and compute(split_question(prompt.question)[0]):
+        return f"A fault: {reason}.\n<answer>REVISE</answer>"
+    return "No fault was found.\n<answer>PASS</answer>"

@@ -294,7 +294,7 @@ async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> T
     """Fit the prompts into the model's window and set up the search."""
     config, model, counter = context.config, context.model, fork_of(context.model.counter)
     nonce = context.new_nonce()
-    prompts = await run_by_size(len(task.query) + len(task.material), partial(prompts_of, task, nonce, counter))
+    prompts = await run_by_size(task.text_characters, partial(prompts_of, task, nonce, counter))
     if model.context_window is not None:
         shape = shape_of(config)
         bare = await _count_prompt(shape.build_bare_prompt(prompts), model, counter)

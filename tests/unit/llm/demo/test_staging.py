@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from reasond_server.context.calls import take_reply
+from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.llm.demo import DemoModel
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import ReasoningStrategy, RunContext, Step
-from reasond_server.types import StageStep, Task
+from reasond_server.types import SelfRefineMetrics, StageStep, Task
 
 
 async def stages(query: str, material: str = "", *, strategy: ReasoningStrategy[Any] | None = None) -> list[StageStep]:
@@ -44,3 +47,26 @@ async def test_words_of_a_question_ask_for_no_stage(query: str) -> None:
     model = DemoModel()
     outcome = await PlanAndSolve().reason(query, model=model)
     assert "1." not in outcome.answer
+
+
+@pytest.mark.parametrize(
+    ("query", "answer", "verdict"),
+    [
+        ("What is 15% of 240?", "36", "PASS"),
+        ("What is 15% of 240?", "35", "REVISE"),
+        ("Who wrote the letter?", "Nobody knows.", "PASS"),
+    ],
+)
+async def test_a_critique_finds_a_fault_where_a_computation_shows_one(query: str, answer: str, verdict: str) -> None:
+    model = DemoModel()
+    rules = ("Write a critique of it.",)
+    calls = await prepare_stages(Task(query=query), model=model, nonce="a" * 28, instructions=rules, shown=1)
+    prompt = calls.fit(rules[0], Shown(name="draft", text=f"Final answer: {answer}"), max_tokens=300)
+    reply = await take_reply(calls.hear(prompt, temperature=0.0))
+    assert reply.parsed.content == verdict
+
+
+async def test_the_demo_model_passes_its_own_answer() -> None:
+    outcome = await SelfRefine().reason("What is 15% of 240?", model=DemoModel())
+    assert outcome.answer == "36"
+    assert outcome.metrics == SelfRefineMetrics(critiques=1, revisions=0, is_passed=True)

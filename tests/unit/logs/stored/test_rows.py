@@ -10,6 +10,7 @@ import pytest
 
 from reasond_server.errors import ExecutionNotFoundError, InternalError
 from reasond_server.logs.store import ExecutionStore, Lease, Record, Recovery
+from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.plan import Plan, encode_plan
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -91,7 +92,9 @@ async def test_a_damaged_log_ends_as_failed_with_what_is_left_of_it(
         model=model,
         clock=clock,
         limits=RunnerLimits(max_concurrent=3, retention_s=60),
-        kinds=[ReasoningKind(clock=clock, find_strategy=lambda _name: Replayable(Script()))],
+        kinds=[
+            ReasoningKind(clock=clock, find_strategy=lambda _name: Replayable(Script()), models=OfferedModels(model))
+        ],
     )
     await runner._recoverer.upkeep.round()
     assert runner.find_live(other.execution.execution_id) is not None, "one that is whole goes on"

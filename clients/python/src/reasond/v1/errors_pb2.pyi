@@ -123,6 +123,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
     ERROR_REASON_SANDBOX_UNAVAILABLE: _ErrorReason.ValueType  # 48
     """No sandbox works on this server, and nothing was spent; or git does not run on it."""
+    ERROR_REASON_ANSWER_INVALID: _ErrorReason.ValueType  # 49
+    """The answer does not satisfy the schema of the task, not even after a correction; the result keeps it as text."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -225,4 +227,6 @@ ERROR_REASON_CHECK_UNUSABLE: ErrorReason.ValueType  # 47
 """A check cannot be run on the original code, or its result cannot be read; nothing was spent."""
 ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 48
 """No sandbox works on this server, and nothing was spent; or git does not run on it."""
+ERROR_REASON_ANSWER_INVALID: ErrorReason.ValueType  # 49
+"""The answer does not satisfy the schema of the task, not even after a correction; the result keeps it as text."""
 global___ErrorReason = ErrorReason

@@ -171,6 +171,30 @@ EXECUTION_STATE_SUSPENDED: ExecutionState.ValueType  # 5
 """It waits to be woken, by a call or at a time; no server works on it."""
 global___ExecutionState = ExecutionState
 
+class _Speaker:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SpeakerEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Speaker.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SPEAKER_UNSPECIFIED: _Speaker.ValueType  # 0
+    """Not set; refused."""
+    SPEAKER_USER: _Speaker.ValueType  # 1
+    """The user."""
+    SPEAKER_ASSISTANT: _Speaker.ValueType  # 2
+    """The model."""
+
+class Speaker(_Speaker, metaclass=_SpeakerEnumTypeWrapper):
+    """Who wrote an earlier message of a conversation."""
+
+SPEAKER_UNSPECIFIED: Speaker.ValueType  # 0
+"""Not set; refused."""
+SPEAKER_USER: Speaker.ValueType  # 1
+"""The user."""
+SPEAKER_ASSISTANT: Speaker.ValueType  # 2
+"""The model."""
+global___Speaker = Speaker
+
 @typing.final
 class Budget(google.protobuf.message.Message):
     """Upper bounds on what one execution may spend. An absent field sets no bound."""
@@ -181,12 +205,15 @@ class Budget(google.protobuf.message.Message):
     MAX_MODEL_CALLS_FIELD_NUMBER: builtins.int
     MAX_TOOL_CALLS_FIELD_NUMBER: builtins.int
     MAX_ELAPSED_FIELD_NUMBER: builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     max_total_tokens: builtins.int
     """Most tokens, input and output together, at least 1. Reserved before each model call."""
     max_model_calls: builtins.int
     """Most model calls, at least 1."""
     max_tool_calls: builtins.int
     """Most tool calls, at least 0."""
+    max_output_tokens: builtins.int
+    """Most tokens that all model calls together may write, at least 1. Reserved before each model call."""
     @property
     def max_elapsed(self) -> google.protobuf.duration_pb2.Duration:
         """Longest time from start to end, at least 1 ms."""
@@ -198,11 +225,14 @@ class Budget(google.protobuf.message.Message):
         max_model_calls: builtins.int | None = ...,
         max_tool_calls: builtins.int | None = ...,
         max_elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        max_output_tokens: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_model_calls", b"_max_model_calls", "_max_tool_calls", b"_max_tool_calls", "_max_total_tokens", b"_max_total_tokens", "max_elapsed", b"max_elapsed", "max_model_calls", b"max_model_calls", "max_tool_calls", b"max_tool_calls", "max_total_tokens", b"max_total_tokens"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_model_calls", b"_max_model_calls", "_max_tool_calls", b"_max_tool_calls", "_max_total_tokens", b"_max_total_tokens", "max_elapsed", b"max_elapsed", "max_model_calls", b"max_model_calls", "max_tool_calls", b"max_tool_calls", "max_total_tokens", b"max_total_tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_model_calls", b"_max_model_calls", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_max_total_tokens", b"_max_total_tokens", "max_elapsed", b"max_elapsed", "max_model_calls", b"max_model_calls", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "max_total_tokens", b"max_total_tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_model_calls", b"_max_model_calls", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_max_total_tokens", b"_max_total_tokens", "max_elapsed", b"max_elapsed", "max_model_calls", b"max_model_calls", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "max_total_tokens", b"max_total_tokens"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_model_calls", b"_max_model_calls"]) -> typing.Literal["max_model_calls"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_output_tokens", b"_max_output_tokens"]) -> typing.Literal["max_output_tokens"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tool_calls", b"_max_tool_calls"]) -> typing.Literal["max_tool_calls"] | None: ...
     @typing.overload
@@ -249,6 +279,28 @@ class Usage(google.protobuf.message.Message):
 global___Usage = Usage
 
 @typing.final
+class HistoryMessage(google.protobuf.message.Message):
+    """An earlier message of the conversation that a task continues."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    role: global___Speaker.ValueType
+    """Who wrote it. Required."""
+    text: builtins.str
+    """What was written, 1-100,000 characters. Required."""
+    def __init__(
+        self,
+        *,
+        role: global___Speaker.ValueType = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "text", b"text"]) -> None: ...
+
+global___HistoryMessage = HistoryMessage
+
+@typing.final
 class ReasoningTask(google.protobuf.message.Message):
     """What a client asks to be worked out."""
 
@@ -264,11 +316,17 @@ class ReasoningTask(google.protobuf.message.Message):
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     BEST_OF_N_FIELD_NUMBER: builtins.int
+    SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     AGENT_CAPABILITIES_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
+    SYSTEM_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    ANSWER_SCHEMA_JSON_FIELD_NUMBER: builtins.int
     query: builtins.str
     """The question, 1-100,000 characters. Required."""
     material: builtins.str
@@ -277,6 +335,15 @@ class ReasoningTask(google.protobuf.message.Message):
     """Name of the strategy, `^[a-z][a-z0-9_]*$`. Unset: the agent's or the system's choice."""
     agent: builtins.str
     """Id of a registered agent whose strategies, in its order, apply."""
+    system: builtins.str
+    """Instructions of the application, at most 100,000 characters; part of every model call."""
+    model: builtins.str
+    """Name of a backend that the operator offers; ListStrategies names them. Unset: the server's model."""
+    answer_schema_json: builtins.str
+    """A JSON Schema (draft 2020-12) that the answer must satisfy, at most 65,536 bytes and 16 levels deep. An answer that
+    does not satisfy it is corrected once by one more model call, and then fails with ANSWER_INVALID. Regular
+    expressions of the schema are shown to the model and not checked.
+    """
     @property
     def chain_of_thought(self) -> reasond.v1.strategies_pb2.ChainOfThoughtConfig:
         """For `chain_of_thought`."""
@@ -306,6 +373,10 @@ class ReasoningTask(google.protobuf.message.Message):
         """For `best_of_n`."""
 
     @property
+    def self_refine(self) -> reasond.v1.strategies_pb2.SelfRefineConfig:
+        """For `self_refine`."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveConfig:
         """For `plan_and_solve`."""
 
@@ -321,6 +392,16 @@ class ReasoningTask(google.protobuf.message.Message):
     def budget(self) -> global___Budget:
         """Bounds on what the execution may spend."""
 
+    @property
+    def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HistoryMessage]:
+        """The earlier messages of the conversation, the oldest first; at most 200, and at most 200,000 bytes of UTF-8
+        together. They are part of every model call.
+        """
+
+    @property
+    def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """At most 8 strings of 1-100 characters. The answer ends before the first of them; the reasoning is not cut."""
+
     def __init__(
         self,
         *,
@@ -334,18 +415,26 @@ class ReasoningTask(google.protobuf.message.Message):
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyConfig | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
         best_of_n: reasond.v1.strategies_pb2.BestOfNConfig | None = ...,
+        self_refine: reasond.v1.strategies_pb2.SelfRefineConfig | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveConfig | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationConfig | None = ...,
         agent: builtins.str = ...,
         agent_capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         budget: global___Budget | None = ...,
+        system: builtins.str = ...,
+        history: collections.abc.Iterable[global___HistoryMessage] | None = ...,
+        model: builtins.str | None = ...,
+        stop: collections.abc.Iterable[builtins.str] | None = ...,
+        answer_schema_json: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "material", b"material", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 
@@ -529,6 +618,7 @@ class Metrics(google.protobuf.message.Message):
     SELF_CONSISTENCY_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     BEST_OF_N_FIELD_NUMBER: builtins.int
+    SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     total_tokens: builtins.int
@@ -570,6 +660,10 @@ class Metrics(google.protobuf.message.Message):
         """Best of n."""
 
     @property
+    def self_refine(self) -> reasond.v1.strategies_pb2.SelfRefineMetrics:
+        """Self-refine."""
+
+    @property
     def plan_and_solve(self) -> reasond.v1.strategies_pb2.PlanAndSolveMetrics:
         """Plan and solve."""
 
@@ -590,12 +684,13 @@ class Metrics(google.protobuf.message.Message):
         self_consistency: reasond.v1.strategies_pb2.SelfConsistencyMetrics | None = ...,
         custom: google.protobuf.struct_pb2.Struct | None = ...,
         best_of_n: reasond.v1.strategies_pb2.BestOfNMetrics | None = ...,
+        self_refine: reasond.v1.strategies_pb2.SelfRefineMetrics | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveMetrics | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationMetrics | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "plan_and_solve", "chain_of_verification"] | None: ...
+    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
 
 global___Metrics = Metrics
 
@@ -637,6 +732,7 @@ class Reasoning(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    ANSWER_JSON_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
     """The execution."""
     answer: builtins.str
@@ -649,6 +745,8 @@ class Reasoning(google.protobuf.message.Message):
     """How it ended."""
     model: builtins.str
     """The model that worked."""
+    answer_json: builtins.str
+    """The answer as compact JSON, if the task has an `answer_schema_json` and the answer satisfies it; otherwise empty."""
     @property
     def metrics(self) -> global___Metrics:
         """What it cost."""
@@ -678,9 +776,10 @@ class Reasoning(google.protobuf.message.Message):
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
         model: builtins.str = ...,
         error: global___ExecutionError | None = ...,
+        answer_json: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error", "metrics", b"metrics"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "error", b"error", "execution_id", b"execution_id", "finish_reason", b"finish_reason", "metrics", b"metrics", "model", b"model", "strategy_source", b"strategy_source", "strategy_used", b"strategy_used", "trace", b"trace", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer", "answer_json", b"answer_json", "error", b"error", "execution_id", b"execution_id", "finish_reason", b"finish_reason", "metrics", b"metrics", "model", b"model", "strategy_source", b"strategy_source", "strategy_used", b"strategy_used", "trace", b"trace", "warnings", b"warnings"]) -> None: ...
 
 global___Reasoning = Reasoning
 

@@ -323,6 +323,7 @@ class ListStrategiesResponse(google.protobuf.message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    MODELS_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """Token of the next page; empty on the last."""
     model: builtins.str
@@ -335,6 +336,10 @@ class ListStrategiesResponse(google.protobuf.message.Message):
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What the caller should know about it."""
 
+    @property
+    def models(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The backends that a task may name in `model`, by their names."""
+
     def __init__(
         self,
         *,
@@ -342,8 +347,9 @@ class ListStrategiesResponse(google.protobuf.message.Message):
         next_page_token: builtins.str = ...,
         model: builtins.str = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
+        models: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "next_page_token", b"next_page_token", "strategies", b"strategies", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "models", b"models", "next_page_token", b"next_page_token", "strategies", b"strategies", "warnings", b"warnings"]) -> None: ...
 
 global___ListStrategiesResponse = ListStrategiesResponse
 

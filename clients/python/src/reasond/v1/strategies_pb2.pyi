@@ -412,6 +412,45 @@ class BestOfNConfig(google.protobuf.message.Message):
 global___BestOfNConfig = BestOfNConfig
 
 @typing.final
+class SelfRefineConfig(google.protobuf.message.Message):
+    """Configuration of `self_refine`: a draft that is criticised and revised."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_ROUNDS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_CRITIQUE_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_rounds: builtins.int
+    """Most rounds of a critique and a revision, 1-10; default 3."""
+    max_tokens: builtins.int
+    """Most tokens for the draft or a revision, 100-32768; default 4096."""
+    max_critique_tokens: builtins.int
+    """Most tokens per critique, 100-8192; default 1024."""
+    temperature: builtins.float
+    """Sampling temperature of draft and revisions, 0.0-2.0; default 0.7."""
+    def __init__(
+        self,
+        *,
+        max_rounds: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_critique_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_critique_tokens", b"_max_critique_tokens", "_max_rounds", b"_max_rounds", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_critique_tokens", b"max_critique_tokens", "max_rounds", b"max_rounds", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_critique_tokens", b"_max_critique_tokens", "_max_rounds", b"_max_rounds", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_critique_tokens", b"max_critique_tokens", "max_rounds", b"max_rounds", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_critique_tokens", b"_max_critique_tokens"]) -> typing.Literal["max_critique_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_rounds", b"_max_rounds"]) -> typing.Literal["max_rounds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___SelfRefineConfig = SelfRefineConfig
+
+@typing.final
 class PlanAndSolveConfig(google.protobuf.message.Message):
     """Configuration of `plan_and_solve`: a plan, then the answer along it."""
 
@@ -1223,6 +1262,36 @@ class BestOfNMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answers", b"answers", "is_abstained", b"is_abstained", "judgements", b"judgements", "samples", b"samples"]) -> None: ...
 
 global___BestOfNMetrics = BestOfNMetrics
+
+@typing.final
+class SelfRefineMetrics(google.protobuf.message.Message):
+    """Metrics of `self_refine`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CRITIQUES_FIELD_NUMBER: builtins.int
+    REVISIONS_FIELD_NUMBER: builtins.int
+    IS_PASSED_FIELD_NUMBER: builtins.int
+    IS_REPEATED_FIELD_NUMBER: builtins.int
+    critiques: builtins.int
+    """Critiques that were written."""
+    revisions: builtins.int
+    """Revisions that were written."""
+    is_passed: builtins.bool
+    """Whether the last critique found nothing to mend."""
+    is_repeated: builtins.bool
+    """Whether the last revision gave an answer that was there before, which ended the run."""
+    def __init__(
+        self,
+        *,
+        critiques: builtins.int = ...,
+        revisions: builtins.int = ...,
+        is_passed: builtins.bool = ...,
+        is_repeated: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["critiques", b"critiques", "is_passed", b"is_passed", "is_repeated", b"is_repeated", "revisions", b"revisions"]) -> None: ...
+
+global___SelfRefineMetrics = SelfRefineMetrics
 
 @typing.final
 class PlanAndSolveMetrics(google.protobuf.message.Message):

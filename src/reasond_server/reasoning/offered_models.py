@@ -1,0 +1,55 @@
+"""The models that tasks may name, and what a task adds to each call of its model."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from reasond_server.context.answer_schemas import write_schema_rule
+from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.llm.model import Message, Role
+from reasond_server.llm.prefaced_model import Preface, PrefacedModel
+from reasond_server.violations import suggest_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.types import Task
+
+
+class OfferedModels:
+    """The server's `own` model, and the `others` that the operator lets tasks name, by the names of their backends."""
+
+    def __init__(self, own: ChatModel, others: Mapping[str, ChatModel] = MappingProxyType({})) -> None:
+        self.own = own
+        self._others = others
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that a task may give, sorted."""
+        return sorted(self._others)
+
+    def find(self, name: str | None) -> ChatModel:
+        """Return the model with this name, the server's own for None.
+
+        Raises:
+            InvalidRequestError: it is not offered.
+        """
+        if name is None:
+            return self.own
+        if name not in self._others:
+            known = suggest_nearest(name, self._others) or "; none is offered ([llm] offered), so leave it out"
+            description = f"must be a backend that is offered here, got {show(name)}{known}"
+            raise InvalidRequestError.of(Violation(field="model", description=description))
+        return self._others[name]
+
+
+def preface_model(model: ChatModel, task: Task) -> ChatModel:
+    """Return `model` with the instructions, the history and the answer schema of `task` in each call."""
+    if not task.system and not task.history and task.answer_schema is None:
+        return model
+    rule = "" if task.answer_schema is None else write_schema_rule(task.answer_schema)
+    history = tuple(Message(role=Role(each.role.value), content=each.text) for each in task.history)
+    system = "\n\n".join(part for part in (task.system, rule) if part)
+    return PrefacedModel(model=model, preface=Preface(system=system, history=history))

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from reasond_server.context.answer_schemas import AnswerSchema, write_schema_rule
+from reasond_server.tools.json_schemas import SchemaUnusableError
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("answer", ['{"n": 7}', ' {"n":7}\n', '```json\n{"n": 7}\n```', '```\n{\n "n": 7\n}\n```\n'])
+def test_an_answer_is_read_whatever_surrounds_the_value(answer: str) -> None:
+    assert AnswerSchema(SCHEMA).check(answer).json == '{"n":7}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("", "it is not JSON, or something stands around the JSON"),
+        ('The answer is {"n": 7}', "it is not JSON, or something stands around the JSON"),
+        ('{"n": 7} {"n": 8}', "it is not JSON, or something stands around the JSON"),
+        ('{"n": NaN}', "it is not JSON, or something stands around the JSON"),
+        ("[" * 100_000, "it is not JSON, or something stands around the JSON"),
+        ('{"n": "7"}', "n must satisfy type 'integer', got '7'"),
+        ("{}", "the value must have 'n'"),
+        ('{"n": 7, "m": 8}', "the value must not have 'm'; known are 'n'"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_named(answer: str, problem: str) -> None:
+    checked = AnswerSchema(SCHEMA).check(answer)
+    assert (checked.json, checked.problems) == ("", (problem,)) or (checked.json, checked.problems) == ("", [problem])
+
+
+def test_texts_of_every_script_stay_as_they_are() -> None:
+    assert AnswerSchema({"type": "string"}).check('"\\u00e9t\u00e9 \U0001d538"').json == '"\u00e9t\u00e9 \U0001d538"'
+
+
+def test_a_schema_that_nothing_can_be_checked_by_is_refused_at_once() -> None:
+    with pytest.raises(SchemaUnusableError, match="refers to itself without end"):
+        AnswerSchema({"$ref": "#"})
+
+
+def test_the_model_is_told_the_schema() -> None:
+    assert '{"type":"integer"}' in write_schema_rule({"type": "integer"})
