@@ -35,12 +35,12 @@ def list_executions(
     """List the caller's tasks and repairs, newest first: those that began at --since or later, and before --until."""
 
     def command() -> ExitCode:
-        from reasond_server.cli import executions
+        from reasond_server.cli import execution_listing
         from reasond_server.cli.connecting import Way
 
-        wanted = executions.WantedExecutions(strategy=strategy, state=state, since=since, until=until)
+        wanted = execution_listing.WantedExecutions(strategy=strategy, state=state, since=since, until=until)
         way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
-        return executions.list_executions(wanted, way=way, environ=os.environ, as_json=as_json)
+        return execution_listing.list_executions(wanted, way=way, environ=os.environ, as_json=as_json)
 
     end(command)
 
@@ -58,11 +58,11 @@ def show_execution(
     """Show an execution of a task: its question, its steps, its figures and its answer."""
 
     def command() -> ExitCode:
-        from reasond_server.cli import executions
+        from reasond_server.cli import execution_listing
         from reasond_server.cli.connecting import Way
 
         way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
-        return executions.show_execution(execution_id, way=way, environ=os.environ, as_json=as_json)
+        return execution_listing.show_execution(execution_id, way=way, environ=os.environ, as_json=as_json)
 
     end(command)
 
@@ -84,10 +84,10 @@ def follow_execution(
     """Observe a task, a turn or a repair to its end; leaving by Ctrl-C changes nothing for it."""
 
     def command() -> ExitCode:
-        from reasond_server.cli import executions
+        from reasond_server.cli import execution_listing
         from reasond_server.cli.connecting import Way
 
         way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
-        return executions.follow(execution_id, after, way=way, environ=os.environ, as_json=as_json)
+        return execution_listing.follow(execution_id, after, way=way, environ=os.environ, as_json=as_json)
 
     end(command)

@@ -63,16 +63,11 @@ class MemoryExecutionStore:
         holder = self._table.claims.get((tenant, request_id))
         return None if holder is None else self._table.claim_of(holder)
 
-    async def read_plan(self, tenant: str, execution_id: str) -> str:
-        """See ExecutionStore."""
-        self._table.forget_expired()
-        return self._table.find(tenant, execution_id).plan
-
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """See ExecutionStore."""
         self._table.forget_expired()
         log = self._table.find(tenant, execution_id)
-        return Checkpoint(plan=log.plan, records=tuple(log.records or ()))
+        return Checkpoint(plan=log.plan, records=tuple(log.records or ()) if with_records else ())
 
     async def create(
         self,

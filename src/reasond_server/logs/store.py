@@ -248,12 +248,11 @@ class ExecutionStore(Protocol):
         """Return the claim on the request id; None if there is none."""
         ...
 
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
-        """Return the plan and the records of an execution, running or ended. Raises as `find`."""
-        ...
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
+        """Return the plan and, unless they are left out, the records of an execution, running or ended.
 
-    async def read_plan(self, tenant: str, execution_id: str) -> str:
-        """Return the plan of an execution, empty if it was dropped. Raises as `find`."""
+        The plan is empty if it was dropped. Raises as `find`.
+        """
         ...
 
     async def create(

@@ -237,7 +237,8 @@ class ReasoningService:
         view = view_of(log.execution, log.events)
         if not with_task:
             return view
-        return replace(view, task=task_of_plan(await self._store.read_plan(caller.tenant, execution_id)))
+        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
+        return replace(view, task=task_of_plan(kept.plan))
 
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""

@@ -211,13 +211,11 @@ class SqlExecutionStore:
         rows = await self._database.select(CLAIMED, values)
         return Claim(execution_id=rows[0][0], digest=rows[0][1]) if rows else None
 
-    async def read_plan(self, tenant: str, execution_id: str) -> str:
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """See ExecutionStore."""
-        rows = await self._rows.select_kept(PLAN, tenant, execution_id, expiry=1)
-        return str(rows[0][0])
-
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
-        """See ExecutionStore."""
+        if not with_records:
+            rows = await self._rows.select_kept(PLAN, tenant, execution_id, expiry=1)
+            return Checkpoint(plan=rows[0][0], records=())
         rows = await self._rows.select_kept(KEPT, tenant, execution_id, expiry=1)
         records = [Record(key=key, body=body) for _, _, key, body in rows if body is not None]
         return Checkpoint(plan=rows[0][0], records=records)

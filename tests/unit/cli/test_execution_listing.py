@@ -22,7 +22,7 @@ from reasond.v1.repairs_pb2 import Repair
 from reasond.v1.strategies_pb2 import Thought
 from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
 from reasond.v1.turns_pb2 import TurnResult
-from reasond_server.cli.executions import WantedExecutions, follow, list_executions, show_execution
+from reasond_server.cli.execution_listing import WantedExecutions, follow, list_executions, show_execution
 from reasond_server.cli.outcome import CommandError, ExitCode
 from tests.unit.cli.test_turning import way_to
 
