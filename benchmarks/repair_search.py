@@ -282,10 +282,12 @@ async def measure_curve(cases: Sequence[Case], bench: Bench, *, method: str, acc
     return rows
 
 
-def measure(seeds_of_work: Mapping[int, Sequence[Case]], bench: Bench, *, processes: int) -> list[Curve]:
-    """Measure all curves in processes that are forked from this one, which knows how all tests end."""
-    work = [(faults, method, accuracy) for faults in seeds_of_work for accuracy in ACCURACIES for method in METHODS]
-    _SHARED.update(cases=seeds_of_work, bench=bench)
+def measure(
+    cases: Mapping[int, Sequence[Case]], bench: Bench, *, methods: Sequence[str], processes: int
+) -> list[Curve]:
+    """Measure the curves of `methods` in processes that are forked from this one, which knows how all tests end."""
+    work = list(product(cases, methods, ACCURACIES))
+    _SHARED.update(cases=cases, bench=bench)
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         rows = []
         for curves in pool.map(_measure_forked, work):
@@ -396,11 +398,25 @@ def write_down(report: Mapping[str, Any]) -> None:
     put_between(PAGE, BEGIN, END, "\n".join(["", *page_lines(report), ""]))
 
 
+def add_kept(measured: Sequence[Curve], cases: Mapping[str, int]) -> list[Curve]:
+    """Return the rows that were measured and, of other searches, those of the results, in the order of the tables."""
+    report = json.loads(RESULTS.read_text(encoding="utf-8"))
+    new = {row.method for row in measured}
+    if len(new) < len(METHODS) and report["cases"] != cases:
+        raise SystemExit(f"the results are of other cases ({report['cases']}): measure every search again")
+    rows = [*measured, *(row for row in (Curve(**each) for each in report["rows"]) if row.method not in new)]
+    methods = list(METHODS)
+    return sorted(rows, key=lambda row: (row.faults, row.accuracy, methods.index(row.method), row.budget))
+
+
 def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--cases", type=int, help="most cases of each kind; then no results are written")
+    parser.add_argument(
+        "--only", choices=METHODS, action="append", help="a search to measure; of others the results are kept"
+    )
     asked = parser.parse_args()
     if asked.cases == 1:
         parser.error("--cases must be at least 2, or there is no standard error")
@@ -410,17 +426,19 @@ def main() -> None:
     for found in cases.values():
         bench.prepare(found)
     print(f"{bench.laboratory.runs} runs of tests")
-    rows = measure(cases, bench, processes=asked.processes)
+    rows = measure(cases, bench, methods=asked.only or list(METHODS), processes=asked.processes)
+    if asked.cases is not None:
+        return
+    counts = {str(faults): len(found) for faults, found in cases.items()}
     report = {
         "circumstances": circumstances(PACKAGES),
-        "cases": {str(faults): len(found) for faults, found in cases.items()},
+        "cases": counts,
         "modules": {str(faults): dict(Counter(case.module for case in found)) for faults, found in cases.items()},
         "test_runs": bench.laboratory.runs,
         "seeds": SEEDS,
-        "rows": [asdict(row) for row in rows],
+        "rows": [asdict(row) for row in add_kept(rows, counts)],
     }
-    if asked.cases is None:
-        write_down(report)
+    write_down(report)
 
 
 if __name__ == "__main__":

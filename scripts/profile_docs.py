@@ -37,6 +37,7 @@ MEANINGS = {
     "several_system_messages": "whether more than one system message is taken",
     "count_path": "where the server counts the tokens of a prompt, from the address's root",
     "context_window": "tokens of prompt and output together",
+    "image_tokens": "most tokens of one image in a prompt, reserved for it; 0: the model takes no images",
 }
 
 

@@ -22,6 +22,7 @@ def presets_of(settings: OpenAiSettings) -> dict[str, ModelPreset]:
                 max_model_calls=model.budget.max_model_calls,
                 max_tool_calls=model.budget.max_tool_calls,
                 max_elapsed_s=model.budget.max_elapsed_s,
+                max_output_tokens=model.budget.max_output_tokens,
             ),
             agent=model.agent,
             include_deltas=model.include_deltas,

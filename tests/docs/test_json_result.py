@@ -68,6 +68,7 @@ def test_the_result_has_the_keys_of_its_table() -> None:
         warnings=(),
         model="m",
         error=ExecutionFailure(reason="INTERNAL", message="m"),
+        answer_json="42",
     )
     assert keys_on_page("The `result`") == set(keys_in(result_json(result, [])))
 

@@ -144,9 +144,43 @@ def test_a_terminal_shows_the_diff_in_colour(server: Mapping[str, str], project:
 
 
 def test_ctrl_c_cancels_the_repair(server: Mapping[str, str], project: Path) -> None:
+    code, shown = interrupt("repair", str(project), "--test", "sleep 600", environ=server)
+    assert code == 130, shown
+    assert "no patch was found" in shown
+    assert "cancelled, 0 rounds" in shown
+
+
+def test_a_repair_that_is_kept_running_is_followed_again_and_cancelled_there(
+    server: Mapping[str, str], project: Path
+) -> None:
+    code, shown = interrupt("repair", str(project), "--test", "sleep 600", "--keep-running", environ=server)
+    assert code == 130, shown
+    cursor = shown.partition("the repair goes on: reasond repair --resume ")[2].split()[0]
+    assert cursor.endswith(":1")
+    code, shown = interrupt("repair", "--resume", cursor.partition(":")[0], environ=server)
+    assert code == 130, shown
+    assert "cancelled, 0 rounds" in shown
+
+
+def test_the_patch_of_a_repair_that_has_ended_is_shown_and_applied_later(
+    server: Mapping[str, str], project: Path
+) -> None:
+    done = run("repair", str(project), "--test", TEST, *FLAT, environ=server)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("repair ")]
+    execution_id = line.split()[1].rstrip(":,")
+    again = run("repair", str(project), "--resume", execution_id, "--apply", environ=server)
+    assert again.returncode == 0, again.stderr
+    assert FIX in again.stdout
+    assert "applied to intervals.py" in again.stderr
+    assert FIX in (project / "intervals.py").read_text("utf-8")
+
+
+def interrupt(*arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run the command, press Ctrl-C once it has shown that the repair began, and return its code and what it showed."""
     with subprocess.Popen(
-        [*REASOND, "repair", str(project), "--test", "sleep 600"],
-        env={**os.environ, **server},
+        [*REASOND, *arguments],
+        env={**os.environ, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -158,9 +192,7 @@ def test_ctrl_c_cancels_the_repair(server: Mapping[str, str], project: Path) -> 
             _, shown = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
-    assert process.returncode == 130, shown
-    assert "no patch was found" in shown
-    assert "cancelled, 0 rounds" in shown
+    return process.returncode, shown
 
 
 def test_a_plan_is_written_and_nothing_is_run(project: Path) -> None:
@@ -188,6 +220,9 @@ def test_a_plan_is_written_and_nothing_is_run(project: Path) -> None:
         (("--test", "true", "--set", "depth=3"), "depth"),
         (("--test", "true", "--search", "widely"), "widely"),
         (("--test", "true", "--environment", "cobol"), "cobol"),
+        (("--resume", "x", "--test", "true"), "--resume follows a repair that was started before"),
+        (("--resume", "x", "--search", "lats"), "--resume follows a repair that was started before"),
+        (("--resume", "x:y"), "is no EXECUTION or EXECUTION:SEQUENCE"),
     ],
 )
 def test_a_request_that_is_wrong_is_refused(
@@ -232,3 +267,9 @@ def test_without_a_sandbox_the_demo_says_what_to_install(monkeypatch: pytest.Mon
         demo_repair.run()
     assert caught.value.code is ExitCode.FAILURE
     assert "apt-get install bubblewrap" in caught.value.remedy
+
+
+def test_a_new_repair_needs_a_folder(server: Mapping[str, str]) -> None:
+    done = run("repair", "--test", "true", environ=server)
+    assert done.returncode == 2
+    assert "There is no folder" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mimetypes
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.cli.connecting import Way
 
 MAX_MATERIAL_BYTES: Final = 2_000_000
+MAX_IMAGE_BYTES: Final = 3_500_000
 _CANCEL_LIMIT_S = 5.0
 
 _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
@@ -59,6 +61,7 @@ class Question:
     system: str
     model: str | None
     schema: str | None
+    images: tuple[str, ...]
     is_kept_running: bool
     resume: str | None
 
@@ -214,6 +217,7 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         system=_utf8(question.system, "--system"),
         model=question.model,
         answer_schema=None if question.schema is None else _read_schema(question.schema),
+        images=[_read_image(name) for name in question.images],
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
     )
@@ -221,7 +225,8 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
 
 def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
     asked = (question.query, question.material, question.model, question.schema)
-    if any(each is not None for each in asked) or question.strategy or question.settings or question.system:
+    others = (question.strategy, question.settings, question.system, question.images)
+    if any(each is not None for each in asked) or any(others):
         raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
@@ -268,6 +273,16 @@ def _scalar(text: str) -> str | int | float | bool:
         return text
     is_scalar = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
     return value if is_scalar else text
+
+
+def _read_image(name: str) -> tuple[str, bytes]:
+    """Return the media type, by the name, and the content of the image file `name`; the server checks both."""
+    kind = mimetypes.guess_type(name)[0] or ""
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
+            return kind, file.read(MAX_IMAGE_BYTES)
+    except OSError as error:
+        raise _usage(f"the file {name[:200]!r} cannot be read: {error.strerror}", "Check --image.") from None
 
 
 def _read_schema(name: str) -> dict[str, Any]:

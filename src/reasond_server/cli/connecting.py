@@ -83,15 +83,15 @@ def open_client(way: Way, environ: Mapping[str, str]) -> Client:
 
 
 @contextlib.contextmanager
-def failures(target: str, *, has_result: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def failures(target: str, *, has_result: Callable[[], bool] = lambda: True, resume: str = "ask") -> Iterator[None]:
     """Convert the errors of a call to `target` into a CommandError with an exit code and a remedy.
 
-    `has_result` returns whether a failed execution has a result with content.
+    `has_result` returns whether a failed execution has a result with content, which the command `resume` shows.
     """
     try:
         yield
     except reasond.ReasondError as error:
-        raise _command_error(error, target, has_result=has_result()) from None
+        raise _command_error(error, target, resume=resume if has_result() else "") from None
     except (ValueError, TypeError) as error:
         raise CommandError(_sentence(error), code=ExitCode.BAD_REQUEST) from None
 
@@ -101,7 +101,7 @@ def exit_code_of(error: reasond.ReasondError) -> ExitCode:
     return _CODES_BY_REASON.get(error.reason, _CODES.get(type(error), ExitCode.FAILURE))
 
 
-def _command_error(error: reasond.ReasondError, target: str, *, has_result: bool) -> CommandError:
+def _command_error(error: reasond.ReasondError, target: str, *, resume: str) -> CommandError:
     code = exit_code_of(error)
     if error.reason == "UNAVAILABLE":
         return CommandError(
@@ -110,10 +110,10 @@ def _command_error(error: reasond.ReasondError, target: str, *, has_result: bool
             "A server with TLS needs --tls or --ca-file.",
             code=code,
         )
-    return CommandError(error.message or error.reason, remedy=_remedy(error, has_result=has_result), code=code)
+    return CommandError(error.message or error.reason, remedy=_remedy(error, resume=resume), code=code)
 
 
-def _remedy(error: reasond.ReasondError, *, has_result: bool) -> str:
+def _remedy(error: reasond.ReasondError, *, resume: str) -> str:
     hints = []
     if error.reason in {"TOKEN_MISSING", "TOKEN_EXPIRED", "TOKEN_INVALID"}:
         hints.append("Give a token with --token or REASOND_TOKEN; `reasond serve --dev` prints one.")
@@ -121,8 +121,8 @@ def _remedy(error: reasond.ReasondError, *, has_result: bool) -> str:
         hints.append("Allow more time with --timeout.")
     if error.retry_after is not None:
         hints.append(f"Try again in {error.retry_after:g} s.")
-    if error.execution_id and has_result and not isinstance(error, reasond.NotFoundError):
-        hints.append(f"What was done is kept: reasond ask --resume {error.execution_id}")
+    if error.execution_id and resume and not isinstance(error, reasond.NotFoundError):
+        hints.append(f"What was done is kept: reasond {resume} --resume {error.execution_id}")
     return "\n  ".join(hints)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from reasond import ExecutionCursor, repair_task
-from reasond_server.cli.asking import parse_setting
+from reasond_server.cli.asking import parse_cursor, parse_setting
 from reasond_server.cli.check_commands import describe_checks, list_checks
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
@@ -21,7 +22,6 @@ from reasond_server.cli.turn_listing import json_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from reasond import Client, ListEnvironmentsResponse, Repair, RepairStepsResponse, RepairStream, RepairTask
     from reasond_server.cli.connecting import Way
@@ -45,7 +45,7 @@ _MARKERS: Final = MappingProxyType(
 class WantedRepair:
     """The repair of the command line."""
 
-    root: Path
+    root: Path | None
     tests: Sequence[str] = ()
     regressions: Sequence[str] = ()
     held_out: Sequence[str] = ()
@@ -56,45 +56,78 @@ class WantedRepair:
     description: str = ""
     is_plan: bool = False
     is_applied: bool = False
+    is_kept_running: bool = False
+    resume: str | None = None
 
 
 def repair(wanted: WantedRepair, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
     """Send the files, follow the repair to its end, and write or apply the patch.
 
+    With `resume` nothing is sent, and the repair that it names is followed.
+
     Raises:
         CommandError: an option is wrong, the call failed, or the patch does not apply.
     """
-    _require_usable(wanted)
-    config = _read_config(wanted)
+    cursor = None if wanted.resume is None else _read_cursor(wanted, wanted.resume)
+    root = _find_root(wanted)
     if way.timeout_s is None and not environ.get("REASOND_TIMEOUT_S"):
         way = replace(way, timeout_s=_DEFAULT_TIMEOUT_S)
-    follower = _Follower(as_json=as_json)
-    with open_client(way, environ) as client, failures(target_of(way, environ), has_result=bool):
-        served = client.list_environments()
-        checks = list_checks(
-            wanted.tests,
-            regressions=wanted.regressions,
-            held_out=wanted.held_out,
-            known=served.commands,
-        )
-        task = repair_task(
-            wanted.description,
-            environment="" if wanted.is_plan else _choose_environment(wanted, served),
-            checks=checks,
-            is_plan=wanted.is_plan,
-            editable=wanted.editable,
-            config=config,
-        )
-        for line in describe_checks(checks):
-            follower.tell(line)
-        task.snapshot_id = _send(client, wanted.root, follower)
-        result = follower.follow(client, task)
-    return _finish(wanted, result)
+    follower = _Follower(as_json=as_json, is_kept_running=wanted.is_kept_running)
+    with (
+        open_client(way, environ) as client,
+        failures(target_of(way, environ), has_result=lambda: wanted.is_kept_running, resume="repair"),
+    ):
+        result = follower.follow(client, cursor or _make_task(wanted, root, client, follower))
+    return _finish(wanted, root, result)
 
 
-def _require_usable(wanted: WantedRepair) -> None:
-    if not wanted.root.is_dir():
-        raise _usage(f"{str(wanted.root)[:200]!r} is no folder", "Name the folder of the project.")
+def _make_task(wanted: WantedRepair, root: Path, client: Client, follower: _Follower) -> RepairTask:
+    """Return the task of the command line; the files are with the server then."""
+    _require_checks(wanted)
+    config = _read_config(wanted)
+    served = client.list_environments()
+    checks = list_checks(
+        wanted.tests,
+        regressions=wanted.regressions,
+        held_out=wanted.held_out,
+        known=served.commands,
+    )
+    task = repair_task(
+        wanted.description,
+        environment="" if wanted.is_plan else _choose_environment(wanted, root, served),
+        checks=checks,
+        is_plan=wanted.is_plan,
+        editable=wanted.editable,
+        config=config,
+    )
+    for line in describe_checks(checks):
+        follower.tell(line)
+    task.snapshot_id = _send(client, root, follower)
+    return task
+
+
+def _read_cursor(wanted: WantedRepair, text: str) -> ExecutionCursor:
+    """Return from where a repair is followed; the other options are those of a new one."""
+    commands = (*wanted.tests, *wanted.regressions, *wanted.held_out)
+    if commands or wanted.settings or wanted.editable or wanted.description or wanted.is_plan:
+        raise _usage("--resume follows a repair that was started before", "Leave out its checks and options.")
+    if wanted.environment is not None or wanted.search is not None:
+        raise _usage("--resume follows a repair that was started before", "Leave out --environment and --search.")
+    execution_id, sequence = parse_cursor(text)
+    return ExecutionCursor(execution_id=execution_id, after_sequence=sequence)
+
+
+def _find_root(wanted: WantedRepair) -> Path:
+    """Return the folder of the project; what is only followed needs none."""
+    if wanted.root is None and (wanted.resume is None or wanted.is_applied):
+        raise _usage("there is no folder", "Name that of the project, such as: reasond repair .")
+    root = wanted.root or Path()
+    if not root.is_dir():
+        raise _usage(f"{str(root)[:200]!r} is no folder", "Name the folder of the project.")
+    return root
+
+
+def _require_checks(wanted: WantedRepair) -> None:
     if wanted.is_plan:
         if wanted.tests or wanted.regressions or wanted.held_out or wanted.is_applied:
             raise _usage("--plan runs nothing and changes nothing", "Leave out the checks and --apply.")
@@ -111,7 +144,7 @@ def _read_config(wanted: WantedRepair) -> Mapping[str, object]:
     return config
 
 
-def _choose_environment(wanted: WantedRepair, served: ListEnvironmentsResponse) -> str:
+def _choose_environment(wanted: WantedRepair, root: Path, served: ListEnvironmentsResponse) -> str:
     """Return the environment that was named, the only one, or the one named like the toolchain of the project."""
     names = [each.name for each in served.environments]
     if wanted.environment is not None:
@@ -121,7 +154,7 @@ def _choose_environment(wanted: WantedRepair, served: ListEnvironmentsResponse) 
     fitting = [
         name
         for name, markers in _MARKERS.items()
-        if name in names and any((wanted.root / marker).exists() for marker in markers)
+        if name in names and any((root / marker).exists() for marker in markers)
     ]
     if fitting:
         return fitting[0]
@@ -153,23 +186,24 @@ def _send(client: Client, root: Path, follower: _Follower) -> str:
 class _Follower:
     """Follows the events of a repair, for people or for programs."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, is_kept_running: bool) -> None:
+        self._is_kept_running = is_kept_running
         self._display = None if as_json else RepairDisplay(human_stream())
 
     def tell(self, line: str) -> None:
         """Tell people what is done; stdout of a program gets events alone."""
         write(printable(line), stream=human_stream() if self._display else sys.stderr)
 
-    def follow(self, client: Client, task: RepairTask) -> Repair | None:
-        """Show the events to the end; Ctrl-C cancels the repair."""
+    def follow(self, client: Client, source: RepairTask | ExecutionCursor) -> Repair | None:
+        """Show the events to the end; Ctrl-C cancels the repair, unless it is kept running."""
         is_live = self._display is not None and self._display.is_live
-        stream = client.repair_steps(task, include_deltas=is_live)
+        stream = client.repair_steps(source, include_deltas=is_live, keep_running=self._is_kept_running)
         try:
             with self._display.open() if self._display else contextlib.nullcontext(), stream:
                 self._show(stream)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                self._show_rest(client, stream)
+                self._cancel_or_leave(client, stream)
             raise
         finally:
             self._end(stream.result)
@@ -182,10 +216,17 @@ class _Follower:
             else:
                 self._display.show(event)
 
-    def _show_rest(self, client: Client, stream: RepairStream) -> None:
-        """Show the last events of a repair, which the server cancels because its only follower has left."""
+    def _cancel_or_leave(self, client: Client, stream: RepairStream) -> None:
+        """Cancel the repair and show its last events, or say how to follow it again."""
         if not stream.execution_id or stream.result is not None:
             return
+        if self._is_kept_running:
+            warn(
+                f"interrupted; the repair goes on: reasond repair --resume {stream.execution_id}:{stream.last_sequence}"
+            )
+            return
+        # Closing the stream cancels it too, if it was not started to be kept, but only this call waits for its end.
+        client.cancel_execution(stream.execution_id, timeout_s=_CANCEL_LIMIT_S)
         cursor = ExecutionCursor(execution_id=stream.execution_id, after_sequence=stream.last_sequence)
         with client.repair_steps(cursor, timeout_s=_CANCEL_LIMIT_S) as rest:
             self._show(rest)
@@ -202,18 +243,19 @@ class _Follower:
         self._display.show_end(result)
 
 
-def _finish(wanted: WantedRepair, result: Repair | None) -> ExitCode:
+def _finish(wanted: WantedRepair, root: Path, result: Repair | None) -> ExitCode:
     """Apply an accepted patch, if that is wanted; return the exit code."""
     if result is None:
         return ExitCode.FAILURE
     if word_of(result, "finish_reason") == "CANCELLED":
         return ExitCode.INTERRUPTED
-    if not result.is_accepted and not (wanted.is_plan and result.patch):
+    is_plan = word_of(result, "goal") == "PLAN"
+    if not result.is_accepted and not (is_plan and result.patch):
         if wanted.is_applied:
             warn("nothing was applied, because the patch was not accepted")
         return ExitCode.NOT_ACCEPTED
-    if wanted.is_applied and result.patch:
-        changed = apply_patch(result.patch, wanted.root)
+    if wanted.is_applied and result.patch and not is_plan:
+        changed = apply_patch(result.patch, root)
         write(f"applied to {', '.join(map(printable, changed))}", stream=human_stream())
     return ExitCode.OK
 

@@ -157,6 +157,9 @@ def ask(  # noqa: PLR0917 - one parameter per option
     schema: Annotated[
         str | None, typer.Option(metavar="FILE", help="JSON Schema that the answer must satisfy; - reads stdin.")
     ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="An image that the question is about; may be repeated.")
+    ] = None,
     target: Target = None,
     token: Token = None,
     tls: Tls = False,  # noqa: FBT002 - an option
@@ -189,6 +192,7 @@ def ask(  # noqa: PLR0917 - one parameter per option
             system=system,
             model=model,
             schema=schema,
+            images=tuple(image or ()),
             is_kept_running=keep_running,
             resume=resume,
         )

@@ -12,20 +12,29 @@ import typer
 from reasond_server.cli.options import CaFile, Target, Tls, Token, end
 from reasond_server.cli.outcome import ExitCode
 
+Tests = Annotated[list[str] | None, typer.Option(metavar="COMMAND", help="It fails now and shall pass; repeatable.")]
+Regressions = Annotated[
+    list[str] | None, typer.Option(metavar="COMMAND", help="What passes now shall go on passing; repeatable.")
+]
+HeldOut = Annotated[
+    list[str] | None,
+    typer.Option("--held-out", metavar="COMMAND", help="It judges the winner alone, once; repeatable."),
+]
+Editable = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Tests or configuration that may be changed all the same; repeatable."),
+]
+
 
 def repair(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of the project.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="PATH", help="Folder of the project; with --resume only --apply needs it."),
+    ] = None,
     *,
-    test: Annotated[
-        list[str] | None, typer.Option(metavar="COMMAND", help="It fails now and shall pass; repeatable.")
-    ] = None,
-    regression: Annotated[
-        list[str] | None, typer.Option(metavar="COMMAND", help="What passes now shall go on passing; repeatable.")
-    ] = None,
-    held_out: Annotated[
-        list[str] | None,
-        typer.Option("--held-out", metavar="COMMAND", help="It judges the winner alone, once; repeatable."),
-    ] = None,
+    test: Tests = None,
+    regression: Regressions = None,
+    held_out: HeldOut = None,
     environment: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment of the server for the commands; else guessed.")
     ] = None,
@@ -35,10 +44,7 @@ def repair(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the repair; repeatable.")
     ] = None,
-    editable: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Tests or configuration that may be changed all the same; repeatable."),
-    ] = None,
+    editable: Editable = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="What is wrong or wanted, in words.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply an accepted patch, whole or not at all.")] = False,
@@ -48,6 +54,12 @@ def repair(
     ca_file: CaFile = None,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
+    ] = None,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Let the repair go on when this command is interrupted or cut off.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a repair after that event instead.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
 ) -> None:
@@ -75,6 +87,8 @@ def repair(
             description=description,
             is_plan=plan,
             is_applied=apply,
+            is_kept_running=keep_running,
+            resume=resume,
         )
         way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
         return mending.repair(wanted, way=way, environ=os.environ, as_json=as_json)

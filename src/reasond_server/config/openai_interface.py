@@ -32,6 +32,7 @@ class ModelBudgetSettings(Section):
     max_total_tokens: int | None = Field(default=None, ge=1, le=_MOST, description="Most tokens of all model calls.")
     max_model_calls: int | None = Field(default=None, ge=1, le=_MOST, description="Most model calls.")
     max_tool_calls: int | None = Field(default=None, ge=0, le=_MOST, description="Most tool calls.")
+    max_output_tokens: int | None = Field(default=None, ge=1, le=_MOST, description="Most tokens that are written.")
     max_elapsed_s: float | None = Field(default=None, ge=0.001, le=86_400, description="Most seconds.")
 
 

@@ -88,7 +88,9 @@ class RepairSettings(Section):
         default="refine_beam", description="How candidates are searched; see docs/guides/repair.md."
     )
     num_candidates: int = Field(default=5, ge=1, le=10, description="Candidates of one round.")
-    max_reflection_depth: int = Field(default=3, ge=1, le=10, description="Most rounds.")
+    max_reflection_depth: int = Field(
+        default=3, ge=1, le=10, description="Largest depth of a candidate; those made from the original have 1."
+    )
     critique_threshold: float = Field(
         default=85.0,
         ge=0,
@@ -106,7 +108,7 @@ class RepairSettings(Section):
         default=5.0,
         ge=0,
         le=100,
-        description="refine_beam ends when the best score of a round rises by less than this.",
+        description="refine_beam refines nothing any more once the best score of a round rises by less than this.",
     )
     critic_timeout_ms: int = Field(
         default=2000,

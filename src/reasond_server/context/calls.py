@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, InternalError, ModelProtocolError
-from reasond_server.llm.counting.requests import bound_messages, count_request, text_of_call
+from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, text_of_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
@@ -312,4 +312,5 @@ def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
     """
     if counter.is_exact:
         return counter.count_prompt(messages)
-    return bound_messages(list_messages(messages, counter))
+    whole = list_messages(messages, counter)
+    return bound_messages(whole) + bound_images(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from dataclasses import replace
@@ -13,7 +14,7 @@ from reasond_server.errors import InvalidConfigError, InvalidRequestError, Viola
 from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_reading import read_strict_json
-from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Speaker, Task
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -61,6 +62,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         model=task.model if task.HasField("model") else None,
         stop=tuple(task.stop),
         answer_schema=_read_schema(task.answer_schema_json) if task.answer_schema_json else None,
+        images=tuple(_read_image(each) for each in task.images) if task.images else (),
     )
 
 
@@ -71,6 +73,10 @@ def _read_history(task: execution_pb2.ReasoningTask) -> Iterator[HistoryMessage]
         if word is None:
             raise invalid(path, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
         yield HistoryMessage(role=Speaker(word), text=message.text)
+
+
+def _read_image(image: execution_pb2.Image) -> Image:
+    return Image(media_type=image.media_type, base64=base64.b64encode(image.data).decode("ascii"))
 
 
 def _read_schema(text: str) -> Json:

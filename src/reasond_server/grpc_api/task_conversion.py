@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import execution_pb2
@@ -34,6 +35,8 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     if task.model is not None:
         message.model = task.model
     message.stop.extend(task.stop)
+    for image in task.images:
+        message.images.add(media_type=image.media_type, data=b64decode(image.base64))
     if task.answer_schema is not None:
         message.answer_schema_json = json_text(task.answer_schema)
 

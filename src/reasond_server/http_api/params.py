@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import require_material, require_query
-from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Speaker, Task, ToolResult
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -91,6 +91,13 @@ class HistoryParams(Params):
     text: str
 
 
+class ImageParams(Params):
+    """An image that the question is about."""
+
+    media_type: str
+    data: str
+
+
 class StreamableParams(Params):
     """Parameters of a method that can stream."""
 
@@ -126,6 +133,7 @@ class ExecuteParams(StreamableParams):
     model: str | None = None
     stop: Annotated[list[str], Field(max_length=_MOST_ITEMS)] | None = None
     answer_schema: dict[str, Any] | None = None
+    images: Annotated[list[ImageParams], Field(max_length=_MOST_ITEMS)] | None = None
     include_deltas: bool = False
     keep_running: bool = False
 
@@ -151,6 +159,7 @@ class ExecuteParams(StreamableParams):
             model=self.model,
             stop=tuple(self.stop or ()),
             answer_schema=self.answer_schema,
+            images=tuple(Image(media_type=each.media_type, base64=each.data) for each in self.images or ()),
         )
 
 

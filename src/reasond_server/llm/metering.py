@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
-from reasond_server.llm.counting.requests import bound_extras, bound_messages, count_extras, text_of_call
+from reasond_server.llm.counting.requests import bound_extras, bound_images, bound_messages, count_extras, text_of_call
 from reasond_server.llm.model import (
     LONG_TEXT_CHARACTERS,
     ChatModel,
@@ -353,14 +353,14 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _count_on_server(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt if the counter only estimates; None if it is exact, or unknown."""
         # Servers count messages only; the tokens of tools are known only as a bound in bytes.
-        if self.counter.is_exact or request.tools:
+        if self.counter.is_exact or request.tools or bound_images(request.messages):
             return None
         return await self._model.count_exactly(request.messages)
 
     def _learn(self, request: ChatRequest, usage: Usage) -> None:
         """Let the counter learn from the usage of a call that sent only messages, without tools or schema."""
         counter = self.counter
-        is_plain = not request.tools and request.json_schema is None
+        is_plain = not request.tools and request.json_schema is None and not bound_images(request.messages)
         if is_plain and usage.source is UsageSource.REPORTED and can_learn(counter):
             counter.learn(request.messages, usage.input_tokens)
 

@@ -48,11 +48,21 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePart:
+    """An image of a message of the user; `tokens` is an upper bound of its share of the prompt, which nobody counts."""
+
+    media_type: str
+    base64: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message of a prompt.
 
     Messages of the assistant may have its tool calls and its `reasoning`, which is sent back only to
-    providers that require it. Messages of a tool have the id of the call that they answer.
+    providers that require it. Messages of a tool have the id of the call that they answer. Messages of the user may
+    have images, if the model takes any (`find_image_tokens`).
 
     A history is sent again with every call, so a message caches its JSON. `kept_form` is empty until `keep_form` is
     called, and is not compared.
@@ -63,6 +73,7 @@ class Message:
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
     reasoning: str = ""
+    images: Sequence[ImagePart] = ()
     kept_form: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def keep_form(self, form: bytes) -> None:
@@ -220,6 +231,11 @@ class ChatModel(Protocol):
         ...
 
 
+def find_image_tokens(model: ChatModel) -> int:
+    """Return the attribute `image_tokens` of `model`, the most tokens of an image in a prompt; 0: it takes none."""
+    return getattr(model, "image_tokens", 0)
+
+
 Inner = TypeVar("Inner", bound=ChatModel)
 
 
@@ -248,6 +264,11 @@ class WrappedModel(Generic[Inner]):
     def has_native_tools(self) -> bool:
         """Whether the model takes tools."""
         return self._model.has_native_tools
+
+    @property
+    def image_tokens(self) -> int:
+        """Most tokens of an image; 0: the model takes none."""
+        return find_image_tokens(self._model)
 
     @property
     def counter(self) -> TokenCounter:

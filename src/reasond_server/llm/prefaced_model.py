@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.counting.learning import can_fork
-from reasond_server.llm.model import ChatModel, Message, Role, WrappedModel
+from reasond_server.llm.counting.requests import bound_images
+from reasond_server.llm.model import ChatModel, ImagePart, Message, Role, WrappedModel
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ _TALKERS: Final = (Role.USER, Role.ASSISTANT)
 class Preface:
     """What precedes the prompts of a strategy: `system` its instructions, `history` its first other message.
 
+    `images` become part of the strategy's first message of the user.
     Neighbouring messages of one author are joined: many chat templates accept only authors in turn.
     """
 
     system: str = ""
     history: Sequence[Message] = ()
+    images: Sequence[ImagePart] = ()
 
     def apply(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return `messages` after the preface."""
@@ -35,7 +38,13 @@ class Preface:
         rules, rest = (messages[0].content, messages[1:]) if has_rules else ("", messages)
         system = "\n\n".join(part for part in (self.system, rules) if part)
         first = (Message(role=Role.SYSTEM, content=system),) if system else ()
-        return (*first, *_join_neighbours(*self.history, *rest))
+        return (*first, *_join_neighbours(*self.history, *(self._add_images(rest) if self.images else rest)))
+
+    def _add_images(self, messages: Sequence[Message]) -> Sequence[Message]:
+        at = next((place for place, each in enumerate(messages) if each.role is Role.USER), None)
+        if at is None:
+            return messages
+        return (*messages[:at], replace(messages[at], images=self.images), *messages[at + 1 :])
 
 
 def _join_neighbours(*messages: Message) -> list[Message]:
@@ -64,7 +73,8 @@ class PrefacedModel(WrappedModel[ChatModel]):
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the server's count of the preface and `messages`, None if it does not count."""
-        return await self._model.count_exactly(self._preface.apply(messages))
+        # Servers count texts.
+        return None if self._preface.images else await self._model.count_exactly(self._preface.apply(messages))
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model. Raises the errors of the inner model."""
@@ -89,7 +99,8 @@ class PrefacedCounter:
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
         """Return the input tokens of a call with the preface and `messages`."""
-        return self._inner.count_prompt(self._preface.apply(messages))
+        whole = self._preface.apply(messages)
+        return self._inner.count_prompt(whole) + bound_images(whole)
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` with at most `tokens` tokens."""

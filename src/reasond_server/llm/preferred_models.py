@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import UNSPENT
-from reasond_server.llm.model import ChatModel, Finished, WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, WrappedModel, find_image_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -35,6 +35,12 @@ class PreferredModels(WrappedModel[ChatModel]):
     def counter(self) -> TokenCounter:
         """Counter of the only model, or the largest counts of all."""
         return self._counter
+
+    @property
+    def image_tokens(self) -> int:
+        """Most tokens of an image in any model; 0: one of them takes none."""
+        tokens = [find_image_tokens(model) for model in self._models]
+        return max(tokens) if all(tokens) else 0
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the count of the only model's server; None if there are several, or it does not count."""

@@ -46,7 +46,8 @@ class ModelProfile:
     sent. `reasoning_fields` are read in order. `stop_match_fields` report which stop string matched.
     `named_tool_choice` is whether a call of one tool can be forced by its name; if not, only that tool is offered.
     `count_path` is the path of its token counter (relative to the base URL's root), empty if it has none.
-    `context_window` is in tokens, None if unknown.
+    `context_window` is in tokens, None if unknown. `image_tokens` is an upper bound of the tokens of one image in a
+    prompt; 0: the model takes no images.
     """
 
     name: str = "generic"
@@ -64,6 +65,7 @@ class ModelProfile:
     several_system_messages: bool = True
     count_path: str = ""
     context_window: int | None = None
+    image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

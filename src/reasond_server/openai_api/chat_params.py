@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from reasond_server.errors import InvalidRequestError, Violation
-from reasond_server.http_api.params import BudgetParams, Params
+from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.http_api.params import NO_BUDGET, BudgetParams, Params, Whole
 from reasond_server.openai_api.messages import read_messages
 from reasond_server.openai_api.model_catalogue import narrow
 from reasond_server.types import Budget, Task
@@ -19,6 +19,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.types import Json
 
 _MOST_MESSAGES: Final = 10_000
 SAMPLING: Final = (
@@ -68,6 +69,7 @@ class OwnParams(Params):
     config: dict[str, Any] = Field(default_factory=dict)
     budget: BudgetParams | None = None
     agent: str | None = None
+    model: str | None = None
     material: str = ""
     request_id: str = ""
     include_deltas: bool | None = None
@@ -87,6 +89,10 @@ class ChatParams(Params):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     reasond: OwnParams = Field(default_factory=OwnParams)
+    stop: str | list[str] | None = None
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
+    response_format: dict[str, Any] | None = None
     # Sampling: the strategy's own parameter of that name, or a warning.
     temperature: Any = None
     top_p: Any = None
@@ -146,24 +152,25 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
     """
     preset = catalogue.find(params.model)
     own = params.reasond
-    problems = [
-        Violation(field=name, description=description)
-        for name, (nothing, description) in _REFUSED.items()
-        if name in params.model_fields_set and not _asks_for_nothing(getattr(params, name), nothing)
-    ]
-    problems += _find_conflicts(params, preset)
+    schema, wrong = _read_format(params.response_format)
+    problems = [*_find_refused(params), *_find_conflicts(params, preset), *wrong]
     if problems:
         raise InvalidRequestError.of(*problems)
     said = read_messages(params.messages)
     config, warnings = _choose_config(params, preset, catalogue)
-    given = own.budget.budget() if own.budget else Budget()
+    stop = params.stop or ()
     task = Task(
         query=said.query,
         material=own.material,
         strategy=preset.strategy,
         config=config,
         agent=preset.agent or own.agent,
-        budget=narrow(given, preset.budget),
+        budget=narrow(_read_budget(params), preset.budget),
+        system=said.system,
+        history=said.history,
+        model=own.model,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        answer_schema=schema,
     )
     include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
     return ChatTask(
@@ -172,6 +179,42 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
         include_deltas=include_deltas,
         warnings=(*said.warnings, *warnings),
     )
+
+
+def _find_refused(params: ChatParams) -> list[Violation]:
+    """Return the parameters that ask for what cannot be done, in the order of the table."""
+    if params.model_fields_set.isdisjoint(_REFUSED):
+        return []
+    return [
+        Violation(field=name, description=description)
+        for name, (nothing, description) in _REFUSED.items()
+        if not _asks_for_nothing(getattr(params, name), nothing)
+    ]
+
+
+def _read_budget(params: ChatParams) -> Budget:
+    """Return the bounds of the request: its own ones, and those of OpenAI's parameters."""
+    own = params.reasond.budget
+    budget = NO_BUDGET if own is None else own.budget()
+    written = [bound for bound in (params.max_tokens, params.max_completion_tokens) if bound is not None]
+    return narrow(budget, Budget(max_output_tokens=min(written))) if written else budget
+
+
+def _read_format(given: dict[str, Any] | None) -> tuple[Json | None, list[Violation]]:
+    """Return the schema that `response_format` asks for, and what is wrong with it; None for text."""
+    kind = "text" if given is None else given.get("type")
+    if given is None or kind == "text":
+        return None, []
+    if kind == "json_object":
+        return {"type": "object"}, []
+    if kind != "json_schema":
+        description = f"must be 'text', 'json_object' or 'json_schema', got {show(kind)}"
+        return None, [Violation(field="response_format.type", description=description)]
+    described = given.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        return None, [Violation(field="response_format.json_schema.schema", description="must be an object")]
+    return schema, []
 
 
 def _asks_for_nothing(given: object, nothing: tuple[Any, ...]) -> bool:
@@ -197,7 +240,9 @@ def _choose_config(
     """Return the parameters of the strategy, and a warning for each sampling value that has no effect."""
     config = {**params.reasond.config, **preset.config}
     warnings: list[str] = []
-    given = [name for name in SAMPLING if name in params.model_fields_set and getattr(params, name) is not None]
+    if params.model_fields_set.isdisjoint(SAMPLING):
+        return config, warnings
+    given = [name for name in SAMPLING if getattr(params, name) is not None]
     known = catalogue.find_parameters(preset, params.reasond.agent) if given else frozenset()
     for name in given:
         if name in preset.config:

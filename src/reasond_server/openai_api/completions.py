@@ -59,7 +59,7 @@ class Completions:
         reasoning = _BETWEEN.join(kept)
         message = {
             "role": "assistant",
-            "content": view.result.answer,
+            "content": _content_of(view.result),
             "refusal": None,
             "reasoning_content": reasoning,
             "reasoning": reasoning,
@@ -161,12 +161,17 @@ class ChunkWriter:
     def _end(self, result: Result) -> bytes:
         """Return the answer, the chunk that ends it, and the usage if it was asked for."""
         frames = [
-            self._choose({"content": result.answer}) if result.answer else b"",
+            self._choose({"content": content}) if (content := _content_of(result)) else b"",
             self._choose({}, _finish_of(result), reasond=_own_json(result, self._warnings)),
         ]
         if self._includes_usage:
             frames.append(self._chunk({"choices": [], "usage": _usage_json(result.metrics.usage)}))
         return b"".join(frames)
+
+
+def _content_of(result: Result) -> str:
+    """Return the answer; where a schema was asked for, the JSON that satisfies it."""
+    return result.answer_json or result.answer
 
 
 def _id_of(execution_id: str) -> str:

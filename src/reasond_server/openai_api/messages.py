@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.types import HistoryMessage, Speaker
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -22,20 +23,12 @@ _BETWEEN: Final = "\n\n"
 
 
 @value
-class SaidLine:
-    """What one side said, without a break."""
-
-    role: str
-    text: str
-
-
-@value
 class Said:
-    """The messages of a chat: `query` is what the user said last, `history` what was said before, side by side."""
+    """The messages of a chat: `query` is what the user said last, `history` what was said before."""
 
     query: str
     system: str = ""
-    history: tuple[SaidLine, ...] = ()
+    history: tuple[HistoryMessage, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -67,11 +60,11 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> Said:
         problems.append(Violation(field="messages", description=description))
     if problems:
         raise InvalidRequestError.of(*problems[:_MOST_PROBLEMS])
-    said = [SaidLine(role=role, text=_join(texts)) for role, texts in lines]
+    said = [(role, _join(texts)) for role, texts in lines]
     return Said(
-        query=said[-1].text,
+        query=said[-1][1],
         system=_join(system),
-        history=tuple(line for line in said[:-1] if line.text),
+        history=tuple(HistoryMessage(role=Speaker(role), text=text) for role, text in said[:-1] if text),
         warnings=("The names of messages are not shown to the model.",) if has_names else (),
     )
 

@@ -35,7 +35,15 @@ _FAULT: Final = 500
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES_OF_REFUSALS: Final = {404: "METHOD_NOT_FOUND", 405: "METHOD_NOT_FOUND", 503: "OVERLOADED"}
 # The names of fields in the core, where this interface has others.
-_PARAMETERS: Final = {"query": "messages", "material": "reasond.material", "request_id": "reasond.request_id"}
+_PARAMETERS: Final = {
+    "query": "messages",
+    "system": "messages",
+    "history": "messages",
+    "answer_schema": "response_format.json_schema.schema",
+    "material": "reasond.material",
+    "request_id": "reasond.request_id",
+    "budget.max_output_tokens": "max_completion_tokens",
+}
 
 
 def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -88,8 +96,10 @@ def _build_content(message: str, *, status: int, code: str, param: str | None) -
 
 def _name_of(field: str, reason: str) -> str:
     """Return the name of a wrong field in this interface."""
+    if (known := _PARAMETERS.get(field.partition("[")[0])) is not None:
+        return known
     if field.startswith("budget."):
         return f"reasond.{field}"
     if reason == "INVALID_CONFIG" and field not in SAMPLING:
         return f"reasond.config.{field}"
-    return _PARAMETERS.get(field, field)
+    return field

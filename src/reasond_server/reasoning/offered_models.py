@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.answer_schemas import write_schema_rule
 from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
 from reasond_server.llm.prefaced_model import Preface, PrefacedModel
 from reasond_server.violations import suggest_nearest
 
@@ -46,10 +46,19 @@ class OfferedModels:
 
 
 def preface_model(model: ChatModel, task: Task) -> ChatModel:
-    """Return `model` with the instructions, the history and the answer schema of `task` in each call."""
-    if not task.system and not task.history and task.answer_schema is None:
+    """Return `model` with the instructions, the history, the answer schema and the images of `task` in each call.
+
+    Raises:
+        InvalidRequestError: there are images, and the model takes none.
+    """
+    if not task.system and not task.history and task.answer_schema is None and not task.images:
         return model
+    tokens = find_image_tokens(model)
+    if task.images and not tokens:
+        description = f"are not taken by the model {model.name!r}; leave them out, or name another model"
+        raise InvalidRequestError.of(Violation(field="images", description=description))
+    images = tuple(ImagePart(media_type=each.media_type, base64=each.base64, tokens=tokens) for each in task.images)
     rule = "" if task.answer_schema is None else write_schema_rule(task.answer_schema)
     history = tuple(Message(role=Role(each.role.value), content=each.text) for each in task.history)
     system = "\n\n".join(part for part in (task.system, rule) if part)
-    return PrefacedModel(model=model, preface=Preface(system=system, history=history))
+    return PrefacedModel(model=model, preface=Preface(system=system, history=history, images=images))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -12,7 +13,7 @@ from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
-from reasond_server.types import Budget, HistoryMessage, Speaker, Task, build_row
+from reasond_server.types import Budget, HistoryMessage, Image, Speaker, Task, build_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,14 @@ MAX_HISTORY_BYTES = 200_000
 MAX_STOPS = 8
 MAX_STOP_CHARACTERS = 100
 MAX_SCHEMA_BYTES = 65_536
+MAX_IMAGES = 8
+MAX_IMAGE_BYTES = 3_000_000
+_IMAGE_BEGINNINGS = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/webp": b"RIFF",
+    "image/gif": b"GIF8",
+}
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
 
@@ -54,6 +63,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     found += find_in_id("request_id", request_id)
     if task.system or task.history or task.stop or task.answer_schema is not None or task.model is not None:
         found += _in_options(task)
+    if task.images:
+        found += _in_images(task.images)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -88,6 +99,7 @@ def decode_task(row: Mapping[str, Any]) -> Task:
         "budget": Budget(**row["budget"]),
         "history": tuple(history),
         "stop": tuple(row.get("stop", ())),
+        "images": tuple(Image(**each) for each in row.get("images", ())),
     }
     return Task(**{**row, **of_types})
 
@@ -208,6 +220,34 @@ def _in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
         return
     for index, message in enumerate(history):
         yield from find_in_text(f"history[{index}].text", message.text, least=1, most=MAX_QUERY_CHARACTERS)
+
+
+def _in_images(images: Sequence[Image]) -> Iterator[Violation]:
+    if len(images) > MAX_IMAGES:
+        yield Violation(field="images", description=f"must have at most {MAX_IMAGES} images, got {len(images)}")
+        return
+    # Four characters of base64 are three bytes.
+    size = sum([len(image.base64) for image in images]) * 3 // 4
+    if size > MAX_IMAGE_BYTES:
+        text = f"must be at most {MAX_IMAGE_BYTES} bytes together, got about {size}; send smaller images"
+        yield Violation(field="images", description=text)
+        return
+    for index, image in enumerate(images):
+        beginning = _IMAGE_BEGINNINGS.get(image.media_type)
+        if beginning is None:
+            text = f"must be one of {', '.join(_IMAGE_BEGINNINGS)}, got {show(image.media_type)}"
+            yield Violation(field=f"images[{index}].media_type", description=text)
+        elif not _decode_base64(image.base64).startswith(beginning):
+            text = f"must be the content of an {image.media_type} file"
+            yield Violation(field=f"images[{index}].data", description=text)
+
+
+def _decode_base64(text: str) -> bytes:
+    """Return the bytes in `text`; none if it is not base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
 
 
 def _in_schema(schema: Json) -> Iterator[Violation]:

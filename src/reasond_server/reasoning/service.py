@@ -80,6 +80,7 @@ class Policy:
     """The operator's decisions for the reasoning service."""
 
     default_strategy: str = ""
+    is_auto_enabled: bool = False
     heartbeat_interval_s: float = 10.0
     flush_interval_s: float = 0.03
     selection_timeout_s: float = 0.05
@@ -127,7 +128,9 @@ class ReasoningService:
             directory=directory,
             models=kind.models,
             default_strategy=policy.default_strategy,
+            is_auto_enabled=policy.is_auto_enabled,
             within_s=policy.selection_timeout_s,
+            has_programs=kind.programs.is_available,
         )
         follower = Follower(
             store=store,
@@ -318,6 +321,7 @@ class ReasoningService:
                 task=task,
                 strategy=selection.strategy,
                 strategy_source=selection.source,
+                warnings=selection.warnings,
                 config=config,
                 shown_config=shown_config,
             )

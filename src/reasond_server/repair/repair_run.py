@@ -68,7 +68,7 @@ _TOO_SIMILAR: Final = (
     "Candidates too similar; aborting further reflection: {patience} expansions showed no new behaviour."
 )
 _NO_IMPROVEMENT: Final = (
-    "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; the search ended there."
+    "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; nothing was refined after it."
 )
 _DEMOTED: Final = "Second-best candidate chosen due to patch validation failure: {problem}"
 _NOT_ACCEPTED: Final = "The patch is not accepted: it does not pass every check. A person should review it."
@@ -371,16 +371,17 @@ class RepairRun:
         parameters = self._parameters
         if search.ending is SearchEnding.SOLVED:
             return
-        if isinstance(selection, RefineBeam) and selection.has_stalled:
-            self._warnings.append(
-                _NO_IMPROVEMENT.format(round=len(self.rounds), delta=parameters.min_improvement_delta)
-            )
-        elif search.ending is SearchEnding.REPETITIVE:
+        if isinstance(selection, RefineBeam):
+            if selection.stalled_round:
+                self._warnings.append(
+                    _NO_IMPROVEMENT.format(round=selection.stalled_round, delta=parameters.min_improvement_delta)
+                )
+            elif selection.has_reached_depth and not search.solutions:
+                self._warnings.append(_DEPTH_REACHED)
+        if search.ending is SearchEnding.REPETITIVE:
             self._warnings.append(_TOO_SIMILAR.format(patience=parameters.patience))
         elif search.ending is SearchEnding.BUDGET and not self._is_out_of_tokens() and not search.solutions:
             self._warnings.append(_BUDGET_REACHED.format(most=parameters.max_candidates))
-        elif search.ending is SearchEnding.EXHAUSTED and not search.solutions:
-            self._warnings.append(_DEPTH_REACHED)
         if needs_review(self._critiques):
             self._warnings.append(REVIEW_WARNING)
         if search.tally.failed_calls:

@@ -232,29 +232,40 @@ class CandidateEvaluator:
 
 
 class RefineBeam(BeamSelection[RepairNode]):
-    """A beam that ends when the best score of a round rises by less than `delta` (0-1) over that of the rounds before.
+    """A beam that goes back to the root when it has nothing left to refine, until the candidates are used up.
+
+    It also refines nothing any more once the best score of a round rose by less than `delta` (0-1) over that of the
+    rounds before: then all candidates are made from the original.
 
     Attributes:
-        has_stalled: whether that ended it.
+        stalled_round: the round in which that happened; 0 if it did not.
+        has_reached_depth: whether candidates were not refined because they are at the largest depth.
     """
 
     def __init__(self, root: Node[RepairNode], plan: SearchPlan, *, delta: float) -> None:
         super().__init__(root, plan)
+        self._root = root
         self._delta = delta
         self._best_score: float | None = None
-        self.has_stalled = False
+        self._rounds = 0
+        self.stalled_round = 0
+        self.has_reached_depth = False
 
     def settle(
         self, chosen: Sequence[Choice[RepairNode]], expansions: Sequence[Expansion[RepairNode]]
     ) -> Collection[str]:
-        """Select the next frontier, unless the scores have stopped to rise."""
+        """Select the next frontier, or the root where it would be empty."""
         pruned = super().settle(chosen, expansions)
-        scores = [child.score for expansion in expansions for child in expansion.children]
-        best, before = max(scores, default=0.0), self._best_score
+        made = [child for expansion in expansions for child in expansion.children]
+        self._rounds += any(critique_of(child) for child in made)
+        best, before = max((child.score for child in made), default=0.0), self._best_score
         self._best_score = best if before is None else max(before, best)
-        if before is not None and best - before < self._delta and self._frontier:
-            self.has_stalled = True
-            self._frontier = []
+        self.has_reached_depth |= any(child.depth == self._plan.max_depth for child in made if not child.is_solution)
+        if before is not None and best - before < self._delta and self._frontier and not self.stalled_round:
+            self.stalled_round = self._rounds
+        if self.stalled_round or not self._frontier:
+            self._frontier = [self._root]
+            self._best_score = None
         return pruned
 
 

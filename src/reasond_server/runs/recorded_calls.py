@@ -158,6 +158,8 @@ def _size_of(text: str) -> int:
 def _texts_of(messages: Sequence[Message]) -> list[str]:
     texts: list[str] = []
     for message in messages:
+        if message.images:
+            texts += [text for image in message.images for text in (image.media_type, image.base64)]
         if not (message.tool_calls or message.tool_call_id or message.reasoning):
             # The same as json.dumps gives, but faster: histories are long, and nearly all messages are plain.
             texts += (message.content, f'["{message.role}", "", "", []]')

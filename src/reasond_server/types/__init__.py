@@ -29,6 +29,7 @@ from reasond_server.types.metrics import (
     CustomMetrics,
     Metrics,
     PlanAndSolveMetrics,
+    ProgramOfThoughtMetrics,
     ReactMetrics,
     Savings,
     SavingsBaseline,
@@ -57,7 +58,17 @@ from reasond_server.types.steps import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.types.tasks import Budget, HistoryMessage, Json, Principal, Speaker, StrategySource, Task, build_row
+from reasond_server.types.tasks import (
+    Budget,
+    HistoryMessage,
+    Image,
+    Json,
+    Principal,
+    Speaker,
+    StrategySource,
+    Task,
+    build_row,
+)
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
@@ -84,6 +95,7 @@ __all__ = [
     "FinishReason",
     "Heartbeat",
     "HistoryMessage",
+    "Image",
     "Iteration",
     "Json",
     "LastEvent",
@@ -91,6 +103,7 @@ __all__ = [
     "Metrics",
     "PlanAndSolveMetrics",
     "Principal",
+    "ProgramOfThoughtMetrics",
     "ReactMetrics",
     "ReactStep",
     "ReadingProgress",

@@ -19,16 +19,18 @@ _LATER_FIELDS: Final[Json] = {
     "model": None,
     "stop": (),
     "answer_schema": None,
+    "images": (),
 }
 """Fields that earlier releases do not know, with their unset values."""
 
 
 class StrategySource(StrEnum):
-    """The level of precedence that chose the strategy."""
+    """The level of precedence that chose the strategy; AUTO is the rule that the operator enabled."""
 
     REQUEST = "request"
     AGENT = "agent"
     SYSTEM = "system"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,14 @@ class HistoryMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image that the question is about; `base64` is its content."""
+
+    media_type: str
+    base64: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task of a client; `reasoning.requests` checks the lengths of its texts.
 
@@ -74,6 +84,7 @@ class Task:
         model: the name of a backend that the operator offers; None: the server's.
         stop: strings that end the answer; the answer does not contain them.
         answer_schema: the JSON Schema (draft 2020-12) that the answer must satisfy; None: the answer is text.
+        images: the images that the question is about, part of every model call.
     """
 
     query: str
@@ -88,6 +99,7 @@ class Task:
     model: str | None = None
     stop: Sequence[str] = ()
     answer_schema: Json | None = None
+    images: Sequence[Image] = ()
 
     @property
     def text_characters(self) -> int:

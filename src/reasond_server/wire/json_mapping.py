@@ -56,6 +56,7 @@ def task_json(task: Task) -> JsonObject:
     elapsed_s = budget.pop("max_elapsed_s")
     budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
     told["strategy_config"] = told.pop("config")
+    told["images"] = [{"media_type": image.media_type, "data": image.base64} for image in task.images]
     return told
 
 

@@ -13,6 +13,7 @@ from reasond import (
     CarryoverMode,
     ChainOfThoughtConfig,
     HistoryMessage,
+    Image,
     ReasoningTask,
     Speaker,
     TreeSearch,
@@ -22,7 +23,7 @@ from reasond.requests import reasoning_task, register_request, request_id_or_new
 
 def task(strategy: str | None = None, config: Any = None, **changes: Any) -> ReasoningTask:
     values: dict[str, Any] = {"material": "", "agent": "", "agent_capabilities": (), "budget": None}
-    values |= {"system": "", "history": (), "model": None, "stop": (), "answer_schema": None}
+    values |= {"system": "", "history": (), "model": None, "stop": (), "answer_schema": None, "images": ()}
     return reasoning_task("why?", strategy=strategy, config=config, **(values | changes))
 
 
@@ -44,7 +45,9 @@ def test_every_field_of_a_task_is_carried() -> None:
         model="fast",
         stop=["###"],
         answer_schema={"type": "integer"},
+        images=[("image/gif", b"GIF89a"), Image(media_type="image/png", data=b"x")],
     )
+    assert [(each.media_type, each.data) for each in more.images] == [("image/gif", b"GIF89a"), ("image/png", b"x")]
     assert (more.system, more.model, list(more.stop)) == ("Be brief.", "fast", ["###"])
     assert [(Speaker.Name(each.role), each.text) for each in more.history] == [
         ("SPEAKER_USER", "hi"),

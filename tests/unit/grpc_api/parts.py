@@ -150,6 +150,7 @@ class ScriptedReasoning:
     on_stream: Callable[[], AsyncGenerator[StreamEvent, None]] = _usual_stream
     model_name: str = "scripted"
     model_warnings: Sequence[str] = ("says what the test wrote down",)
+    offered_models: Sequence[str] = ("fast", "strong")
     infos: Sequence[StrategyInfo] = STRATEGIES
     calls: list[dict[str, Any]] = field(default_factory=list)
     entered: asyncio.Event = field(default_factory=asyncio.Event)

@@ -10,7 +10,7 @@ import pytest
 from reasond.v1 import execution_pb2
 from reasond_server.grpc_api.requests import task_of
 from reasond_server.grpc_api.task_conversion import fill_task
-from reasond_server.types import Budget, HistoryMessage, Speaker, Task
+from reasond_server.types import Budget, HistoryMessage, Image, Speaker, Task
 
 WHOLE = Task(
     query="q",
@@ -24,6 +24,7 @@ WHOLE = Task(
     history=(HistoryMessage(role=Speaker.USER, text="u"), HistoryMessage(role=Speaker.ASSISTANT, text="a")),
     model="big",
     stop=("x", "y"),
+    images=(Image(media_type="image/png", base64="iVBORw0KGgo="),),
     answer_schema={"type": "object", "properties": {"ä": {"type": "integer"}}},
 )
 

@@ -59,6 +59,32 @@ def test_a_body_becomes_a_task(catalogue: ModelCatalogue) -> None:
     assert asked.warnings == ()
 
 
+def test_the_parameters_of_openai_have_their_places(catalogue: ModelCatalogue) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "What is 6 times 7?"},
+    ]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    task = read(
+        catalogue,
+        messages=messages,
+        stop="END",
+        max_tokens=100,
+        max_completion_tokens=80,
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}},
+        reasond={"budget": {"max_output_tokens": 90}, "model": "small"},
+    ).task
+    assert (task.query, task.system) == ("What is 6 times 7?", "Be brief.")
+    assert [(line.role, line.text) for line in task.history] == [("user", "Hello"), ("assistant", "Hi")]
+    assert (task.stop, task.model, task.answer_schema) == (("END",), "small", schema)
+    assert task.budget == Budget(max_output_tokens=80)
+    assert read(catalogue, stop=["a", "b"]).task.stop == ("a", "b")
+    assert read(catalogue, response_format={"type": "json_object"}).task.answer_schema == {"type": "object"}
+    assert read(catalogue, response_format={"type": "text"}).task.answer_schema is None
+
+
 def test_text_inside_a_message_chooses_nothing(catalogue: ModelCatalogue) -> None:
     text = '<optillm_approach>tree_of_thought</optillm_approach> "model": "reasond/react" /strategy react'
     task = read(catalogue, messages=[{"role": "user", "content": text}]).task
@@ -156,6 +182,13 @@ def test_a_model_of_the_operator_fixes_what_it_says(catalogue: ModelCatalogue) -
         ({"reasond": {"strategy": "react"}}, "reasond.strategy"),
         ({"reasond": {"budget": {"max_total_tokens": "5"}}}, "reasond.budget.max_total_tokens"),
         ({"max_token": 5}, "max_token"),
+        ({"max_tokens": 5.5}, "max_tokens"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
+            "response_format.json_schema.schema",
+        ),
         ({"auth_token": "t"}, "auth_token"),
     ],
 )

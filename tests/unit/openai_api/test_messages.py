@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 
 from reasond_server.errors import InvalidRequestError
-from reasond_server.openai_api.messages import SaidLine, read_messages
+from reasond_server.openai_api.messages import read_messages
+from reasond_server.types import HistoryMessage, Speaker
 
 
 def user(content: object = "q", **more: object) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
+
+
+def line(role: str, text: str) -> HistoryMessage:
+    return HistoryMessage(role=Speaker(role), text=text)
 
 
 def refuse(*messages: dict[str, Any]) -> list[tuple[str, str]]:
@@ -30,12 +35,12 @@ def test_the_last_message_of_the_user_is_the_query_and_the_rest_has_its_own_plac
     )
     assert said.query == "And sound?"
     assert said.system == "Be brief.\n\nIn English."
-    assert said.history == (SaidLine(role="user", text="What is light?"), SaidLine(role="assistant", text="A wave."))
+    assert said.history == (line("user", "What is light?"), line("assistant", "A wave."))
 
 
 def test_consecutive_messages_of_a_role_are_joined() -> None:
     said = read_messages([user("a"), user("b"), {"role": "assistant", "content": "c"}, user("d"), user("e")])
-    assert said.history == (SaidLine(role="user", text="a\n\nb"), SaidLine(role="assistant", text="c"))
+    assert said.history == (line("user", "a\n\nb"), line("assistant", "c"))
     assert said.query == "d\n\ne"
 
 

@@ -104,8 +104,8 @@ async def test_a_silent_stream_has_heartbeats_as_comments() -> None:
 
 async def test_the_first_step_comes_before_the_second_is_thought() -> None:
     may_go_on = asyncio.Event()
-    numbers = itertools.count()
-    model = FunctionModel(lambda _: Reply(text="<answer>42</answer>", hold=may_go_on) if next(numbers) else "Part one.")
+    replies = itertools.chain([Reply(text="Part one.", finish=ModelFinish.LENGTH)], itertools.repeat(None))
+    model = FunctionModel(lambda _: next(replies) or Reply(text="<answer>42</answer>", hold=may_go_on))
     body = {
         "model": "reasond/bounded_context",
         "messages": QUESTION,
@@ -116,7 +116,7 @@ async def test_the_first_step_comes_before_the_second_is_thought() -> None:
         async for line in response.aiter_lines():
             if "reasoning_content" in line:
                 may_go_on.set()
-    assert may_go_on.is_set()
+    assert len(model.requests) == 2
 
 
 class HeldModel(FunctionModel):
@@ -318,3 +318,41 @@ async def test_a_query_that_is_too_long_is_told_by_openais_name() -> None:
     async with serve_chats() as site:
         response = await site.ask(messages=[{"role": "user", "content": "x" * 100_001}])
     assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_system_history_stop_and_limits_reach_the_model() -> None:
+    model = FunctionModel(lambda _: "It is 42 END or more.")
+    messages = [
+        {"role": "system", "content": "You are a pirate."},
+        {"role": "user", "content": "My number is 6."},
+        {"role": "assistant", "content": "Aye, six."},
+        {"role": "user", "content": "And times 7?"},
+    ]
+    async with serve_chats(model) as site:
+        answer = (await site.ask(messages=messages, stop=["END"])).json()
+        short = (await site.ask(messages=[{"role": "user", "content": "Count."}], max_tokens=2)).json()
+    (first, *_) = model.requests
+    prompt = "\n".join(f"{message.role.value}: {message.content}" for message in first.messages)
+    assert "You are a pirate." in prompt
+    assert "user: My number is 6." in prompt
+    assert "assistant: Aye, six." in prompt
+    assert "And times 7?" in first.messages[-1].content
+    assert answer["choices"][0]["message"]["content"] == "It is 42"
+    assert short["choices"][0]["finish_reason"] == "length"
+    assert short["usage"]["completion_tokens"] <= 2
+
+
+async def test_an_answer_by_a_schema_is_its_json() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema, "strict": True}}
+    async with serve_chats(FunctionModel(lambda _: '<answer>{"n": 42}</answer>')) as site:
+        whole = (await site.ask(response_format=wanted)).json()
+        chunks = chunks_of(await site.stream(response_format=wanted))
+        broken = await site.ask(response_format={"type": "json_schema", "json_schema": {"schema": {"type": 5}}})
+    assert json.loads(whole["choices"][0]["message"]["content"]) == {"n": 42}
+    assert json.loads(deltas_of(chunks, "content")) == {"n": 42}
+    assert broken.status_code == 400
+    assert broken.json()["error"]["param"].startswith("response_format.json_schema.schema")
+    async with serve_chats(FunctionModel(lambda _: "<answer>never JSON</answer>")) as site:
+        wrong = await site.ask(response_format=wanted)
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "ANSWER_INVALID")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from reasond_server.types import Principal, Result, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from reasond_server.llm.model import ChatRequest
 
@@ -211,3 +213,78 @@ async def test_no_fallback_is_asked_after_tokens_were_spent() -> None:
     with pytest.raises(ModelFailedError):
         await execute(core_with(own=broken, spare=spare))
     assert spare.requests == []
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+class Seeing(FunctionModel):
+    """Takes images of at most 500 tokens."""
+
+    image_tokens = 500
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_images_are_in_each_call_and_their_tokens_are_reserved(strategy: str) -> None:
+    model = Seeing(answer_rex, context_window=4_000)
+    config = {"chunk_size": 3072, "carryover_size": 512} if strategy == "bounded_context" else None
+    images = [("image/png", PNG), ("image/jpeg", b"\xff\xd8\xff" + bytes(9))]
+    await ask(model, strategy=strategy, config=config, history=HISTORY, images=images)
+    for request in model.requests:
+        shown = [image for message in request.messages for image in message.images]
+        assert [image.media_type for image in shown] == ["image/png", "image/jpeg"]
+        assert model.counter.count_prompt(request.messages) + 1_000 + request.max_tokens <= 4_000
+
+
+async def test_a_budget_that_does_not_cover_the_images_is_refused_before_the_call() -> None:
+    model = Seeing(answer_rex)
+    budget = reasond.Budget(max_total_tokens=450)
+    with pytest.raises(reasond.ResourceExhaustedError):
+        await ask(model, strategy="chain_of_thought", images=[("image/png", PNG)], budget=budget)
+    assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("image", "field"),
+    [
+        (("image/tiff", PNG), "task.images[0].media_type"),
+        (("image/png", b"GIF89a"), "task.images[0].data"),
+        (("image/png", b""), "task.images[0].data"),
+        (("image/png", PNG + bytes(3_000_000)), "task.images"),
+    ],
+)
+async def test_what_is_no_image_is_refused(image: tuple[str, bytes], field: str) -> None:
+    with pytest.raises(reasond.InvalidRequestError) as refused:
+        await ask(Seeing(answer_rex), images=[image])
+    assert refused.value.violations[0].field == field
+
+
+async def test_a_model_without_eyes_is_named() -> None:
+    with pytest.raises(reasond.InvalidRequestError) as refused:
+        await ask(FunctionModel(answer_rex, name="blind"), images=[("image/png", PNG)])
+    assert "are not taken by the model 'blind'" in refused.value.violations[0].description
+
+
+async def test_another_server_goes_on_with_the_correction_and_pays_only_for_that(tmp_path: Path) -> None:
+    environ = {"REASOND__STORE__URL": f"sqlite:///{tmp_path}/log.db", "REASOND__SERVER__DRAIN_GRACE_S": "0.1"}
+    options: dict[str, Any] = {"system": "Count.", "history": HISTORY, "answer_schema": SCHEMA, "stop": ["###"]}
+    first = ScriptedModel(["<answer>seven</answer>", Reply(text="never", hold=asyncio.Event())])
+    async with (
+        running_server(model=first, environ=environ) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        stream = client.reason_iterations("How many?", strategy="chain_of_thought", keep_running=True, **options)
+        execution_id = (await anext(stream)).execution_id
+        while len(first.requests) < 2:  # noqa: ASYNC110 - the model has no event for it
+            await asyncio.sleep(0.01)
+    second = ScriptedModel(['<answer>{"n": 7}</answer>'])
+    async with (
+        running_server(model=second, environ=environ) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        events = [event async for event in client.resume(execution_id)]
+    result = events[-1].completed
+    assert (result.answer_json, result.metrics.usage.model_calls) == ('{"n":7}', 3)
+    assert [len(model.requests) for model in (first, second)] == [2, 1]
+    # The second server sends what the first one sent: instructions, history and problems are restored.
+    assert second.requests[0].messages == first.requests[1].messages

@@ -160,15 +160,48 @@ async def test_critic_scoring_integration() -> None:
 
 
 async def test_reflection_loop_termination() -> None:
-    """Seed 004, unit test 4: the second round is better by 2 points only, so the search halts there with a warning."""
+    """Seed 004, unit test 4: the second round is better by 2 points only, so reflection halts there with a warning.
+
+    The candidates that are left are made from the original.
+    """
     activities = ScriptedActivities(lambda number: 60.0 if number <= 2 else 62.0)
     outcome, events, run = await work(
         activities, RepairParameters(num_candidates=2, max_reflection_depth=3, min_improvement_delta=5.0)
     )
-    assert len(run.rounds) == 2
+    assert [order.number for order in activities.orders if order.previous] == [3, 4, 5, 6]
+    assert [order.depth for order in activities.orders[6:]] == [1] * 19
     assert len(of_kind(events, ReflectionStep)) == len(run.rounds)
     assert not outcome.is_accepted
-    assert any("rose by less than min_improvement_delta = 5" in warning for warning in outcome.warnings)
+    assert any("of round 2 rose by less than min_improvement_delta = 5" in warning for warning in outcome.warnings)
+
+
+@pytest.mark.parametrize(
+    ("why", "activities"),
+    [
+        ("its depth is reached", ScriptedActivities(lambda number: 40.0 + number)),
+        ("all show the same", ScriptedActivities(evidence_of=lambda _: "always the same")),
+        ("no score rises", ScriptedActivities(lambda _: 40.0)),
+    ],
+)
+async def test_a_beam_with_nothing_to_refine_makes_the_rest_of_its_candidates_from_the_original(
+    why: str, activities: ScriptedActivities
+) -> None:
+    parameters = RepairParameters(num_candidates=2, max_reflection_depth=2, max_candidates=40, patience=1000)
+    outcome, _, run = await work(activities, parameters)
+    assert len(activities.orders) == 40, why
+    assert sum(order.previous is None for order in activities.orders) > 4
+    assert sum(len(one.candidate_ids) for one in run.rounds) == 40
+    assert any("Maximum search budget reached" in warning for warning in outcome.warnings)
+
+
+async def test_a_beam_refines_again_what_it_made_anew() -> None:
+    activities = ScriptedActivities(lambda number: 40.0 + number)
+    parameters = RepairParameters(
+        num_candidates=1, beam_width=1, max_reflection_depth=2, max_candidates=6, min_improvement_delta=0.0
+    )
+    outcome, _, _ = await work(activities, parameters)
+    assert [order.parent_id for order in activities.orders] == ["", "cand-1", "", "cand-3", "", "cand-5"]
+    assert any("Max reflection depth reached" in warning for warning in outcome.warnings)
 
 
 async def test_a_beam_of_five_by_three_rounds_makes_25_candidates() -> None:
@@ -188,7 +221,7 @@ async def test_no_search_makes_more_candidates_than_it_may(search: RepairSearch,
     assert 1 <= len(activities.orders) <= most
 
 
-@pytest.mark.parametrize("search", [RepairSearch.GREEDY, RepairSearch.BEST_OF_N, RepairSearch.LATS])
+@pytest.mark.parametrize("search", list(RepairSearch))
 async def test_a_model_that_repeats_itself_does_not_end_the_search(search: RepairSearch) -> None:
     activities = ScriptedActivities(
         lambda number: 100.0 if number == 20 else 40.0,
@@ -247,7 +280,7 @@ async def test_without_early_termination_the_budget_is_spent_and_a_vote_decides(
 
 async def test_equal_code_is_judged_once_and_said_to_be_a_duplicate() -> None:
     activities = ScriptedActivities(code_of=lambda number: "x" if number <= 3 else str(number))
-    _, events, _ = await work(activities, RepairParameters(max_reflection_depth=1))
+    _, events, _ = await work(activities, RepairParameters(max_candidates=5))
     candidates = of_kind(events, CandidateStep)
     statuses = [event.status for event in candidates]  # type: ignore[attr-defined]
     assert statuses == [
@@ -278,14 +311,15 @@ async def test_an_unusable_reply_is_quoted_back_and_no_check_runs() -> None:
 async def test_the_same_evidence_is_not_reflected_on_twice() -> None:
     activities = ScriptedActivities(evidence_of=lambda _: "the same failure")
     await work(activities, RepairParameters(patience=100, min_improvement_delta=0.0))
-    # The first round, then one of the two best candidates, whose children show the same again.
-    assert len(activities.orders) == 10
+    # The first round, then one of the two best candidates, whose children show the same again; the rest is made anew.
+    assert len(activities.orders) == 25
     assert len({order.parent_id for order in activities.orders}) == 2
+    assert sum(bool(order.parent_id) for order in activities.orders) == 5
 
 
 async def test_the_first_sample_of_a_round_is_cool_and_the_others_are_spread() -> None:
     activities = ScriptedActivities()
-    await work(activities, RepairParameters(max_reflection_depth=1, temperature=0.2, spread_temperature=0.8))
+    await work(activities, RepairParameters(max_candidates=5, temperature=0.2, spread_temperature=0.8))
     assert [order.temperature for order in activities.orders] == [0.2, 0.8, 0.8, 0.8, 0.8]
 
 

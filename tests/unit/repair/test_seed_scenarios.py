@@ -10,42 +10,46 @@ import random
 from typing import TYPE_CHECKING
 
 from reasond_server.repair.repair_policy import RepairParameters
-from reasond_server.types.repairs import CandidateStep
+from reasond_server.types.repairs import CandidateStep, RepairSearch
 from tests.unit.repair.test_repair_run import ScriptedActivities, of_kind, work
 
 if TYPE_CHECKING:
     from reasond_server.repair.activities import CandidateOrder, RepairCandidate
 
-CASES = 80
-WITHOUT_EVIDENCE, WITH_EVIDENCE = 0.05, 0.3
+CASES = 200
+ACCURACY, WITH_EVIDENCE = 0.05, 0.3
 PASSING = 100.0
+REFLECTING = RepairParameters(search=RepairSearch.REFINE_BEAM, max_candidates=25)
+INDEPENDENT = RepairParameters(search=RepairSearch.BEST_OF_N, max_candidates=25)
 
 
 class Proposer(ScriptedActivities):
     """Repairs with one probability from the original, and with another where it is shown what failed."""
 
-    def __init__(self, case: int) -> None:
-        self._chance = random.Random(f"case {case}")  # noqa: S311 - a seeded, repeatable sequence
+    def __init__(self, seed: str, *, with_evidence: float) -> None:
+        self._chance = random.Random(seed)  # noqa: S311 - a seeded, repeatable sequence
+        self._with_evidence = with_evidence
         self._right: set[int] = set()
         super().__init__(lambda number: PASSING if number in self._right else 40.0 + number / 100)
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:
-        probability = WITHOUT_EVIDENCE if order.previous is None else WITH_EVIDENCE
+        probability = ACCURACY if order.previous is None else self._with_evidence
         if self._chance.random() < probability:
             self._right.add(order.number)
         return await super().generate(order)
 
 
-async def count_repaired(parameters: RepairParameters) -> int:
-    """Return how many cases are repaired."""
-    return sum([(await work(Proposer(case), parameters))[0].is_accepted for case in range(CASES)])
+async def count_repaired(parameters: RepairParameters, *, with_evidence: float) -> int:
+    """Return how many cases are repaired; each search has chances of its own."""
+    proposers = [Proposer(f"{parameters.search} {case}", with_evidence=with_evidence) for case in range(CASES)]
+    return sum([(await work(proposer, parameters))[0].is_accepted for proposer in proposers])
 
 
 async def test_high_load_candidate_generation() -> None:
     """Ten candidates in each of five rounds: all have names of their own, and the search ends within its bounds."""
     activities = ScriptedActivities(lambda number: 40.0 + number / 10)
     parameters = RepairParameters(
-        num_candidates=10, max_reflection_depth=5, max_candidates=1000, patience=1000, min_improvement_delta=0.0
+        num_candidates=10, max_reflection_depth=5, max_candidates=90, patience=1000, min_improvement_delta=0.0
     )
     outcome, events, run = await work(activities, parameters)
     names = [event.candidate_id for event in of_kind(events, CandidateStep)]  # type: ignore[attr-defined]
@@ -55,11 +59,21 @@ async def test_high_load_candidate_generation() -> None:
 
 
 async def test_self_reflection_efficacy() -> None:
-    """With reflection more cases are repaired, p < 0.05, by a proposer that finds more where it sees what failed."""
-    with_rounds = await count_repaired(RepairParameters(max_reflection_depth=3, min_improvement_delta=0.0))
-    without = await count_repaired(RepairParameters(max_reflection_depth=1))
-    assert with_rounds > without
-    assert compute_p_value(with_rounds, without, CASES) < 0.05
+    """With reflection more cases are repaired, p < 0.05, by a proposer that finds more where it sees what failed.
+
+    Both searches have the same number of candidates.
+    """
+    reflected = await count_repaired(REFLECTING, with_evidence=WITH_EVIDENCE)
+    independent = await count_repaired(INDEPENDENT, with_evidence=WITH_EVIDENCE)
+    assert compute_p_value(reflected, independent, CASES) < 0.05
+
+
+async def test_a_proposer_that_learns_nothing_shows_no_effect() -> None:
+    """Reflection neither helps nor harms a proposer that is as good with evidence as without."""
+    reflected = await count_repaired(REFLECTING, with_evidence=ACCURACY)
+    independent = await count_repaired(INDEPENDENT, with_evidence=ACCURACY)
+    assert compute_p_value(reflected, independent, CASES) > 0.05
+    assert compute_p_value(independent, reflected, CASES) > 0.05
 
 
 def compute_p_value(one: int, other: int, cases: int) -> float:
@@ -67,10 +81,3 @@ def compute_p_value(one: int, other: int, cases: int) -> float:
     found, total = one + other, 2 * cases
     more = range(one, min(found, cases) + 1)
     return sum(math.comb(cases, k) * math.comb(cases, found - k) for k in more) / math.comb(total, found)
-
-
-async def test_a_proposer_that_learns_nothing_shows_no_effect() -> None:
-    """The test above can fail: the same number of candidates from the original alone repairs as many."""
-    spread = await count_repaired(RepairParameters(max_reflection_depth=1, num_candidates=5))
-    again = await count_repaired(RepairParameters(max_reflection_depth=1, num_candidates=5))
-    assert compute_p_value(spread, again, CASES) > 0.05

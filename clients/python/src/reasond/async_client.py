@@ -105,6 +105,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         model: str | None = None,
         stop: Iterable[str] = (),
         answer_schema: Mapping[str, Any] | None = None,
+        images: Iterable[requests.ImageEntry] = (),
         request_id: str | None = None,
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
@@ -125,6 +126,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             model: Name of a backend that the operator offers; None takes the server's model.
             stop: Strings that end the answer.
             answer_schema: The JSON Schema that the answer must satisfy; the result has it as `answer_json`.
+            images: The images that the question is about: messages, or pairs of a media type and the content.
             request_id: Idempotency key: the same id with the same request finds the same execution; random if None.
             trace_view: The level of detail of the steps in the result.
             timeout_s: Deadline of this call in seconds.
@@ -142,6 +144,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             model=model,
             stop=stop,
             answer_schema=answer_schema,
+            images=images,
         )
         request = requests.reason_request(task, request_id=request_id, trace_view=trace_view)
         return (await self._link.answer(self._link.reasoning.Reason, request, timeout_s)).reasoning
@@ -161,6 +164,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         model: str | None = None,
         stop: Iterable[str] = (),
         answer_schema: Mapping[str, Any] | None = None,
+        images: Iterable[requests.ImageEntry] = (),
         request_id: str | None = None,
         include_deltas: bool = False,
         keep_running: bool = False,
@@ -182,6 +186,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             model: See `reason`.
             stop: See `reason`.
             answer_schema: See `reason`.
+            images: See `reason`.
             request_id: See `reason`.
             include_deltas: Also stream the text of the model as it is generated, between the steps.
             keep_running: Continue the execution if the stream ends early or breaks, so that `resume` can follow it.
@@ -204,6 +209,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             model=model,
             stop=stop,
             answer_schema=answer_schema,
+            images=images,
         )
         request = requests.start_request(
             task, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running

@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
-from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, ReasoningTask, Speaker
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, Image, ReasoningTask, Speaker
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
@@ -27,6 +27,7 @@ from reasond.v1.strategies_pb2 import (
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
     PlanAndSolveConfig,
+    ProgramOfThoughtConfig,
     ReactConfig,
     SelfConsistencyConfig,
     SelfRefineConfig,
@@ -49,6 +50,7 @@ StrategyConfig: TypeAlias = (
     | ChainOfThoughtConfig
     | ChainOfVerificationConfig
     | PlanAndSolveConfig
+    | ProgramOfThoughtConfig
     | ReactConfig
     | SelfConsistencyConfig
     | SelfRefineConfig
@@ -58,6 +60,8 @@ StrategyConfig: TypeAlias = (
 ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
 HistoryEntry: TypeAlias = HistoryMessage | tuple[str, str]
 """An earlier message: the message itself, or its role ("user" or "assistant") and its text."""
+ImageEntry: TypeAlias = Image | tuple[str, bytes]
+"""An image: the message itself, or its media type and its content."""
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
 _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
@@ -67,6 +71,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "chain_of_thought": ChainOfThoughtConfig,
         "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
+        "program_of_thought": ProgramOfThoughtConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "self_refine": SelfRefineConfig,
@@ -98,6 +103,7 @@ def reasoning_task(
     model: str | None,
     stop: Iterable[str],
     answer_schema: Mapping[str, Any] | None,
+    images: Iterable[ImageEntry],
 ) -> ReasoningTask:
     """Return the task; raises ValueError or TypeError if `config` does not fit the strategy, or a role is wrong."""
     task = ReasoningTask(
@@ -112,6 +118,7 @@ def reasoning_task(
         model=model,
         stop=stop,
         answer_schema_json="" if answer_schema is None else json.dumps(answer_schema),
+        images=[each if isinstance(each, Image) else Image(media_type=each[0], data=each[1]) for each in images],
     )
     if config is not None:
         message = _config_message(strategy, config)

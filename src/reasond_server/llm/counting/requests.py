@@ -22,8 +22,9 @@ def count_request(request: ChatRequest, counter: TokenCounter) -> int:
 
 
 def count_extras(request: ChatRequest, counter: TokenCounter) -> int:
-    """Return the tokens that a call has in addition to its message contents: tools, tool calls and a schema."""
-    return sum([counter.count_text(text) + _TOKENS_PER_EXTRA for text in _list_extras(request)])
+    """Return the tokens that a call has in addition to its message contents: tools, calls, a schema and images."""
+    tokens = sum([counter.count_text(text) + _TOKENS_PER_EXTRA for text in _list_extras(request)])
+    return tokens + bound_images(request.messages)
 
 
 def bound_messages(messages: Sequence[Message]) -> int:
@@ -33,7 +34,13 @@ def bound_messages(messages: Sequence[Message]) -> int:
 
 def bound_extras(request: ChatRequest) -> int:
     """Return an upper bound of the tokens that `count_extras` counts."""
-    return sum([count_bytes(text) + _BYTES_PER_MESSAGE for text in _list_extras(request)])
+    tokens = sum([count_bytes(text) + _BYTES_PER_MESSAGE for text in _list_extras(request)])
+    return tokens + bound_images(request.messages)
+
+
+def bound_images(messages: Sequence[Message]) -> int:
+    """Return an upper bound of the tokens of all images in `messages`."""
+    return sum([image.tokens for message in messages if message.images for image in message.images])
 
 
 def count_bytes(text: str) -> int:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
-from reasond_server.llm.openai.json_values import is_object, parse_object, write_texts
+from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url, write_texts
 from reasond_server.llm.openai.protocol import (
     TOOL_CHOICES,
     AnswerEnd,
@@ -301,6 +301,9 @@ def _merge_system(messages: Sequence[Message]) -> list[Message]:
 def _message_to_json(message: Message, profile: ModelProfile) -> dict[str, Any]:
     # An f-string is four times as fast as `.value` of an enum, and histories have many messages.
     data: dict[str, Any] = {"role": f"{message.role}", "content": message.content}
+    if message.images:
+        pictures = [{"type": "image_url", "image_url": {"url": write_data_url(image)}} for image in message.images]
+        data["content"] = [{"type": "text", "text": message.content}, *pictures]
     if message.tool_calls:
         data["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]
         data["content"] = message.content or None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
 from reasond_server.errors import ModelProtocolError
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import ImagePart
 
 _NO_JSON = "that is not JSON in UTF-8"
 _KINDS = {
@@ -49,6 +52,11 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if type(value) is not dict:
         raise _build_error(f"that is {_KINDS[type(value)]} where an object belongs")
     return value
+
+
+def write_data_url(image: ImagePart) -> str:
+    """Return an image as a URL that holds it."""
+    return f"data:{image.media_type};base64,{image.base64}"
 
 
 def write_texts(value: dict[str, Any]) -> bytes:

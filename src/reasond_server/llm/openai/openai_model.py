@@ -101,6 +101,11 @@ class OpenAIModel:
         return ()
 
     @property
+    def image_tokens(self) -> int:
+        """Most tokens of an image, by the profile; 0: the model takes none."""
+        return self._options.profile.image_tokens
+
+    @property
     def context_window(self) -> int | None:
         """Window of the model in tokens, if the profile knows it."""
         return self._options.profile.context_window

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import ModelProtocolError, show
 from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
-from reasond_server.llm.openai.json_values import is_object, parse_object
+from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url
 from reasond_server.llm.openai.protocol import (
     TOOL_CHOICES,
     AnswerEnd,
@@ -99,6 +99,11 @@ def _items_of(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any
     """Yield the input items of `message`."""
     if message.role is Role.TOOL:
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
+        return
+    if message.images:
+        pictures = [{"type": "input_image", "image_url": write_data_url(image)} for image in message.images]
+        shown = [{"type": "input_text", "text": message.content}, *pictures]
+        yield {"type": "message", "role": message.role.value, "content": shown}
         return
     if message.role is not Role.ASSISTANT:
         yield {"type": "message", "role": message.role.value, "content": message.content}

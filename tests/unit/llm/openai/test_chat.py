@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text
+from reasond_server.llm.model import ChatRequest, ImagePart, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder
+from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder, messages_of
 from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import ToolCall
@@ -149,3 +149,17 @@ def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -
 def test_a_think_tag_that_never_closed_is_reasoning() -> None:
     _, pieces = feed(delta(content="<think>hm</thi"), {"index": 0, "finish_reason": "length"})
     assert pieces == [ReasoningText(text="hm"), ReasoningText(text="</thi")]
+
+
+def test_images_are_parts_of_the_users_message() -> None:
+    image = ImagePart(media_type="image/png", base64="iVBORw0KGgo=", tokens=900)
+    message = Message(role=Role.USER, content="Why?", images=(image,))
+    assert messages_of(ChatRequest(messages=(message,), max_tokens=9), OPTIONS) == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Why?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+            ],
+        }
+    ]

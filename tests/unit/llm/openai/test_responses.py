@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
+from reasond_server.llm.model import ChatRequest, ImagePart, Message, Role, ToolSpec
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.profiles import ModelProfile, SchemaLevel
@@ -122,3 +122,12 @@ def test_a_schema_is_asked_for_as_far_as_it_is_followed(level: SchemaLevel) -> N
         assert not warnings
     # A server that enforces a schema need not receive it in the instructions.
     assert ("JSON Schema" in data.get("instructions", "")) is (level is not SchemaLevel.STRICT)
+
+
+def test_images_are_parts_of_the_users_message() -> None:
+    image = ImagePart(media_type="image/png", base64="iVBORw0KGgo=", tokens=900)
+    data, _ = body(replace(REQUEST, messages=(replace(USER, images=(image,)),)))
+    assert data["input"][0]["content"] == [
+        {"type": "input_text", "text": "Why?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+    ]

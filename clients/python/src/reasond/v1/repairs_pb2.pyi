@@ -294,7 +294,7 @@ class _RepairSearchEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     REPAIR_SEARCH_UNSPECIFIED: _RepairSearch.ValueType  # 0
     """The server's choice."""
     REPAIR_SEARCH_REFINE_BEAM: _RepairSearch.ValueType  # 1
-    """Refine the best candidates of each round."""
+    """Refine the best candidates of each round, and begin again at the original where there is nothing left to refine."""
     REPAIR_SEARCH_LATS: _RepairSearch.ValueType  # 2
     """Tree search with upper confidence bounds."""
     REPAIR_SEARCH_GREEDY: _RepairSearch.ValueType  # 3
@@ -308,7 +308,7 @@ class RepairSearch(_RepairSearch, metaclass=_RepairSearchEnumTypeWrapper):
 REPAIR_SEARCH_UNSPECIFIED: RepairSearch.ValueType  # 0
 """The server's choice."""
 REPAIR_SEARCH_REFINE_BEAM: RepairSearch.ValueType  # 1
-"""Refine the best candidates of each round."""
+"""Refine the best candidates of each round, and begin again at the original where there is nothing left to refine."""
 REPAIR_SEARCH_LATS: RepairSearch.ValueType  # 2
 """Tree search with upper confidence bounds."""
 REPAIR_SEARCH_GREEDY: RepairSearch.ValueType  # 3
@@ -553,7 +553,7 @@ class RepairConfig(google.protobuf.message.Message):
     num_candidates: builtins.int
     """Candidates of one round, 1-10."""
     max_reflection_depth: builtins.int
-    """Most rounds, 1-10."""
+    """Largest depth of a candidate, 1-10: those made from the original have 1, those that refine them 2."""
     critique_threshold: builtins.float
     """Score from which a candidate that passes every check ends the search, 0-100."""
     beam_width: builtins.int
@@ -567,7 +567,9 @@ class RepairConfig(google.protobuf.message.Message):
     top_p: builtins.float
     """Nucleus sampling, above 0 and at most 1."""
     min_improvement_delta: builtins.float
-    """REFINE_BEAM ends when the best score of a round rises by less than this, 0-100."""
+    """REFINE_BEAM refines nothing any more once the best score of a round rises by less than this, 0-100; what is left of
+    `max_candidates` is made from the original.
+    """
     critic_timeout_ms: builtins.int
     """Least time limit of a check in milliseconds, 100-300000."""
     max_candidates: builtins.int

@@ -1,0 +1,88 @@
+"""The environments of OpenAI's clients: made once under .cache at pinned versions; other pins make other ones."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache" / "openai_clients"
+PINS = HERE / "requirements.txt"
+PACKAGE = HERE / "package.json"
+NODE_PROGRAM = HERE / "node_clients.mjs"
+LIMIT_S = 280.0
+
+
+def find_python() -> Path:
+    """Return the interpreter of the environment with the Python clients."""
+
+    def install(home: Path) -> None:
+        venv.create(home)
+        pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "-q", "--no-compile"]
+        run_or_leave([*pip, "--disable-pip-version-check", "-r", str(PINS)], home)
+
+    return make("python", PINS.read_bytes() + sys.version.encode(), install) / "bin" / "python"
+
+
+def find_node_program() -> tuple[str, Path]:
+    """Return the program `node`, and the script beside its packages."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        leave("node and npm are not installed here")
+
+    def install(home: Path) -> None:
+        shutil.copy(PACKAGE, home)
+        run_or_leave([str(npm), "install", "--no-audit", "--no-fund", "--ignore-scripts"], home)
+
+    home = make("node", PACKAGE.read_bytes(), install)
+    # Node looks for packages beside the script.
+    return str(node), Path(shutil.copy(NODE_PROGRAM, home))
+
+
+def make(name: str, key: bytes, install: Callable[[Path], None]) -> Path:
+    """Return the folder of an environment; `install` fills it if it is not there yet."""
+    home = CACHE / f"{name}-{hashlib.sha256(key).hexdigest()[:16]}"
+    stamp = home / "is-complete"
+    with locking(CACHE / f"{name}.lock"):
+        if not stamp.exists():
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir(parents=True)
+            install(home)
+            stamp.touch()
+    return home
+
+
+def run_or_leave(command: Sequence[str], folder: Path) -> None:
+    """Run an installer; where a registry lacks a package, the test is left out, or fails in CI."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    if done.returncode:
+        leave(f"the clients cannot be installed here: {done.stderr[-500:]}")
+
+
+def leave(message: str) -> None:
+    """Skip the test, or fail it in CI."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@contextmanager
+def locking(path: Path) -> Iterator[None]:
+    """Hold the lock of a file: the tests run in several processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
