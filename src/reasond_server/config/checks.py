@@ -253,6 +253,8 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="turns.default_mode", description=f"{turns.default_mode!r} has no table in turns.modes{hint}"
         )
+    if turns.context.summary_backend:
+        yield from _unknown_backends("turns.context.summary_backend", (turns.context.summary_backend,), settings)
     yield from _unknown_tools("turns.needs_approval", turns.needs_approval, settings)
     for name, mode in turns.modes.items():
         yield from _unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
@@ -297,6 +299,24 @@ def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
                 description='is true, but repair.sandbox.level = "landlock" shows jobs the files of this machine; '
                 "name a folder with tools, or use bwrap",
             )
+
+
+def _program_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject programs of models in an environment that there is not, or without a sandbox."""
+    name = settings.reasoning.program_environment
+    if not name:
+        return
+    if name not in settings.repair.environments:
+        hint = suggest_nearest(name, settings.repair.environments) if settings.repair.environments else ""
+        yield Violation(
+            field="reasoning.program_environment",
+            description=f"{name!r} is no environment of [repair.environments]{hint}",
+        )
+    if settings.repair.sandbox.level == "off":
+        yield Violation(
+            field="reasoning.program_environment",
+            description='is set, but repair.sandbox.level = "off" runs no code; set it to "auto", or leave this empty',
+        )
 
 
 def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
@@ -371,6 +391,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_repair_problems, ("repair", "llm.backends")),
+    (_program_problems, ("repair", "reasoning.program_environment")),
     (_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

@@ -15,6 +15,7 @@ from reasond_server.reasoning.answer_finishing import compile_schema
 from reasond_server.reasoning.auto_choice import AUTO, READER, measure_fit
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.selection import Selection, Wish, select
+from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Chooser:
         default_strategy: the operator's choice; empty for none.
         is_auto_enabled: whether the rule of `auto_choice` may replace it, and tasks may ask for the rule.
         within_s: the time limit of an agent lookup, in seconds.
+        has_programs: whether programs of the model can be run here.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Chooser:
         default_strategy: str,
         is_auto_enabled: bool = False,
         within_s: float,
+        has_programs: bool = False,
     ) -> None:
         self._registry = registry
         self._configuration = configuration
@@ -57,6 +60,7 @@ class Chooser:
         self._default_strategy = default_strategy
         self._is_auto_enabled = is_auto_enabled
         self._within_s = within_s
+        self._has_programs = has_programs
 
     async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
         """Return the strategy, its configuration, and the configuration in the form shown to callers.
@@ -71,8 +75,10 @@ class Chooser:
         strategy = selection.strategy
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
         config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
-        if config.uses_tools:
+        if config.uses_tools or config.runs_programs:
             require_tools(caller)
+        if config.runs_programs and not self._has_programs:
+            raise build_refusal()
         return selection, config, shown_config
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:

@@ -130,6 +130,7 @@ class ReasoningService:
             default_strategy=policy.default_strategy,
             is_auto_enabled=policy.is_auto_enabled,
             within_s=policy.selection_timeout_s,
+            has_programs=kind.programs.is_available,
         )
         follower = Follower(
             store=store,

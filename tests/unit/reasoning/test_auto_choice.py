@@ -52,13 +52,13 @@ async def choose(
     return selection
 
 
-def shown(selection: Selection) -> tuple[str, StrategySource]:
+def describe(selection: Selection) -> tuple[str, StrategySource]:
     return selection.strategy.name, selection.source
 
 
 async def test_what_does_not_fit_is_read_by_bounded_context_instead_of_the_default() -> None:
     selection = await choose(Task(query="How many gates?", material=LONG))
-    assert shown(selection) == ("bounded_context", StrategySource.AUTO)
+    assert describe(selection) == ("bounded_context", StrategySource.AUTO)
     (warning,) = selection.warnings
     assert warning.startswith("The strategy 'auto' chose 'bounded_context': the task has ")
     assert warning.endswith(" tokens, and the model's window of 8192 has room for 5632.")
@@ -66,60 +66,60 @@ async def test_what_does_not_fit_is_read_by_bounded_context_instead_of_the_defau
 
 async def test_what_fits_gets_the_default_without_a_word() -> None:
     selection = await choose(Task(query="How many gates?", material="Four."))
-    assert shown(selection) == ("chain_of_thought", StrategySource.SYSTEM)
+    assert describe(selection) == ("chain_of_thought", StrategySource.SYSTEM)
     assert selection.warnings == ()
 
 
 async def test_who_asks_for_the_rule_is_told_what_it_chose() -> None:
     selection = await choose(Task(query="How many gates?", strategy="auto"))
-    assert shown(selection) == ("chain_of_thought", StrategySource.AUTO)
+    assert describe(selection) == ("chain_of_thought", StrategySource.AUTO)
     assert "chose 'chain_of_thought': the task has" in selection.warnings[0]
     selection = await choose(Task(query="How many gates?", strategy="auto"), window=None)
     assert selection.warnings == (
         "The strategy 'auto' chose 'chain_of_thought': the window of the model is not known.",
     )
-    assert shown(await choose(Task(query="q", material=LONG, strategy="auto")))[0] == "bounded_context"
+    assert describe(await choose(Task(query="q", material=LONG, strategy="auto")))[0] == "bounded_context"
 
 
 async def test_it_is_chosen_only_where_the_operator_enabled_it() -> None:
     selection = await choose(Task(query="How many gates?", material=LONG), is_auto_enabled=False)
-    assert shown(selection) == ("chain_of_thought", StrategySource.SYSTEM)
+    assert describe(selection) == ("chain_of_thought", StrategySource.SYSTEM)
     with pytest.raises(StrategyNotFoundError, match="Strategy not found: 'auto'"):
         await choose(Task(query="q", strategy="auto"), is_auto_enabled=False)
 
 
 async def test_a_strategy_that_was_named_stays_and_so_does_one_with_parameters() -> None:
     named = await choose(Task(query="q", material=LONG, strategy="chain_of_thought"))
-    assert shown(named) == ("chain_of_thought", StrategySource.REQUEST)
+    assert describe(named) == ("chain_of_thought", StrategySource.REQUEST)
     with_parameters = await choose(Task(query="q", material=LONG, config={"max_tokens": 300}))
-    assert shown(with_parameters) == ("chain_of_thought", StrategySource.SYSTEM)
+    assert describe(with_parameters) == ("chain_of_thought", StrategySource.SYSTEM)
     with pytest.raises(InvalidConfigError, match="must be empty with the strategy 'auto'"):
         await choose(Task(query="q", strategy="auto", config={"max_tokens": 300}))
 
 
 async def test_agents_and_permissions_bound_the_rule() -> None:
     of_agent = Task(query="q", material=LONG, agent="reader")
-    assert shown(await choose(of_agent)) == ("chain_of_thought", StrategySource.AGENT)
+    assert describe(await choose(of_agent)) == ("chain_of_thought", StrategySource.AGENT)
     asked = Task(query="q", material=LONG, agent="reader", strategy="auto")
-    assert shown(await choose(asked)) == ("bounded_context", StrategySource.AUTO)
+    assert describe(await choose(asked)) == ("bounded_context", StrategySource.AUTO)
     asked = Task(query="q", material=LONG, agent="thinker", strategy="auto")
-    assert shown(await choose(asked)) == ("chain_of_thought", StrategySource.AUTO)
+    assert describe(await choose(asked)) == ("chain_of_thought", StrategySource.AUTO)
     thinker = Principal(subject="bob", tenant="acme", permissions=frozenset({"reasoning:execute:chain_of_thought"}))
     bound = await choose(Task(query="q", material=LONG), caller=thinker)
-    assert shown(bound) == ("chain_of_thought", StrategySource.SYSTEM)
+    assert describe(bound) == ("chain_of_thought", StrategySource.SYSTEM)
 
 
 async def test_without_a_default_or_a_reader_there_is_nothing_to_choose() -> None:
     with pytest.raises(StrategyRequiredError):
         await choose(Task(query="q", strategy="auto"), default="")
     alone = await choose(Task(query="q", material=LONG), strategies=[ChainOfThought()])
-    assert shown(alone) == ("chain_of_thought", StrategySource.SYSTEM)
+    assert describe(alone) == ("chain_of_thought", StrategySource.SYSTEM)
 
 
 async def test_instructions_and_history_take_room_too() -> None:
     said = [HistoryMessage(role=Speaker.USER, text=LONG), HistoryMessage(role=Speaker.ASSISTANT, text="So.")]
     for task in (Task(query="q", system=LONG), Task(query="q", history=said)):
-        assert shown(await choose(task)) == ("bounded_context", StrategySource.AUTO)
+        assert describe(await choose(task)) == ("bounded_context", StrategySource.AUTO)
 
 
 async def test_the_reply_keeps_a_quarter_of_a_small_window_and_4096_tokens_of_a_large_one() -> None:

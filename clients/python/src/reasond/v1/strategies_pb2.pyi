@@ -523,6 +523,45 @@ class ChainOfVerificationConfig(google.protobuf.message.Message):
 global___ChainOfVerificationConfig = ChainOfVerificationConfig
 
 @typing.final
+class ProgramOfThoughtConfig(google.protobuf.message.Message):
+    """Configuration of `program_of_thought`: a Python program of the model, run in the server's sandbox."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_ATTEMPTS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_PROGRAM_S_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_attempts: builtins.int
+    """Most programs, 1-5: one, and a corrected one for each that fails; default 2."""
+    max_tokens: builtins.int
+    """Most tokens the model may write for one program, 100-32768; default 2048."""
+    max_program_s: builtins.float
+    """Most seconds that one program may run, 1-300; default 10. The server may have a lower limit."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0."""
+    def __init__(
+        self,
+        *,
+        max_attempts: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_program_s: builtins.float | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_attempts", b"_max_attempts", "_max_program_s", b"_max_program_s", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_attempts", b"max_attempts", "max_program_s", b"max_program_s", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_attempts", b"_max_attempts", "_max_program_s", b"_max_program_s", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_attempts", b"max_attempts", "max_program_s", b"max_program_s", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_attempts", b"_max_attempts"]) -> typing.Literal["max_attempts"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_program_s", b"_max_program_s"]) -> typing.Literal["max_program_s"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___ProgramOfThoughtConfig = ProgramOfThoughtConfig
+
+@typing.final
 class ReadingProgress(google.protobuf.message.Message):
     """Which part of the material a bounded-context step read."""
 
@@ -1340,3 +1379,32 @@ class ChainOfVerificationMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answered", b"answered", "is_revised", b"is_revised", "questions", b"questions"]) -> None: ...
 
 global___ChainOfVerificationMetrics = ChainOfVerificationMetrics
+
+@typing.final
+class ProgramOfThoughtMetrics(google.protobuf.message.Message):
+    """Metrics of `program_of_thought`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    FAILED_ATTEMPTS_FIELD_NUMBER: builtins.int
+    PROGRAM_TIME_FIELD_NUMBER: builtins.int
+    attempts: builtins.int
+    """Programs that the model was asked for."""
+    failed_attempts: builtins.int
+    """Those that gave no answer."""
+    @property
+    def program_time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of all programs together."""
+
+    def __init__(
+        self,
+        *,
+        attempts: builtins.int = ...,
+        failed_attempts: builtins.int = ...,
+        program_time: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["program_time", b"program_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "failed_attempts", b"failed_attempts", "program_time", b"program_time"]) -> None: ...
+
+global___ProgramOfThoughtMetrics = ProgramOfThoughtMetrics
