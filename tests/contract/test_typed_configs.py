@@ -60,6 +60,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_tokens": 200,
         "max_judge_tokens": 150,
         "min_score": 0.5,
+        "verifier": "judge",
     },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {

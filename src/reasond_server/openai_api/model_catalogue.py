@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
+from reasond_server.http_api.params import NO_BUDGET
 from reasond_server.types import Budget
 from reasond_server.violations import suggest_nearest
 
@@ -34,7 +35,7 @@ class ModelPreset:
 
     strategy: str | None = None
     config: Json = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = NO_BUDGET
     agent: str | None = None
     include_deltas: bool = False
 
@@ -107,6 +108,8 @@ class ModelCatalogue:
 
 def narrow(one: Budget, other: Budget) -> Budget:
     """Return the lower bound of each kind."""
+    if other is NO_BUDGET:
+        return one
     bounds = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(Budget)}
     return Budget(
         **{name: min((bound for bound in pair if bound is not None), default=None) for name, pair in bounds.items()}

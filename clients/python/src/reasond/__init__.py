@@ -97,6 +97,7 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    AnswerVerifier,
     BestOfNConfig,
     BestOfNMetrics,
     BoundedContextConfig,
@@ -162,6 +163,7 @@ from reasond.v1.turns_pb2 import (
 __all__ = [
     "Agent",
     "AgentCard",
+    "AnswerVerifier",
     "AsyncClient",
     "AsyncExecutionStream",
     "AsyncReasoningStream",
