@@ -166,6 +166,11 @@ class ReasoningService:
         """Names of the backends that a task may name."""
         return self._models.names
 
+    @property
+    def offers_auto(self) -> bool:
+        """Whether tasks may ask for the rule `auto` in place of a strategy."""
+        return self._policy.is_auto_enabled
+
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
         return [
