@@ -160,12 +160,6 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "stop": ["6"]},
     {"query": "What is 15% of 240?", "answer_schema": {"type": "integer"}},
     {"query": "What is 15% of 240?", "budget": {"max_output_tokens": 12}},
-    {
-        "query": "What is 15% of 240?",
-        "strategy": "best_of_n",
-        "strategy_config": {"verifier": "schema"},
-        "answer_schema": {"type": "integer"},
-    },
 ]
 
 
@@ -225,7 +219,6 @@ REFUSED = [
     ({"query": "why?", "answer_schema": {"type": "nothing"}}, "INVALID_REQUEST"),
     ({"query": "why?", "answer_schema": {"$ref": "http://127.0.0.1:9/x"}}, "INVALID_REQUEST"),
     ({"query": "why?", "answer_schema": {"type": "integer"}}, "ANSWER_INVALID"),
-    ({"query": "why?", "strategy": "best_of_n", "strategy_config": {"verifier": "schema"}}, "INVALID_CONFIG"),
     ({"query": "why?", "request_id": "with blank"}, "INVALID_REQUEST"),
 ]
 
