@@ -1,4 +1,4 @@
-"""A chat of OpenAI's clients is a call like any other: API keys, permissions, audit lines and metrics."""
+"""A chat of OpenAI's clients is a call like any other: API keys, permissions, audit lines, metrics and spans."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+import httpx
+
 from reasond_server.cli.key_keeping import WantedKey, create
-from tests.unit.openai_api.chatting import chunks_of, serve_chats
+from reasond_server.testing import ScriptedModel, running_server
+from tests.spans import Spans, attributes_of
+from tests.unit.openai_api.chatting import CHAT, QUESTION, chunks_of, serve_chats
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,3 +99,15 @@ async def test_a_chat_is_an_execution_that_json_rpc_reads() -> None:
         found = (await site.client.post("/api/v1/jsonrpc", json=call)).json()["result"]
     assert found["execution"]["request_id"] == "k-7"
     assert found["reasoning"]["answer"] == "42"
+
+
+async def test_the_span_of_a_chat_has_the_run_below_it() -> None:
+    spans = Spans()
+    async with running_server(model=ScriptedModel(["<answer>42</answer>"]), spans=spans.sink) as listening:
+        headers = {"authorization": f"Bearer {listening.token}"}
+        async with httpx.AsyncClient(base_url=listening.http, headers=headers, timeout=180) as client:
+            await client.post(CHAT, json={"model": "reasond", "messages": QUESTION})
+        await spans.until(lambda one: one.find_named("POST "))
+    assert spans.tree() == [f"POST {CHAT}", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
+    told = attributes_of(spans.one("POST "))
+    assert (told["rpc.system.name"], told["rpc.method"]) == ("openai", "openai.chat_completions")
