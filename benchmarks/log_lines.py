@@ -1,4 +1,4 @@
-"""Measure what a line of the access log costs: ours, structlog's own formatter, and the standard library's with JSON.
+"""Measure what a line of the access log costs: our two forms, and the standard library's with JSON.
 
 Prints a table and writes results/log_lines.json beside this file. All formatters write the same fields to a stream that
 discards them. The figure is the processor time per line, including the creation of the record. The formatters take
@@ -18,22 +18,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
-
 from benchmarks.machine import circumstances
-from reasond_server.telemetry.logs import as_json, human_formatter, json_formatter, with_scope
+from reasond_server.telemetry.logs import human_formatter, json_formatter
 from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from structlog.typing import Processor
-
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "log_lines.json"
-PACKAGES = ("reasond-server", "structlog", "pydantic-core")
+PACKAGES = ("reasond-server", "pydantic-core")
 LINES = 20_000
 ROUNDS = 7
 METHOD = "/reasond.v1.ReasoningService/Reason"
@@ -61,19 +56,9 @@ class Plain(logging.Formatter):
 
 def forms() -> Mapping[str, logging.Formatter]:
     """Return the formatters to compare, by name."""
-    before: list[Processor] = [
-        add_log_level,
-        add_logger_name,
-        ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso"),
-        with_scope,
-    ]
     return {
         "reasond, JSON": json_formatter(),
         "reasond, for a person": human_formatter(),
-        "structlog's ProcessorFormatter, our JSON": ProcessorFormatter(
-            foreign_pre_chain=before, processors=[ProcessorFormatter.remove_processors_meta, as_json]
-        ),
         "logging and json, nothing redacted": Plain(),
     }
 
@@ -108,7 +93,7 @@ def main() -> None:
         for name, formatter in compared.items():
             taken[name].append(cost_us(formatter))
     medians = {name: round(statistics.median(values), 2) for name, values in taken.items()}
-    imports = {name: round(import_ms(name), 1) for name in ("structlog", "reasond_server.telemetry.logs")}
+    imports = {name: round(import_ms(name), 1) for name in ("reasond_server.telemetry.logs",)}
     for name, value in medians.items():
         print(f"{name:<44}{value:8.2f} us of CPU per line")
     for name, value in imports.items():

@@ -25,14 +25,12 @@ from reasond_server.storage.revisions import TABLES
 from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
-from tests.forked_commands import run_forking_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from tests.engines.postgres import PostgresServer
     from tests.engines.serving import Engine
-    from tests.forked_commands import ForkedCommands
 
     StartEngine = Callable[..., Engine]
 
@@ -142,13 +140,6 @@ def required_program() -> Callable[[str], str]:
 def grpcurl(required_program: Callable[[str], str]) -> str:
     """The path of grpcurl."""
     return required_program("grpcurl")
-
-
-@pytest.fixture(scope="session")
-def forked_commands(_without_foreign_settings: None) -> Iterator[ForkedCommands]:
-    """Commands of `reasond` that share their imports."""
-    with run_forking_process() as commands:
-        yield commands
 
 
 @pytest.fixture(scope="session")

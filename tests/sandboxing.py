@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,14 @@ LEVELS = (SandboxLevel.BWRAP, SandboxLevel.LANDLOCK)
 LIMITS = SandboxLimits(wall_s=120.0, cpu_s=120.0)
 INTERPRETER, FOLDERS = find_interpreter(has_all=os.geteuid() != 0)
 ENVIRONMENT = ExecutionEnvironment(name="python", also_readable=FOLDERS)
+
+
+PROGRAMS = {
+    "REASOND__REASONING__PROGRAM_ENVIRONMENT": "python",
+    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
+    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__ROOT": sys.prefix,
+}
+"""Settings of a server that runs programs of models."""
 
 
 def require_level(level: SandboxLevel) -> None:

@@ -224,7 +224,7 @@ class Server:
         """Open the store, build the parts that need it, and bind the listeners."""
         settings = self._settings
         self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
-        if settings.repair.enabled:
+        if settings.repair.enabled or settings.reasoning.program_environment:
             self._workshop = await open_workshop(settings.repair)
         self._core = core = assemble(
             settings,

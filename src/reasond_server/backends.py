@@ -54,7 +54,7 @@ def model_of(
 def named_models_of(
     settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
 ) -> dict[str, ChatModel]:
-    """Return the models that tasks, [llm], modes of turns and [repair] name, by the names of their backends.
+    """Return the models that tasks, [llm], [turns] and [repair] name, by the names of their backends.
 
     The settings were checked for names that have no table.
 
@@ -62,6 +62,7 @@ def named_models_of(
         SettingsError: one cannot be called as configured.
     """
     wanted = {mode.backend for mode in settings.turns.modes.values()}
+    wanted.add(settings.turns.context.summary_backend)
     wanted.update(settings.repair.model_preference, settings.llm.offered, settings.llm.fallbacks)
     named = wanted & settings.llm.backends.keys()
     return {name: _build_model(settings, environ, folder, name, observer) for name in sorted(named)}

@@ -25,6 +25,7 @@ from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.repair.repair_service import RepairService
@@ -38,6 +39,7 @@ from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.toolsets import tools_of
 from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.source import Tools
     from reasond_server.types import Execution, Principal
 
@@ -168,8 +171,8 @@ def assemble(
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that tasks, modes of turns and [repair] may name. `workshop` is where repairs run checks;
-    without one no code is run.
+    `backends` are the models that tasks, modes of turns and [repair] may name. `workshop` is where checks of repairs
+    and programs of models run; without one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -185,7 +188,7 @@ def assemble(
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     models = _offered_models(settings, model, backends := backends or {})
-    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get, models=models)
+    kind = _reasoning_kind(settings, clock, tools, registry, models=models, workshop=workshop)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
     repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends, observer=observer)
     runner = Runner(
@@ -256,6 +259,7 @@ def _assemble_reasoning(
         clock=clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
+            is_auto_enabled=settings.reasoning.auto,
             heartbeat_interval_s=settings.server.heartbeat_interval_s,
             flush_interval_s=settings.server.delta_flush_ms / 1000,
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
@@ -264,6 +268,32 @@ def _assemble_reasoning(
         or_kind=REPAIR,
         require_other=require_repairs,
         require_reading=_require_reading,
+    )
+
+
+def _reasoning_kind(
+    settings: Settings,
+    clock: Clock,
+    tools: Tools,
+    registry: StrategyRegistry,
+    *,
+    models: OfferedModels,
+    workshop: Workshop | None,
+) -> ReasoningKind:
+    programs = _programs_of(settings, workshop)
+    return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
+
+
+def _programs_of(settings: Settings, workshop: Workshop | None) -> ProgramRunner:
+    """Return what runs programs of models, in the environment that the settings name; nothing without a sandbox."""
+    name = settings.reasoning.program_environment
+    if not name or workshop is None or workshop.workspaces is None:
+        return NO_PROGRAMS
+    return SandboxPrograms(
+        sandbox=workshop.sandbox,
+        workspaces=workshop.workspaces,
+        environment=workshop.environments[name],
+        permits=workshop.permits,
     )
 
 

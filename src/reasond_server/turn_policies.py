@@ -36,6 +36,8 @@ def policy_of(settings: TurnsSettings, *, records_content: bool = True) -> TurnP
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         synthesis=Synthesis(settings.context.synthesis),
+        summary_tokens=settings.context.summary_tokens if settings.context.summaries else None,
+        summary_backend=settings.context.summary_backend,
         records_content=records_content,
     )
 

@@ -1,4 +1,4 @@
-"""Opens what repairs need to run checks: the sandbox with its workspaces, the linter and installed critics."""
+"""Opens what repairs and programs of models need: the sandbox with its workspaces, the linter, installed critics."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ class OpenedWorkshop:
 async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
     """Open the sandbox that [repair] describes, proved by its self-test, and find linter and critics.
 
+    Programs of models run in it too, whether repairs are offered or not; only repairs need git.
+
     Where no level works, no code is run, and the log says why.
 
     Raises:
-        SettingsError: git is missing, the folder for workspaces cannot be used, or a critic cannot be loaded.
+        SettingsError: repairs are offered and git is missing, the folder for workspaces cannot be used, or a critic
+            cannot be loaded.
     """
-    if find_git() is None:
+    if settings.enabled and find_git() is None:
         raise SettingsError(
             "Repairs need git, which is not installed",
             remedy="Install git: patches are made and tried with it. Or set enabled = false in [repair].",
@@ -58,7 +61,7 @@ async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
         ) from error
     level = opened.sandbox.level
     if level is SandboxLevel.OFF:
-        _log.warning("no sandbox works, so repairs run no code: %s", opened.reason)
+        _log.warning("no sandbox works, so no code is run: %s", opened.reason)
     else:
         _log.info("sandbox", extra={"level": level.value})
     workshop = Workshop(

@@ -183,3 +183,19 @@ async def test_a_wrong_or_ended_key_is_refused(operator: Operator, caplog: pytes
 
     # The id of a wrong key is any caller's text.
     assert read_audit(caplog) == [("denied", "", ""), ("denied", "", find_key_id(ended))]
+
+
+async def test_a_client_of_openai_calls_with_a_key(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    key = operator.make("reasoning:execute")
+    body = {"model": "reasond", "messages": [{"role": "user", "content": QUERY}]}
+    async with (
+        operator.serve(REASOND__OPENAI__ENABLED="true") as listening,
+        httpx.AsyncClient(base_url=listening.http, timeout=180) as client,
+    ):
+        headers = {"authorization": f"Bearer {key}"}
+        answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+        wrong = await client.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}A"})
+
+    assert answer.json()["choices"][0]["message"]["content"] == "42"
+    assert wrong.status_code == 401
+    assert read_audit(caplog)[0] == ("allowed", "chat", find_key_id(key))

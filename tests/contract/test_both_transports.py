@@ -18,6 +18,7 @@ from reasond_server.app import Listening
 from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError, ModelUnavailableError, error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from tests.sandboxing import PROGRAMS
 
 REASONS = {name: kind.declaration for name, kind in error_classes().items()}
 BOOK = (
@@ -30,7 +31,9 @@ TYPED = ReasoningSettings().enabled_strategies
 
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
-    async with running_server(environ={"REASOND__REASONING__ENABLED_STRATEGIES": json.dumps(TYPED)}) as listening:
+    async with running_server(
+        environ={"REASOND__REASONING__ENABLED_STRATEGIES": json.dumps(TYPED), **PROGRAMS}
+    ) as listening:
         yield listening
 
 
@@ -149,6 +152,7 @@ ANSWERED = [
     {"query": "What is 15% of 240?", "strategy": "self_consistency", "strategy_config": {"samples": 3}},
     {"query": "What is 15% of 240?", "strategy": "best_of_n", "strategy_config": {"samples": 2, "min_score": 0.5}},
     {"query": "What is 15% of 240?", "strategy": "chain_of_verification", "strategy_config": {"max_questions": 2}},
+    {"query": "What is 15% of 240?", "strategy": "program_of_thought", "strategy_config": {"max_program_s": 60.0}},
     {"query": "What is 15% of 240?", "strategy": "self_refine", "strategy_config": {"max_rounds": 2}},
     {"query": "What is 15% of 240?", "strategy": "plan_and_solve", "strategy_config": {"max_plan_tokens": 200}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},

@@ -60,8 +60,8 @@ def plain(message: Message) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> tuple[str, Any]:
-    if name == "execution_time":
-        return "execution_time_ms", round(float(value.removesuffix("s")) * 1000)
+    if name in {"execution_time", "program_time"}:
+        return f"{name}_ms", round(float(value.removesuffix("s")) * 1000)
     if isinstance(value, dict):
         return name, dict(_plain(*each) for each in value.items())
     if isinstance(value, list):

@@ -15,6 +15,7 @@ from reasond import (
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
     PlanAndSolveConfig,
+    ProgramOfThoughtConfig,
     ReactConfig,
     SelfConsistencyConfig,
     SelfRefineConfig,
@@ -23,6 +24,7 @@ from reasond import (
 from reasond.v1 import execution_pb2
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
+from tests.sandboxing import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,6 +43,7 @@ TYPES = {
     "chain_of_thought": ChainOfThoughtConfig,
     "chain_of_verification": ChainOfVerificationConfig,
     "plan_and_solve": PlanAndSolveConfig,
+    "program_of_thought": ProgramOfThoughtConfig,
     "react": ReactConfig,
     "self_consistency": SelfConsistencyConfig,
     "self_refine": SelfRefineConfig,
@@ -57,6 +60,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_tokens": 200,
         "max_judge_tokens": 150,
         "min_score": 0.5,
+        "verifier": "judge",
     },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
@@ -91,6 +95,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_check_tokens": 222,
         "temperature": 0.25,
     },
+    "program_of_thought": {"max_attempts": 3, "max_tokens": 333, "max_program_s": 2.5, "temperature": 0.25},
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_refine": {"max_rounds": 2, "max_tokens": 200, "max_critique_tokens": 150, "temperature": 0.25},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
@@ -98,16 +103,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def reply(request: ChatRequest) -> str:
-    """Answer 42, and judge every solution with full marks."""
+    """Answer 42, also by a program, and judge every solution with full marks."""
     is_judging = "from 0 (certainly wrong)" in request.messages[-1].content
-    return "<answer>10</answer>" if is_judging else "<answer>42</answer>"
+    return "<answer>10</answer>" if is_judging else "```python\nprint(42)\n```\n<answer>42</answer>"
 
 
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
     model = FunctionModel(reply)
-    async with running_server(model=model, environ={"REASOND__REASONING__ENABLED_STRATEGIES": enabled}) as listening:
+    environ = {"REASOND__REASONING__ENABLED_STRATEGIES": enabled, **PROGRAMS}
+    async with running_server(model=model, environ=environ) as listening:
         yield listening
 
 

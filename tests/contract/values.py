@@ -19,6 +19,7 @@ from reasond_server.types import (
     Dropped,
     FinishReason,
     PlanAndSolveMetrics,
+    ProgramOfThoughtMetrics,
     ReactMetrics,
     ReactStep,
     ReadingProgress,
@@ -158,6 +159,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
         SelfRefineMetrics(critiques=3, revisions=2, is_passed=True, is_repeated=True),
         PlanAndSolveMetrics(is_planned=True, plan_steps=4),
         ChainOfVerificationMetrics(questions=4, answered=3, is_revised=True),
+        ProgramOfThoughtMetrics(attempts=3, failed_attempts=2, program_time_s=0.25),
         CustomMetrics(data={"rounds": 3, "names": ["a"]}),
     )
 }

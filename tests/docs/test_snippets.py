@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.snippets import Snippet, snippets
+from tests.forking import run_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.forked_commands import ForkedCommands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -95,9 +95,7 @@ def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_ser
 
 
 @choose_blocks("toml")
-def test_a_toml_snippet_is_a_valid_configuration(
-    snippet: Snippet, tmp_path: Path, forked_commands: ForkedCommands
-) -> None:
+def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Path) -> None:
     parsed = tomllib.loads(snippet.text)
     assert parsed
     if "parse" in snippet.flags:
@@ -111,7 +109,7 @@ def test_a_toml_snippet_is_a_valid_configuration(
     llm = parsed.get("llm", {})
     known |= {name: "sk-documented" for name in [llm.get("api_key_env", "OPENAI_API_KEY")] if name and "model" in llm}
     command = ("config", "check", "--config", str(path))
-    done = forked_commands.run(*command, environ={**os.environ, **known}, folder=ROOT)
+    done = run_forked(*command, environ={**os.environ, **known}, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.faults.parts import FREE_PORTS
+from tests.forking import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -28,22 +27,19 @@ class Served:
     http: str
     metrics: str
     token: str
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
 
 
 @asynccontextmanager
 async def serving(folder: Path, name: str, environ: Mapping[str, str]) -> AsyncGenerator[Served, None]:
     """Run a server while the context lasts."""
     ready, log = folder / f"{name}.ready", folder / f"{name}.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-            [sys.executable, "-m", "reasond_server", "serve", "--dev", "--ready-file", ready],
-            cwd=folder,
-            env={**os.environ, **FREE_PORTS, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+    process = ForkedProcess(
+        *("serve", "--dev", "--ready-file", ready),
+        environ={**os.environ, **FREE_PORTS, **environ},
+        folder=folder,
+        stderr=log,
+    )
     try:
         async with asyncio.timeout(START_LIMIT_S):
             while not ready.exists():

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, Budget, Check, ResultFormat, client_tool, repair_task
+from reasond_server.access.api_keys import create_key, hash_key
+from reasond_server.config.api_key_file import ApiKeyRow, changing
 from reasond_server.telemetry.catalogue import CATALOGUE
 from scripts.dashboard import WINDOW
 from tests.engines.prometheus_server import Target, require_program, running_prometheus
@@ -124,8 +127,26 @@ def call(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-async def use_freely(served: Served) -> None:
-    """Use all strategies, tools and both transports, and cause refusals, on a server with the demo model."""
+def make_key(file: Path) -> str:
+    """Return an API key of a new file of keys."""
+    made = create_key()
+    with changing(file) as rows:
+        row = ApiKeyRow(
+            id=made.id,
+            sha256=hash_key(made.text),
+            subject="chat",
+            permissions=("reasoning:execute",),
+            created=datetime.now(UTC),
+        )
+        rows.append(row)
+    return made.text
+
+
+async def use_freely(served: Served, key: str = "") -> None:
+    """Use all strategies, tools and both transports, and cause refusals, on a server with the demo model.
+
+    `key` is an API key of the server, if it has any.
+    """
     async with AsyncClient(served.grpc, token=served.token) as client:
         for strategy in STRATEGIES:
             await client.reason(SUM, strategy=strategy)
@@ -139,6 +160,8 @@ async def use_freely(served: Served) -> None:
         await await_end(client.repair(REPAIR))
         await await_end(client.reason(SUM, strategy="nothing_like_it"))
         await await_end(client.reason(SUM, budget=Budget(max_total_tokens=1)))
+    async with AsyncClient(served.grpc, token=key or served.token) as program:
+        await program.list_strategies()
     async with AsyncClient(served.grpc, token="not a token") as stranger:
         await await_end(stranger.reason(SUM))
     for body in (call("reasoning.execute", query=SUM), call("executions.list"), call("no.such.method")):
@@ -183,7 +206,9 @@ async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_fro
 ) -> None:
     plays, address = backend
     settings = {**STRAITENED, "REASOND__LLM__BASE_URL": address}
+    key = make_key(tmp_path / "keys.json")
     own = {"REASOND__LLM__PROVIDER": "demo", "REASOND__METRICS__ADDRESS": "127.0.0.1:0", **REPAIRS}
+    own["REASOND__AUTH__API_KEYS_FILE"] = str(tmp_path / "keys.json")
     async with AsyncExitStack() as stack:
         free = await stack.enter_async_context(serving(tmp_path, "free", own))
         short = await stack.enter_async_context(serving(tmp_path, "short", settings))
@@ -199,7 +224,7 @@ async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_fro
         while silent:
             assert time.monotonic() < limit, silent
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(use_freely(free))
+                tasks.create_task(use_freely(free, key))
                 tasks.create_task(use_up(short, plays))
             silent = [expression for expression in silent if not await prometheus.ask(expression)]
 

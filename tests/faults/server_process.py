@@ -1,4 +1,4 @@
-"""A server in its own process that tests kill: `python -m tests.faults.server_process READY_FILE`.
+"""A server in its own process that tests kill: `main` in a forked process, with the ready file as its argument.
 
 All settings come from the environment. It is the same as `reasond serve --dev`, with the simulation's strategy instead
 of the installed ones.
@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from reasond_server.config import load
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.telemetry.logs import configure
 from tests.faults.parts import FREE_PORTS
+from tests.forking import ForkedProcess
 from tests.simulation.scripted import Listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 180.0
 POLL_S = 0.02
 
@@ -52,7 +51,7 @@ async def serve(ready_file: Path) -> None:
 class ServerProcess:
     """A running server: its addresses and its process."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     log: Path
     target: str = ""
     token: str = ""
@@ -61,15 +60,14 @@ class ServerProcess:
     def start(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
         """Start a server with its log and ready file in `folder`; `until_ready` waits for it."""
         log = folder / f"{name}.log"
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.server_process", str(folder / f"{name}.ready")],
-                cwd=ROOT,
-                env={**os.environ, **FREE_PORTS, **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+        log.unlink(missing_ok=True)
+        process = ForkedProcess(
+            folder / f"{name}.ready",
+            call=f"{__name__}:{main.__name__}",
+            environ={**os.environ, **FREE_PORTS, **environ},
+            folder=folder,
+            stderr=log,
+        )
         return cls(process=process, log=log)
 
     async def until_ready(self) -> ServerProcess:
@@ -100,5 +98,6 @@ class ServerProcess:
         return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve, in the process that was forked for it."""
     asyncio.run(serve(Path(sys.argv[1])))

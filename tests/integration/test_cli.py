@@ -25,12 +25,12 @@ from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
+from tests.forking import run_forked
 from tests.unit.cli.document_samples import build_docx, build_pdf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.forked_commands import ForkedCommands
 
 COMMAND = [str(Path(sys.executable).with_name("reasond"))]
 LIMIT_S = 180.0
@@ -217,10 +217,10 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
     ],
 )
 def test_a_failed_command_has_a_message_a_remedy_and_an_exit_code(
-    dev_server: Mapping[str, str], arguments: list[str], code: int, words: str, forked_commands: ForkedCommands
+    dev_server: Mapping[str, str], arguments: list[str], code: int, words: str
 ) -> None:
     environ = {**os.environ, **caller(dev_server)}
-    done = forked_commands.run(*arguments, environ=environ, folder=Path(os.sep))
+    done = run_forked(*arguments, environ=environ, folder=Path(os.sep))
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("error: ")
     assert words in done.stderr
@@ -375,10 +375,10 @@ def test_a_run_that_failed_names_the_execution_that_kept_its_steps() -> None:
     ],
 )
 def test_a_server_that_must_not_start_says_why_before_any_banner(
-    options: tuple[str, ...], environ: dict[str, str], words: str, forked_commands: ForkedCommands
+    options: tuple[str, ...], environ: dict[str, str], words: str
 ) -> None:
     known = {**os.environ, **FREE_PORTS, **environ}
-    done = forked_commands.run("serve", *options, environ=known, folder=Path(os.sep))
+    done = run_forked("serve", *options, environ=known, folder=Path(os.sep))
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert words in done.stderr

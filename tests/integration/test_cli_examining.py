@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.cli.outcome import ExitCode
+from tests.forking import run_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import CompletedProcess
 
-    from tests.forked_commands import ForkedCommands
-
     Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(forked_commands: ForkedCommands) -> Run:
+def run() -> Run:
     """Return a function that runs a command; its output must never contain a traceback."""
 
     def run_one(
         *arguments: str, environ: dict[str, str] | None = None, folder: Path = Path(os.sep)
     ) -> CompletedProcess[str]:
-        done = forked_commands.run(*arguments, environ={**os.environ, **(environ or {})}, folder=folder)
+        done = run_forked(*arguments, environ={**os.environ, **(environ or {})}, folder=folder)
         assert "Traceback" not in done.stderr + done.stdout
         return done
 

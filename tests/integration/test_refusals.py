@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.forking import run_forked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.forked_commands import ForkedCommands
 
 GOOD_KEY = "a-key-of-this-test-that-nobody-guesses-71f0"
 PASSWORD = "hunter2-and-some-more"
@@ -160,7 +161,7 @@ def ports() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_out(
-    name: str, tmp_path: Path, ports: tuple[int, int], forked_commands: ForkedCommands
+    name: str, tmp_path: Path, ports: tuple[int, int]
 ) -> None:
     case = REFUSED[name]
     host = "0.0.0.0" if "everybody" in name else "127.0.0.1"
@@ -171,7 +172,7 @@ def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_o
 
     environ = {"PATH": os.environ["PATH"], "THE_KEY": GOOD_KEY}
     command = ("serve", "--config", "config.toml", "--ready-file", "ready.json")
-    done = forked_commands.run(*command, environ=environ, folder=tmp_path)
+    done = run_forked(*command, environ=environ, folder=tmp_path)
     told = done.stderr
     assert (done.returncode, done.stdout) == (2, "")
     assert told.startswith("error: ")

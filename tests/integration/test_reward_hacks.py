@@ -26,6 +26,7 @@ from reasond_server.repair.edits import EditError
 from reasond_server.repair.linting import find_ruff
 from reasond_server.sandboxes import read_environments
 from reasond_server.types.repairs import CandidateVerdict, CheckRole, ResultFormat, SandboxLevel
+from tests.conftest import ROOT
 from tests.repairing import PYTEST, check
 from tests.reward_hacks.hacks import (
     CALC,
@@ -69,15 +70,17 @@ def go_cache() -> Generator[Path, None, None]:
     """Return a folder in which the standard library of Go is compiled, for other users too."""
     require_program("go")
     with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder, "cache")
+        # To compile it takes half a minute of a processor; what is compiled stays for the next run of the tests.
+        kept, cache = ROOT / ".cache" / "go-build", Path(folder, "cache")
         project = Path(folder, "project")
         project.mkdir()
         for name in ("go.mod", "m.go", "m_test.go"):
             (project / name).write_text(FILES[name], encoding="utf-8")
         # Packages that hacks import.
         (project / "more.go").write_text('package m\n\nimport (\n\t_ "fmt"\n\t_ "os"\n)\n', encoding="utf-8")
-        variables = {"GOCACHE": str(cache), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOTELEMETRY": "off"}
+        variables = {"GOCACHE": str(kept), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOTELEMETRY": "off"}
         subprocess.run(["go", "test", "./..."], cwd=project, env={**os.environ, **variables}, check=False)
+        shutil.copytree(kept, cache)
         Path(folder).chmod(0o755)
         yield cache
 

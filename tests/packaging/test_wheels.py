@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict
     environment.run("python", "-c", OBSERVED + TRACED)
     installed = environment.distributions()
     declared = dict(pin.split("==") for pin in lowest(SERVER, "otel"))
-    for name in ("structlog", "prometheus-client", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"):
+    for name in ("prometheus-client", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"):
         assert installed[name.replace("-", "_") if name == "prometheus-client" else name].startswith(declared[name])
 
 
@@ -145,6 +146,25 @@ def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_st
     for _ in range(2):
         assert "has the schema of this release" in environment.run("reasond", "migrate")
     assert "ok    store" in environment.run("reasond", "doctor")
+
+
+@pytest.mark.parametrize(("source", "command"), [("reasond-server", "reasond-server"), ("reasond[server]", "reasond")])
+def test_uv_runs_the_command_from_the_wheels(
+    server_wheelhouse: Path, tmp_path: Path, source: str, command: str
+) -> None:
+    run = [sys.executable, "-m", "uv", "tool", "run", "--no-index", "--find-links", str(server_wheelhouse)]
+    environ = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_TOOL_DIR": str(tmp_path / "tools")}
+    environ["UV_PYTHON"] = sys.executable
+    done = subprocess.run(
+        [*run, "--from", source, command, "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "serve" in done.stdout
 
 
 def test_the_base_install_stays_below_35_megabytes_without_numpy(

@@ -20,7 +20,7 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.tools.source import Tools as ToolSources
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
-from tests.simulation.questions import STRATEGIES
+from tests.simulation.questions import STRATEGIES, SlowPrograms
 from tests.simulation.repairs import SimulatedRepairs
 from tests.simulation.turn_scripts import CountedLimits, make_tools
 
@@ -72,7 +72,13 @@ def assemble(
         random=chance.random,
     )
     registry = StrategyRegistry(STRATEGIES)
-    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get, models=OfferedModels(model))
+    kind = ReasoningKind(
+        clock=clock,
+        tools=tools,
+        programs=SlowPrograms(),
+        find_strategy=registry.get,
+        models=OfferedModels(model),
+    )
     limits: Any = CountedLimits(world)
     sources = ToolSources(tools=make_tools(world, process))
     turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy, context=ContextSettings())

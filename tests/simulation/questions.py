@@ -27,12 +27,14 @@ from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.tools.calculator import CalculatorArguments, calculate
+from reasond_server.tools.programs import ProgramResult
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget, Task, ToolCall, ToolResult, Usage
 from tests.simulation.scripted import Listed, prompts_of, query_of
@@ -67,6 +69,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     BestOfN(),
     SelfRefine(),
     ChainOfVerification(),
+    ProgramOfThought(),
 )
 
 
@@ -136,6 +139,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
     ("chain_of_verification", _SUM, "", ()),
+    ("program_of_thought", _SUM, "", (("max_attempts", 3),)),
 )
 
 
@@ -217,6 +221,10 @@ async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
         text = "\n".join(f"Thought {number}: try {chance % 89 + number}.{end}" for number in (1, 2))
     elif "Judge the thought" in asked:
         text = f"So so. <answer>{chance % 11}</answer>"
+    elif "short questions" in asked:
+        text = f"Question 1: Is it {chance % 7}?\nQuestion 2: Is it even?\nQuestion 3: Is it odd?"
+    elif "Write one Python program" in asked:
+        text = f"```python\nprint({chance % 5})\n```"
     else:
         text = f"Because of {chance % 83}. <answer>{chance % 3}</answer>"
     return _write_reply(request, text, call)
@@ -237,6 +245,18 @@ def _write_reply(request: ChatRequest, text: str, call: ToolCall | None) -> list
 
 def _mark(finished: Finished, request: ChatRequest) -> Finished:
     return replace(finished, warnings=(marker_of(request),))
+
+
+class SlowPrograms:
+    """Runs programs that print one number: an odd one is an error."""
+
+    is_available = True
+
+    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
+        """Return the result after a while, in which the process may be killed."""
+        await asyncio.sleep(0.5)
+        number = int(source.removeprefix("print(").removesuffix(")"))
+        return ProgramResult(output=f"{number}\n", exit_code=number % 2, elapsed_s=0.5)
 
 
 class _Heard(WrappedModel[DemoModel]):
@@ -297,6 +317,7 @@ async def _course(name: str, query: str, material: str, config: tuple[tuple[str,
         config=resolved,
         model=metered,
         tools=toolbox,
+        programs=SlowPrograms(),
         monotonic=asyncio.get_running_loop().time,
         new_nonce=nonces("n" * 28),
     )

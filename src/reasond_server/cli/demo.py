@@ -150,7 +150,8 @@ def _show_calls(*, is_only_turn: bool) -> None:
     from reasond_server.cli.demo_turn import REQUEST, book_title
 
     _say(f"\n{2 if is_only_turn else 4}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
-    _say("   prints an export line with its token. Paste that into another terminal, then:\n")
+    _say("   prints an export line with its token. With [llm] in a config.toml there your own model answers:")
+    _say("   docs/guides/getting-started.md has it for Ollama, vLLM and OpenAI. Paste the line elsewhere, then:\n")
     _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
     if not is_only_turn:
         for name, command in calls(SHORT_QUESTION, _SERVED):

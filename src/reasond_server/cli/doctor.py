@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reasond_server.config import Settings
-    from reasond_server.config.repairs import RepairSettings
     from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import ExecutionEnvironment
 
@@ -95,7 +94,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Diagn
     yield _provider(loaded.settings, environ)
     yield _store(loaded.settings)
     yield from _tools(loaded.settings)
-    yield from asyncio.run(_examine_sandbox(loaded.settings.repair))
+    yield from asyncio.run(_examine_sandbox(loaded.settings))
     yield _startable(config, environ)
     yield from _ports(loaded.settings)
 
@@ -202,19 +201,20 @@ def _tools(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
 
 
-async def _examine_sandbox(settings: RepairSettings) -> Sequence[Diagnosis]:
+async def _examine_sandbox(settings: Settings) -> Sequence[Diagnosis]:
     """Return the level of the sandbox, proved by its self-test, and whether jobs run in each environment."""
-    if not settings.enabled:
-        return [Diagnosis(level="ok", subject="sandbox", text="not needed, because [repair] enabled is false")]
+    if not (settings.repair.enabled or settings.reasoning.program_environment):
+        text = "not needed, because [repair] enabled is false and [reasoning] program_environment is empty"
+        return [Diagnosis(level="ok", subject="sandbox", text=text)]
     try:
-        opened, environments = await open_sandboxes(settings)
+        opened, environments = await open_sandboxes(settings.repair)
     except SandboxFailedError as error:
         remedy = "Name another one in [repair.sandbox] folder."
         return [Diagnosis(level="fail", subject="sandbox", text=f"{error}", remedy=remedy)]
     try:
         level = opened.sandbox.level
         if level is SandboxLevel.OFF:
-            remedy = "Repairs that run code are refused; see docs/operations/sandbox.md."
+            remedy = "Repairs and strategies that run code are refused; see docs/operations/sandbox.md."
             return [Diagnosis(level="warn", subject="sandbox", text=f"off: {opened.reason}", remedy=remedy)]
         passed = f"{level.value}, whose self-test passed"
         note = f"; not {opened.reason}" if opened.reason else ""

@@ -37,7 +37,12 @@ _NOTHING_NEW = "nothing new"
 _BLOCKS = ("█", "░")
 _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
-    {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
+    {
+        "REQUEST": "as asked",
+        "AGENT": "chosen by the agent",
+        "SYSTEM": "the default of this server",
+        "AUTO": "chosen by size",
+    }
 )
 _CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})
 _SAMPLE_WIDTH: Final = 48
@@ -266,6 +271,7 @@ def _specific(metrics: Metrics) -> list[str]:
         "best_of_n": _best_of_n,
         "chain_of_verification": _chain_of_verification,
         "plan_and_solve": _plan_and_solve,
+        "program_of_thought": _program_of_thought,
         "react": _react,
         "self_consistency": _self_consistency,
         "self_refine": _self_refine,
@@ -356,6 +362,12 @@ def _chain_of_verification(metrics: Metrics) -> str:
 def _plan_and_solve(metrics: Metrics) -> str:
     figures = metrics.plan_and_solve
     return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
+
+
+def _program_of_thought(metrics: Metrics) -> str:
+    figures = metrics.program_of_thought
+    failed = f" ({figures.failed_attempts} without an answer)" if figures.failed_attempts else ""
+    return f"{_count(figures.attempts, 'program')}{failed}, run for {seconds(span_of(figures.program_time))}"
 
 
 def _count(count: int, noun: str) -> str:

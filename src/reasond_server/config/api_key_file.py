@@ -56,7 +56,9 @@ def read_api_keys(path: Path) -> tuple[ApiKeyRow, ...]:
     try:
         content = read_key_file(path, most=_MOST_BYTES)
     except KeyFileError as error:
-        raise _build_error(error.description, "Make it with `reasond keys create`, or correct the name.") from None
+        # In the description, because of several problems of a configuration only that is shown.
+        description = f"{error.description}; `reasond keys create` makes one"
+        raise _build_error(description, "Make it with `reasond keys create`, or correct the name.") from None
     try:
         rows = _Content.model_validate_json(content).keys
     except ValidationError as error:

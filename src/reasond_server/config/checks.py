@@ -253,6 +253,8 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="turns.default_mode", description=f"{turns.default_mode!r} has no table in turns.modes{hint}"
         )
+    if turns.context.summary_backend:
+        yield from _unknown_backends("turns.context.summary_backend", (turns.context.summary_backend,), settings)
     yield from _unknown_tools("turns.needs_approval", turns.needs_approval, settings)
     for name, mode in turns.modes.items():
         yield from _unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
@@ -299,6 +301,24 @@ def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
+def _program_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject programs of models in an environment that there is not, or without a sandbox."""
+    name = settings.reasoning.program_environment
+    if not name:
+        return
+    if name not in settings.repair.environments:
+        hint = suggest_nearest(name, settings.repair.environments) if settings.repair.environments else ""
+        yield Violation(
+            field="reasoning.program_environment",
+            description=f"{name!r} is no environment of [repair.environments]{hint}",
+        )
+    if settings.repair.sandbox.level == "off":
+        yield Violation(
+            field="reasoning.program_environment",
+            description='is set, but repair.sandbox.level = "off" runs no code; set it to "auto", or leave this empty',
+        )
+
+
 def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
     path = Path(folder)
     if not path.is_absolute():
@@ -340,6 +360,17 @@ def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
+def _auto_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject the rule `auto` without the strategy that it chooses."""
+    reasoning = settings.reasoning
+    if reasoning.auto and "bounded_context" not in reasoning.enabled_strategies:
+        yield Violation(
+            field="reasoning.auto",
+            description="needs bounded_context, which reads what does not fit; enable it in "
+            "reasoning.enabled_strategies, or set reasoning.auto to false",
+        )
+
+
 _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]]] = (
     (_bind_problems, ("server.tls", "server.grpc_unix_socket")),
     (_tls_problems, ("server.tls", "server.tls_certificate", "server.tls_private_key", "server.tls_client_ca")),
@@ -350,6 +381,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ("llm.provider", "llm.count", "llm.tokenizer_file", "llm.first_wait_s", "llm.max_wait_s", "llm.backends"),
     ),
     (_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
+    (_auto_problems, ("reasoning.enabled_strategies", "reasoning.auto")),
     (_tools_problems, ("tools.mcp", "tools.http_get")),
     (
         _turns_problems,
@@ -359,6 +391,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_repair_problems, ("repair", "llm.backends")),
+    (_program_problems, ("repair", "reasoning.program_environment")),
     (_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

@@ -286,6 +286,11 @@ class ReasoningSettings(Section):
         default="chain_of_thought",
         description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
     )
+    auto: bool = Field(
+        default=False,
+        description="Whether tasks that do not fit the model's window are read by bounded_context in place of the "
+        "default strategy, and tasks may name the strategy auto.",
+    )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
         default=(
             "best_of_n",
@@ -293,6 +298,7 @@ class ReasoningSettings(Section):
             "chain_of_thought",
             "chain_of_verification",
             "plan_and_solve",
+            "program_of_thought",
             "react",
             "self_consistency",
             "self_refine",
@@ -301,6 +307,11 @@ class ReasoningSettings(Section):
         strict=False,
         max_length=100,
         description="Strategies that may be used; an empty list serves none.",
+    )
+    program_environment: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_-]*)?$", max_length=64)] = Field(
+        default="",
+        description="Environment of [repair.environments] in whose sandbox the Python programs of models run, which "
+        "program_of_thought needs; empty: none is run.",
     )
     strategies: Annotated[Mapping[StrategyName, StrategyTable], AfterValidator(freeze)] = Field(
         default_factory=lambda: MappingProxyType({}),

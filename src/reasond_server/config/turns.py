@@ -76,6 +76,17 @@ class TurnContextSettings(Section):
         description="When the answer is written by a call of its own from whole results: if the last prompt showed "
         "any of them reduced, always or never.",
     )
+    summaries: bool = Field(
+        default=False,
+        description="Whether a model summarises results that would be shown as previews; each summary is a model call "
+        "of the turn. Where it fails, the preview stands.",
+    )
+    summary_backend: str = Field(
+        default="",
+        max_length=64,
+        description="Backend of [llm.backends] that writes summaries; empty: that of the mode.",
+    )
+    summary_tokens: int = Field(default=512, ge=64, le=4096, description="Most tokens of a summary.")
 
 
 class TurnsSettings(Section):

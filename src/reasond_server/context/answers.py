@@ -9,6 +9,7 @@ A comma is a thousands separator only between groups of three digits, as in Engl
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from fractions import Fraction
@@ -38,6 +39,7 @@ _LEAD = re.compile(
     r"|(?:the )?final answer\b(?: is\b| equals\b)? ?[:=]? ?"
     r"|(?:the )?(?:correct |right )?(?:answer|result)(?: is| equals|:| =) ?:? ?|a: ?|= ?)++"
 )
+_STRUCTURED = re.compile(r"\s*+(?:\[\s*+)?\{")
 _CHOICE = re.compile(r"^\(?([a-z])\)$")
 _WRAPS: Final = (
     ("$$", "$$"),
@@ -92,8 +94,11 @@ def normalize_answer(answer: str) -> str:
     """Return the normalised form of `answer`, by which votes are counted; empty for a blank answer.
 
     Normalising twice changes nothing more. In an answer of more than 20,000 characters, only white space, case,
-    quotes and compatibility forms are normalised.
+    quotes and compatibility forms are normalised. JSON objects are equal if their values are, whatever their layout and
+    the order of their names.
     """
+    if (structured := _normalize_json(answer)) is not None:
+        return structured
     text = _FRACTION_AFTER_NUMBER.sub(" ", _LOWERED.sub(r"_\g<0>", _RAISED.sub(r"^\g<0>", answer)))
     text = " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
     if len(text) > _MAX_CHARACTERS:
@@ -104,6 +109,16 @@ def normalize_answer(answer: str) -> str:
             break
         text = simpler
     return text
+
+
+def _normalize_json(answer: str) -> str | None:
+    """Return the one form of a JSON object, or of a list that begins with one; None for any other answer."""
+    if len(answer) > _MAX_CHARACTERS or not _STRUCTURED.match(answer):
+        return None
+    try:
+        return json.dumps(json.loads(answer), sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def answer_of_text(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.http_api.params import BudgetParams, Params, Whole
+from reasond_server.http_api.params import NO_BUDGET, BudgetParams, Params, Whole
 from reasond_server.openai_api.messages import read_messages
 from reasond_server.openai_api.model_catalogue import narrow
 from reasond_server.types import Budget, Task
@@ -152,21 +152,12 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
     """
     preset = catalogue.find(params.model)
     own = params.reasond
-    problems = [
-        Violation(field=name, description=description)
-        for name, (nothing, description) in _REFUSED.items()
-        if name in params.model_fields_set and not _asks_for_nothing(getattr(params, name), nothing)
-    ]
     schema, wrong = _read_format(params.response_format)
-    problems += [*_find_conflicts(params, preset), *wrong]
+    problems = [*_find_refused(params), *_find_conflicts(params, preset), *wrong]
     if problems:
         raise InvalidRequestError.of(*problems)
     said = read_messages(params.messages)
     config, warnings = _choose_config(params, preset, catalogue)
-    written = [bound for bound in (params.max_tokens, params.max_completion_tokens) if bound is not None]
-    asked = narrow(
-        own.budget.budget() if own.budget else Budget(), Budget(max_output_tokens=min(written, default=None))
-    )
     stop = params.stop or ()
     task = Task(
         query=said.query,
@@ -174,7 +165,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
         strategy=preset.strategy,
         config=config,
         agent=preset.agent or own.agent,
-        budget=narrow(asked, preset.budget),
+        budget=narrow(_read_budget(params), preset.budget),
         system=said.system,
         history=said.history,
         model=own.model,
@@ -188,6 +179,25 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
         include_deltas=include_deltas,
         warnings=(*said.warnings, *warnings),
     )
+
+
+def _find_refused(params: ChatParams) -> list[Violation]:
+    """Return the parameters that ask for what cannot be done, in the order of the table."""
+    if params.model_fields_set.isdisjoint(_REFUSED):
+        return []
+    return [
+        Violation(field=name, description=description)
+        for name, (nothing, description) in _REFUSED.items()
+        if not _asks_for_nothing(getattr(params, name), nothing)
+    ]
+
+
+def _read_budget(params: ChatParams) -> Budget:
+    """Return the bounds of the request: its own ones, and those of OpenAI's parameters."""
+    own = params.reasond.budget
+    budget = NO_BUDGET if own is None else own.budget()
+    written = [bound for bound in (params.max_tokens, params.max_completion_tokens) if bound is not None]
+    return narrow(budget, Budget(max_output_tokens=min(written))) if written else budget
 
 
 def _read_format(given: dict[str, Any] | None) -> tuple[Json | None, list[Violation]]:
@@ -230,7 +240,9 @@ def _choose_config(
     """Return the parameters of the strategy, and a warning for each sampling value that has no effect."""
     config = {**params.reasond.config, **preset.config}
     warnings: list[str] = []
-    given = [name for name in SAMPLING if name in params.model_fields_set and getattr(params, name) is not None]
+    if params.model_fields_set.isdisjoint(SAMPLING):
+        return config, warnings
+    given = [name for name in SAMPLING if getattr(params, name) is not None]
     known = catalogue.find_parameters(preset, params.reasond.agent) if given else frozenset()
     for name in given:
         if name in preset.config:

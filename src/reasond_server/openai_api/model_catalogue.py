@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
+from reasond_server.http_api.params import NO_BUDGET
+from reasond_server.reasoning.auto_choice import AUTO
 from reasond_server.types import Budget
 from reasond_server.violations import suggest_nearest
 
@@ -34,7 +36,7 @@ class ModelPreset:
 
     strategy: str | None = None
     config: Json = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = NO_BUDGET
     agent: str | None = None
     include_deltas: bool = False
 
@@ -42,16 +44,26 @@ class ModelPreset:
 class ModelCatalogue:
     """The models of this server.
 
-    `strategies` are those that are enabled; `presets` are the operator's models.
+    `strategies` are those that are enabled; with `offers_auto` the rule `auto` is offered, too. `presets` are the
+    operator's models.
 
     Raises:
         SettingsError: a preset names a strategy that is not enabled, or a parameter that its strategy lacks.
     """
 
-    def __init__(self, *, strategies: Sequence[StrategyInfo], presets: Mapping[str, ModelPreset] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        strategies: Sequence[StrategyInfo],
+        presets: Mapping[str, ModelPreset] | None = None,
+        offers_auto: bool = False,
+    ) -> None:
         self._parameters = {each.name: frozenset(each.config_schema.get("properties", ())) for each in strategies}
+        if offers_auto:
+            # The rule chooses a strategy by itself, with the defaults of that strategy.
+            self._parameters[AUTO] = frozenset()
         self._default = next((each.name for each in strategies if each.is_default), None)
-        named = {f"{OWN_MODEL}/{each.name}": ModelPreset(strategy=each.name) for each in strategies}
+        named = {f"{OWN_MODEL}/{name}": ModelPreset(strategy=name) for name in self._parameters}
         self._presets = {OWN_MODEL: ModelPreset(), **named, **(presets or {})}
         self._check(presets or {})
 
@@ -82,7 +94,9 @@ class ModelCatalogue:
     def _may_use(self, caller: Principal, preset: ModelPreset) -> bool:
         strategy = preset.strategy or (None if preset.agent else self._default)
         # Without a strategy of its own, the model of the server works only with an agent that the request names.
-        return preset.agent is not None if strategy is None else may_use_strategy(caller, strategy)
+        if strategy is None:
+            return preset.agent is not None
+        return strategy == AUTO or may_use_strategy(caller, strategy)
 
     def _check(self, presets: Mapping[str, ModelPreset]) -> None:
         """Refuse presets that could never work."""
@@ -94,7 +108,7 @@ class ModelCatalogue:
                 problems.append(Violation(field=f"{key}.strategy", description=f"is no enabled strategy{hint}"))
                 continue
             known = self.find_parameters(preset, preset.agent)
-            for parameter in preset.config if known else ():
+            for parameter in preset.config if known or preset.strategy else ():
                 if parameter not in known:
                     hint = suggest_nearest(parameter, known)
                     problems.append(Violation(field=f"{key}.config.{parameter}", description=f"is not known{hint}"))
@@ -107,6 +121,8 @@ class ModelCatalogue:
 
 def narrow(one: Budget, other: Budget) -> Budget:
     """Return the lower bound of each kind."""
+    if other is NO_BUDGET:
+        return one
     bounds = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(Budget)}
     return Budget(
         **{name: min((bound for bound in pair if bound is not None), default=None) for name, pair in bounds.items()}

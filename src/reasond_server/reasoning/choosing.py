@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
 from reasond_server.awake import limit_awake_time
-from reasond_server.errors import InternalError, StoreUnavailableError
+from reasond_server.errors import InternalError, InvalidConfigError, StoreUnavailableError, Violation
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.reasoning.auto_choice import AUTO, READER, measure_fit
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.selection import Selection, Wish, select
+from reasond_server.tools.programs import build_refusal
+from reasond_server.types import StrategySource
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
@@ -32,7 +36,9 @@ class Chooser:
         directory: the agents that tasks may name.
         models: the models that tasks may name.
         default_strategy: the operator's choice; empty for none.
+        is_auto_enabled: whether the rule of `auto_choice` may replace it, and tasks may ask for the rule.
         within_s: the time limit of an agent lookup, in seconds.
+        has_programs: whether programs of the model can be run here.
     """
 
     def __init__(
@@ -43,30 +49,36 @@ class Chooser:
         directory: AgentDirectory,
         models: OfferedModels,
         default_strategy: str,
+        is_auto_enabled: bool = False,
         within_s: float,
+        has_programs: bool = False,
     ) -> None:
         self._registry = registry
         self._configuration = configuration
         self._directory = directory
         self._models = models
         self._default_strategy = default_strategy
+        self._is_auto_enabled = is_auto_enabled
         self._within_s = within_s
+        self._has_programs = has_programs
 
     async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
         """Return the strategy, its configuration, and the configuration in the form shown to callers.
 
-        The texts of the task are not examined yet.
+        The texts of the task are not examined yet; only their size is, where the rule of `auto_choice` applies.
 
         Raises:
             ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
         """
         agent = await self._agent(caller, task) if task.agent else None
-        selection = self._selection(caller, task, agent)
+        selection = await self._selection(caller, task, agent)
         strategy = selection.strategy
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
         config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
-        if config.uses_tools:
+        if config.uses_tools or config.runs_programs:
             require_tools(caller)
+        if config.runs_programs and not self._has_programs:
+            raise build_refusal()
         return selection, config, shown_config
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
@@ -80,10 +92,14 @@ class Chooser:
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
             ) from None
 
-    def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
+    async def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
         """Choose a strategy that the caller may use."""
+        is_auto = self._is_auto_enabled and task.strategy == AUTO
+        if is_auto and task.config:
+            description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
+            raise InvalidConfigError.of(Violation(field="config", description=description))
         wish = Wish(
-            requested=task.strategy,
+            requested=None if is_auto else task.strategy,
             offered=None if agent is None else agent.strategies,
             # Capabilities that name no strategy do not restrict the choice.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
@@ -91,8 +107,20 @@ class Chooser:
             default=self._default_strategy,
         )
         selection = select(wish, self._registry)
+        if is_auto or (self._is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
+            selection = await self._apply_rule(wish, selection, task, is_told=is_auto)
         require_strategy(caller, selection.strategy.name)
         return selection
+
+    async def _apply_rule(self, wish: Wish, selection: Selection, task: Task, *, is_told: bool) -> Selection:
+        """Return the reader of long texts if the task does not fit, else `selection`, told as chosen if `is_told`."""
+        fit = await measure_fit(task, preface_model(self._models.find(task.model), task))
+        if not fit.fits and wish.may_take(READER) and READER in self._registry:
+            selection = replace(selection, strategy=self._registry.get(READER))
+        elif not is_told:
+            return selection
+        warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
+        return replace(selection, source=StrategySource.AUTO, warnings=(warning,))
 
     async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
         """Let the strategy check the task; for a long text this may take seconds of processor time.

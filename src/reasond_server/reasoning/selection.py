@@ -36,13 +36,19 @@ class Wish:
     allowed: frozenset[str] | None = None
     default: str = ""
 
+    def may_take(self, name: str) -> bool:
+        """Return whether agent, capabilities and permissions leave the strategy `name` to the caller."""
+        offered = _list_offered(self)
+        return (offered is None or name in offered) and (self.allowed is None or name in self.allowed)
+
 
 @value
 class Selection:
-    """The strategy and the level that chose it."""
+    """The strategy, the level that chose it, and what the caller is told of the choice."""
 
     strategy: ReasoningStrategy[Any]
     source: StrategySource
+    warnings: Sequence[str] = ()
 
 
 def select(wish: Wish, registry: StrategyRegistry) -> Selection:

@@ -80,6 +80,7 @@ class Policy:
     """The operator's decisions for the reasoning service."""
 
     default_strategy: str = ""
+    is_auto_enabled: bool = False
     heartbeat_interval_s: float = 10.0
     flush_interval_s: float = 0.03
     selection_timeout_s: float = 0.05
@@ -127,7 +128,9 @@ class ReasoningService:
             directory=directory,
             models=kind.models,
             default_strategy=policy.default_strategy,
+            is_auto_enabled=policy.is_auto_enabled,
             within_s=policy.selection_timeout_s,
+            has_programs=kind.programs.is_available,
         )
         follower = Follower(
             store=store,
@@ -162,6 +165,11 @@ class ReasoningService:
     def offered_models(self) -> Sequence[str]:
         """Names of the backends that a task may name."""
         return self._models.names
+
+    @property
+    def offers_auto(self) -> bool:
+        """Whether tasks may ask for the rule `auto` in place of a strategy."""
+        return self._policy.is_auto_enabled
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
@@ -311,6 +319,7 @@ class ReasoningService:
                 task=task,
                 strategy=selection.strategy,
                 strategy_source=selection.source,
+                warnings=selection.warnings,
                 config=config,
                 shown_config=shown_config,
             )

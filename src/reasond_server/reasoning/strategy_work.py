@@ -15,6 +15,7 @@ from reasond_server.reasoning.answer_finishing import finish_answer
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
 from reasond_server.reasoning.requests import decode_task
+from reasond_server.reasoning.run_programs import JournaledPrograms
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
@@ -23,6 +24,7 @@ from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import (
     ExecutionStarted,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import Toolbox, ToolSource
     from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Task, TextDelta, Usage
 
@@ -60,6 +63,7 @@ class Assignment:
     Attributes:
         strategy_source: who chose the strategy.
         shown_config: the configuration in the form shown to callers.
+        warnings: what the caller is told of the choice.
     """
 
     task: Task
@@ -67,13 +71,14 @@ class Assignment:
     strategy_source: StrategySource
     config: StrategyConfig
     shown_config: Json
+    warnings: Sequence[str] = ()
 
 
 class ReasoningKind:
     """Makes the work of strategies: new work, or restored work that another process left behind.
 
-    `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs.
-    `models` are the models that tasks may name.
+    `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs,
+    `programs` runs the programs of their models, and `models` are those that tasks may name.
     """
 
     kind: str = REASONING
@@ -84,9 +89,11 @@ class ReasoningKind:
         *,
         clock: Clock,
         tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]],
         models: OfferedModels,
     ) -> None:
+        self.programs = programs
         self.models = models
         self._clock = clock
         self._tools = tools
@@ -94,7 +101,9 @@ class ReasoningKind:
 
     def create(self, assignment: Assignment, request: WorkRequest) -> ReasoningWork:
         """Return new work."""
-        return ReasoningWork(assignment=assignment, request=request, clock=self._clock, tools=self._tools)
+        return ReasoningWork(
+            assignment=assignment, request=request, clock=self._clock, tools=self._tools, programs=self.programs
+        )
 
     def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
         """Return work that repeats the recorded calls and the logged steps, and then continues.
@@ -110,6 +119,7 @@ class ReasoningKind:
             request=replace(request, model=self._find_model(assignment.task)),
             clock=self._clock,
             tools=self._tools,
+            programs=self.programs,
             known=[
                 detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
             ],
@@ -152,7 +162,7 @@ class ReasoningKind:
             raise PlanError(f"the model {task.model!r} is not offered here any more") from None
 
     def _read_assignment(self, row: Json) -> Assignment:
-        if row.keys() != {"task", "strategy", "source", "config"}:
+        if row.keys() - {"warnings"} != {"task", "strategy", "source", "config"}:
             raise foreign_plan()
         name, shown_config = row["strategy"], row["config"]
         try:
@@ -171,6 +181,7 @@ class ReasoningKind:
             strategy_source=_read_source(row["source"]),
             config=config,
             shown_config=shown_config,
+            warnings=tuple(row.get("warnings", ())),
         )
 
 
@@ -184,6 +195,7 @@ class ReasoningWork:
         "_answer_json",
         "_assignment",
         "_clock",
+        "_programs",
         "_tools",
         "agent",
         "kind",
@@ -202,6 +214,7 @@ class ReasoningWork:
         request: WorkRequest,
         clock: Clock,
         tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
         known: Sequence[bytes] = (),
     ) -> None:
         self.kind = REASONING
@@ -214,6 +227,7 @@ class ReasoningWork:
         self.metrics: StrategyMetrics | None = None
         self._answer_json = ""
         self._assignment = assignment
+        self._programs = programs
         self._clock = clock
         self._tools = tools
 
@@ -226,12 +240,14 @@ class ReasoningWork:
 
     def describe(self) -> Json:
         """Return the task, the strategy and its configuration."""
-        return {
+        row = {
             "task": build_row(self._assignment.task),
             "strategy": self.name,
             "source": self.source,
             "config": self._assignment.shown_config,
         }
+        # Left out where there are none, so that a server of an earlier release can go on with the work.
+        return {**row, "warnings": list(self._assignment.warnings)} if self._assignment.warnings else row
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
@@ -293,7 +309,7 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *changes, *ending.warnings),
+            warnings=(*accounts.warnings, *self._assignment.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",
@@ -352,15 +368,20 @@ class ReasoningWork:
         run.effects.is_replayed = True
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
+        config = self._assignment.config
         return RunContext(
-            config=self._assignment.config,
+            config=config,
             model=preface_model(model, self._assignment.task),
             # If the configuration does not use tools, the strategy gets none.
-            tools=self._build_toolbox(run) if self._assignment.config.uses_tools else NO_TOOLS,
+            tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
+            programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,
             monotonic=self._clock.monotonic,
             new_nonce=nonces(run.nonce),
             effects=run.effects,
         )
+
+    def _build_programs(self, run: Run) -> ProgramRunner:
+        return JournaledPrograms(programs=self._programs, effects=run.effects)
 
     def _build_toolbox(self, run: Run) -> Toolbox:
         toolbox = self._tools.open_toolbox(

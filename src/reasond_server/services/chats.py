@@ -31,7 +31,7 @@ def serve_chats(
     Raises:
         SettingsError: a model of the operator cannot work.
     """
-    catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets)
+    catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
     completions = Completions(service=service, catalogue=catalogue, now=now)
     chat = Method(
         operation=DECLARATION.operation("Reason"),

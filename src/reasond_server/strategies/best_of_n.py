@@ -1,15 +1,18 @@
-"""Best of n: several independent samples of one prompt, of which a judge chooses the best."""
+"""Best of n: several independent samples of one prompt, of which a verifier chooses the best."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
+from reasond_server.context.answer_schemas import AnswerSchema
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, run_by_size, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.samples import SAMPLES_AT_ONCE, SampleCalls, SampledAnswer, build_ladder, read_sample
 from reasond_server.context.scores import read_score
@@ -56,6 +59,13 @@ _JUDGE: Final = (
 _JUDGE_TEMPERATURE: Final = 0.0
 
 
+class AnswerVerifier(StrEnum):
+    """What tells good solutions from bad ones: the model as a judge, or the schema of the task's answer."""
+
+    JUDGE = "judge"
+    SCHEMA = "schema"
+
+
 class BestOfNConfig(StrategyConfig):
     """The parameters, with their defaults and ranges."""
 
@@ -74,6 +84,11 @@ class BestOfNConfig(StrategyConfig):
         float,
         Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Least score of an answer that is given."),
     ] = 0.0
+    # Not strict, because JSON has no enums, and strict Pydantic refuses strings for them.
+    verifier: Annotated[
+        AnswerVerifier,
+        Field(strict=False, description="What scores solutions: 'judge' (the model) or 'schema' (that of the answer)."),
+    ] = AnswerVerifier.JUDGE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,16 +104,18 @@ class _Solution:
 
 
 class BestOfN(ReasoningStrategy[BestOfNConfig]):
-    """Take n = samples of one prompt, let the model judge each solution, and give the answer with the best score.
+    """Take n = samples of one prompt, score each solution, and give the answer with the best score.
 
     Samples are taken 8 at a time, at slightly different temperatures (`context.samples`). Then each different solution
     is judged in a call of its own, 8 at a time, at temperature 0. The judge sees the question, the material and one
     solution. Between answers of equal score the votes of the samples decide, then the order. If all answers are equal
-    (`context.answers`), nothing is judged, unless `min_score` asks for a score.
+    (`context.answers`), nothing is judged, unless `min_score` asks for a score. With the verifier SCHEMA no model
+    judges: samples are taken one after the other, until an answer satisfies the task's `answer_schema`.
 
-    Cost: at most 2 n calls; n if all answers are equal. A sample has P + G tokens: P for the prompt, cached from the
-    second call on if the provider caches, and G <= max_tokens. A judgement has at most P + G + J tokens,
-    J <= max_judge_tokens. Memory: the samples. Latency: one call for each 8 samples and one for each 8 judgements.
+    Cost: at most 2 n calls; n if all answers are equal. With SCHEMA at most n. A sample has P + G tokens: P for the
+    prompt, cached from the second call on if the provider caches, and G <= max_tokens. A judgement has at most P + G +
+    J tokens, J <= max_judge_tokens. Memory: the samples. Latency: one call for each 8 samples and one for each 8
+    judgements.
 
     Failure modes: a judge that cannot tell right from wrong gains nothing over one sample; a model is often a poor
     judge of its own mistakes. A judgement that failed or cannot be read counts as 0.5, with a warning. If no solution
@@ -117,17 +134,21 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     config_type: ClassVar[type[BestOfNConfig]] = BestOfNConfig
     cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
     cost_formula: ClassVar[str] = (
-        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; a sample has at most "
-        "prompt + max_tokens tokens, a judgement prompt + max_tokens + max_judge_tokens"
+        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; with the verifier "
+        "schema calls <= samples, until an answer satisfies it; a sample has at most prompt + max_tokens tokens, a "
+        "judgement prompt + max_tokens + max_judge_tokens"
     )
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: BestOfNConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's
-        """Refuse a temperature at which all samples would be equal.
+        """Refuse a temperature at which all samples would be equal, and a verifier that the task has not.
 
         Raises:
-            InvalidConfigError: temperature is 0 with more than one sample.
+            InvalidConfigError: temperature is 0 with more than one sample, or there is no schema to verify with.
         """
+        if config.verifier is AnswerVerifier.SCHEMA and task.answer_schema is None:
+            description = "'schema' verifies with the answer_schema of the task, which has none"
+            raise InvalidConfigError.of(Violation(field="verifier", description=description))
         if config.temperature == 0 and config.samples > 1:
             raise InvalidConfigError.of(
                 Violation(
@@ -170,6 +191,7 @@ class Contest:
     worst_sample: Cost
     worst_judgement: Cost
     allowance: Allowance
+    schema: AnswerSchema | None = None
     samples: list[SampledAnswer] = field(default_factory=list)
     solutions: list[_Solution] = field(default_factory=list)
     errors: list[ReasondError] = field(default_factory=list)
@@ -180,13 +202,16 @@ class Contest:
 
     @property
     def may_sample(self) -> bool:
-        """Whether another sample may be taken; not if all samples of the first wave failed."""
+        """Whether another sample may be taken; not if one is verified, or all samples of the first wave failed."""
         is_down = bool(self.errors) and not self.samples
-        return self.taken < self.config.samples and not self.is_out_of_budget and not is_down
+        is_verified = self.schema is not None and any(each.score == 1 for each in self.solutions)
+        return self.taken < self.config.samples and not (self.is_out_of_budget or is_down or is_verified)
 
     @property
     def needs_judge(self) -> bool:
-        """Whether scores can change the outcome."""
+        """Whether scores of the judge can change the outcome."""
+        if self.schema is not None:
+            return False
         answers = {each.read.normalized_answer for each in self.solutions}
         return len(answers) > 1 or (bool(answers) and self.config.min_score > 0)
 
@@ -197,7 +222,7 @@ class Contest:
 
     async def take_wave(self) -> Sequence[Step]:
         """Take the samples of one wave and return their steps."""
-        most = min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
+        most = 1 if self.schema is not None else min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
         covered = self._reserve_wave(most)
         if not covered:
             self.is_out_of_budget = True
@@ -216,7 +241,8 @@ class Contest:
             is_new = self._add(read)
             kept = reserved - self.worst_sample if is_new else Cost()
             self.allowance.settle(reserved, _cost_of(result) + kept)
-            detail = StageStep(stage=SAMPLE, text=read.text, answer=read.answer)
+            score = await self._verify(read)
+            detail = StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)
             has_answer = bool(read.normalized_answer)
             steps.append(Step(detail=detail, answer_found=has_answer, metrics=self.build_metrics()))
         return steps
@@ -244,6 +270,16 @@ class Contest:
         if is_new:
             self.solutions.append(solution)
         return is_new
+
+    async def _verify(self, read: SampledAnswer) -> float | None:
+        """Return the score of a sample by the schema, 0 or 1; None if a judge scores it, or it has no answer."""
+        if self.schema is None or not read.normalized_answer:
+            return None
+        check = partial(self.schema.check, restore(read.answer))
+        score = 1.0 if (await run_by_size(len(read.answer), check)).json else 0.0
+        for each in self.solutions:
+            each.score = score if each.key == (read.text, read.answer) else each.score
+        return score
 
     def _note_failure(self, error: ReasondError, reserved: Cost, worst: Cost) -> None:
         self.allowance.settle(reserved, Cost() if isinstance(error, UNSPENT) else worst)
@@ -296,7 +332,7 @@ class Contest:
         """Return the metrics so far."""
         return BestOfNMetrics(
             samples=len(self.samples),
-            judgements=self.judged - self.failed_judgements,
+            judgements=len(self.solutions) if self.schema is not None else self.judged - self.failed_judgements,
             answers=self.list_answers(),
             is_abstained=is_abstained,
         )
@@ -337,6 +373,8 @@ class Contest:
             gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}).")
         if silent := sum(not each.normalized_answer for each in self.samples):
             gaps.append(f"{silent} of {self.taken} samples ended without a whole answer.")
+        if self.schema is not None and self.solutions and all(each.score == 0 for each in self.solutions):
+            gaps.append(f"No answer of {len(self.samples)} samples satisfies answer_schema.")
         if not self.needs_judge:
             return gaps
         scores = [each.score for each in self.list_answers()]
@@ -383,10 +421,15 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
     )
     prompt = stages.fit(_SOLVE, max_tokens=config.max_tokens)
     sample, judgement = Cost(model_calls=1), Cost(model_calls=1)
+    schema = None
+    if config.verifier is AnswerVerifier.SCHEMA:
+        # `check` refuses a task without a schema; the first schema of a process takes 100 ms.
+        schema, judgement = await asyncio.to_thread(AnswerSchema, task.answer_schema or {}), Cost()
     if budget.max_total_tokens is not None:
         more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
         sample += Cost(tokens=await stages.bound_tokens(_SOLVE, more_tokens=prompt.max_tokens))
-        judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
+        if schema is None:
+            judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
     return Contest(
         config=config,
         stages=stages,
@@ -397,4 +440,5 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         worst_sample=sample,
         worst_judgement=judgement,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
+        schema=schema,
     )

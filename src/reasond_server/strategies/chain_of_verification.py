@@ -88,7 +88,8 @@ class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
     n <= 8.
 
     Failure modes: what the model believes wrongly in the draft it often believes in the check. A check that fails has
-    no answer, with a warning. Without readable questions the draft is the answer, with a warning. If the revision is
+    no answer, with a warning. Without readable questions, or if the call for them or the revision fails, the draft is
+    the answer, with a warning. If the revision is
     cut off or withheld, the draft is the answer, and the finish reason says so. If the budget ends, the draft is the
     answer (BUDGET_EXHAUSTED).
 
@@ -116,7 +117,7 @@ class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
         Raises:
             ContextExhaustedError: question and material leave no room in the model's context window.
             TokenBudgetExhaustedError: the budget does not cover the draft.
-            ModelError: the call for the draft, the questions or the revision failed.
+            ModelError: the call for the draft failed.
         """
         run = await prepare_verification(task, context)
         for stage in (run.write_draft, run.ask_questions, run.check_facts, run.revise):
@@ -128,6 +129,13 @@ class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
                 if run.draft is _NO_DRAFT:
                     raise
                 run.is_out_of_budget = run.is_over = True
+            except ModelError as error:
+                if run.draft is _NO_DRAFT:
+                    raise
+                run.is_over = True
+                run.warnings.append(
+                    f"A call after the draft failed ({error.reason}): the answer is that of the draft, unchecked."
+                )
             if run.is_over:
                 break
         yield run.build_outcome()

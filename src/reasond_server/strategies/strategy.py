@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from reasond_server.clock import new_nonce
 from reasond_server.errors import InternalError
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
 from reasond_server.types.values import value
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from reasond_server.llm.model import ChatModel
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import Toolbox
     from reasond_server.types import Json
 
@@ -37,6 +39,14 @@ class StrategyConfig(BaseModel):
     @property
     def uses_tools(self) -> bool:
         """Whether the run calls tools. Only then it receives tools, and its caller needs `reasoning:tools`."""
+        return False
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether the run runs programs of the model. Only then it receives `RunContext.programs`.
+
+        Servers that cannot run programs refuse it, and its caller needs `reasoning:tools`.
+        """
         return False
 
     @property
@@ -160,14 +170,16 @@ class RunContext(Generic[ConfigT]):
     """The inputs and services of one run.
 
     `model` meters and limits every call: it raises TokenBudgetExhaustedError before a call that the task's budget does
-    not cover. `tools` are the tools that the run may call; a failure of a tool is returned, not raised. `monotonic`
-    returns seconds, for measuring durations. `new_nonce` returns a random mark for the fences of untrusted text
-    (`context.fences`); a run calls it once.
+    not cover. `tools` are the tools that the run may call; a failure of a tool is returned, not raised. `programs` runs
+    programs of the model apart from the server; a failure of a program is returned, too. `monotonic` returns seconds,
+    for measuring durations. `new_nonce` returns a random mark for the fences of untrusted text (`context.fences`); a
+    run calls it once.
     """
 
     config: ConfigT
     model: ChatModel
     tools: Toolbox = NO_TOOLS
+    programs: ProgramRunner = NO_PROGRAMS
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
     effects: EffectSource = _PlainEffects()  # noqa: RUF009 - it has no state
@@ -217,11 +229,18 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         """
 
     async def reason(
-        self, query: str, *, model: ChatModel | None = None, material: str = "", **config: object
+        self,
+        query: str,
+        *,
+        model: ChatModel | None = None,
+        material: str = "",
+        programs: ProgramRunner = NO_PROGRAMS,
+        **config: object,
     ) -> Outcome:
         """Run to the end without a server and return the outcome (seed 000 FR-1.2).
 
-        Without `model` the embedded demo model answers, as on a server without configuration, with a warning.
+        `programs` runs programs, for the strategies that need it. Without `model` the embedded demo model answers, as
+        on a server without configuration, with a warning.
 
         Raises:
             pydantic.ValidationError: `config` is not valid.
@@ -231,12 +250,14 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
             # Imported here, because callers with their own model do not need it.
             from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
-            outcome = await self.reason(query, model=(demo := DemoModel()), material=material, **config)
+            outcome = await self.reason(
+                query, model=(demo := DemoModel()), material=material, programs=programs, **config
+            )
             return replace(outcome, warnings=(*outcome.warnings, *demo.warnings))
         task = Task(query=query, material=material, strategy=self.name)
         checked: Any = self.config_type.model_validate(config)
         self.check(task, checked, model)
-        async with aclosing(self.run(task, RunContext(config=checked, model=model))) as events:
+        async with aclosing(self.run(task, RunContext(config=checked, model=model, programs=programs))) as events:
             async for event in events:
                 if isinstance(event, Outcome):
                     return event

@@ -1,7 +1,7 @@
-"""Writes log records as JSON lines or as text for a person; one chain of processors serves our and foreign records.
+"""Writes log records, ours and foreign ones, as JSON lines or as text for a person.
 
-Callers log with the standard library; processors in the form of structlog's make the lines. Both forms omit tokens and
-content, and every line has the ids of the RPC or run that it belongs to.
+Callers log with the standard library. Both forms omit tokens and content, and every line has the ids of the RPC or run
+that it belongs to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -31,9 +31,9 @@ from reasond_server.telemetry.scrubbing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from structlog.typing import EventDict, Processor, WrappedLogger
+    Fields = dict[str, Any]
 
 # `color_message` repeats uvicorn's message with escape sequences.
 _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
@@ -44,6 +44,16 @@ _HIDDEN: Final = _RESERVED | {"span_id"}
 _NEVER_AS_GIVEN: Final = _RESERVED | CONTENT_FIELDS | SECRET_FIELDS
 # The messages of the access log contain these fields. If a message contains another field's value, that may be chance.
 _TOLD: Final = frozenset({"method", "code", "http_method", "status"})
+_TO_QUOTE: Final = frozenset(" \t=\r\n\"'")
+_LEVEL_WIDTH: Final = 9
+_RESET, _BOLD, _DIM, _CYAN, _MAGENTA = "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[35m"
+_COLORS: Final = {
+    "debug": "\x1b[32m\x1b[1m",
+    "info": "\x1b[32m\x1b[1m",
+    "warning": "\x1b[33m\x1b[1m",
+    "error": "\x1b[31m\x1b[1m",
+    "critical": "\x1b[31m\x1b[1m",
+}
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
@@ -94,33 +104,29 @@ def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Runs each record through `processors`; the last one returns the line."""
+    """Writes the fields of each record with `write`."""
 
-    def __init__(self, processors: Sequence[Processor]) -> None:
+    def __init__(self, write: Callable[[Fields], str]) -> None:
         super().__init__()
-        self._processors = processors
+        self._write = write
 
     def format(self, record: logging.LogRecord) -> str:
         """Return `record` as one line, or as several lines for a person."""
-        line: Any = event_of(record)
-        for process in self._processors:
-            line = process(None, record.levelname, line)
-        text: str = line
-        return text
+        event = event_of(record)
+        scope = current()
+        if scope is not None:
+            scope.add_to(event)
+        return self._write(event)
 
 
 def json_formatter() -> LineFormatter:
     """Return a formatter that writes each record as a JSON object on one line."""
-    return LineFormatter([with_scope, as_json])
+    return LineFormatter(lambda event: json_line(event).decode())
 
 
 def human_formatter(*, has_colors: bool = False) -> LineFormatter:
     """Return a formatter for a person that shows foreign control characters as escapes."""
-    # Imported here because the import is slow, and JSON lines do not need it.
-    from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - see above
-
-    console = ConsoleRenderer(colors=has_colors, pad_event_to=0, event_key="message", timestamp_key="time")
-    return LineFormatter([with_scope, clean, for_a_person, console])
+    return LineFormatter(partial(write_for_a_person, has_colors=has_colors))
 
 
 class _QuietHandler(logging.StreamHandler[TextIO]):
@@ -148,7 +154,7 @@ class JsonHandler(_QuietHandler):
         """Whether the handler still has its own formatter and no filter."""
         return self.formatter is self._as_made and not self.filters
 
-    def write(self, event: EventDict) -> None:
+    def write(self, event: Fields) -> None:
         """Write `event` at once, with the ids of the current RPC or run and without secrets."""
         try:
             scope = current()
@@ -197,13 +203,13 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
-def event_of(record: logging.LogRecord) -> EventDict:
+def event_of(record: logging.LogRecord) -> Fields:
     """Return time, level, logger, message and traceback of `record`, and the fields of `extra` that are not content."""
     try:
         message = record.getMessage()
     except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         message = str(record.msg)
-    event: EventDict = {
+    event: Fields = {
         "time": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03}Z",
         "level": _LEVELS.get(record.levelno) or record.levelname.lower(),
         "logger": record.name,
@@ -217,25 +223,7 @@ def event_of(record: logging.LogRecord) -> EventDict:
     return event
 
 
-def with_scope(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Add the ids of the current RPC or run."""
-    scope = current()
-    if scope is not None:
-        scope.add_to(event)
-    return event
-
-
-def clean(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Remove secrets from every text, and cut texts to the longest length of a log."""
-    return {name: shown_value(value) for name, value in event.items()}
-
-
-def as_json(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
-    """Return `event` as JSON on one line."""
-    return json_line(event).decode()
-
-
-def json_line(event: EventDict) -> bytes:
+def json_line(event: Fields) -> bytes:
     """Return `event` as JSON in UTF-8. If no value has a mark of a secret, the values are not redacted one by one."""
     if _PLAIN.issuperset(map(type, event.values())):
         try:
@@ -249,26 +237,46 @@ def json_line(event: EventDict) -> bytes:
     return to_json({name: shown_value(value) for name, value in event.items()})
 
 
-def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Return `event` with local time and visible control characters.
+def write_for_a_person(event: Fields, *, has_colors: bool = False) -> str:
+    """Return a line with local time and visible control characters; a traceback stands below it.
 
     Fields that the message repeats, empty fields, and a trace id equal to the call id are omitted.
     """
+    event = {name: shown_value(value) for name, value in event.items()}
+    paint = _paint if has_colors else _leave_plain
     message = str(event["message"])
     words = message.split()
     clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
     traceback = str(event.pop("traceback", ""))
     if event.get("trace_id") == event.get("call_id"):
         event.pop("trace_id", None)
-    fields = {
-        _escape(name): _escape(str(value))
+    fields = sorted(
+        (_escape(name), _escape(str(value)))
         for name, value in event.items()
         if name not in _HIDDEN and value != "" and not (name in _TOLD and str(value) in words)
-    }
-    line: EventDict = {"time": clock, "level": event["level"], "message": _escape(message), **fields}
-    if traceback:
-        line["exception"] = "\n".join(f"    {_escape(one)}" for one in traceback.splitlines())
-    return line
+    )
+    level = str(event["level"])
+    parts = [
+        paint(clock, _DIM),
+        f"[{paint(f'{level:<{_LEVEL_WIDTH}}', _COLORS.get(level, _BOLD))}]",
+        paint(_escape(message), _BOLD),
+        *(f"{paint(name, _CYAN)}={paint(_quote(text), _MAGENTA)}" for name, text in fields),
+    ]
+    below = [f"    {_escape(one)}" for one in traceback.splitlines()]
+    return "\n".join([" ".join(parts).rstrip(), *below])
+
+
+def _quote(text: str) -> str:
+    """Return `text`, in quotation marks if it would not be read as one value."""
+    return text if _TO_QUOTE.isdisjoint(text) else repr(text)
+
+
+def _paint(text: str, style: str) -> str:
+    return f"{style}{text}{_RESET}"
+
+
+def _leave_plain(text: str, _style: str) -> str:
+    return text
 
 
 @lru_cache(maxsize=2)

@@ -12,6 +12,7 @@ a context provider of turns.
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.context_providers import ContextProviderConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
+from reasond_server.testing.scripted_programs import FunctionPrograms
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.strategies import StrategyConformance
 
@@ -19,6 +20,7 @@ __all__ = [
     "ConformanceError",
     "ContextProviderConformance",
     "FunctionModel",
+    "FunctionPrograms",
     "ModelConformance",
     "Reply",
     "ScriptError",

@@ -18,6 +18,7 @@ from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatModel, WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing.models import FunctionModel, Reply
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatRequest, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig, StrategyEvent
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Task
 
@@ -87,11 +89,18 @@ class Probe:
     """Runs one strategy with one configuration on one task, any number of times."""
 
     def __init__(
-        self, strategy: ReasoningStrategy[Any], *, config: StrategyConfig, task: Task, tools: ToolSource = NO_TOOLS
+        self,
+        strategy: ReasoningStrategy[Any],
+        *,
+        config: StrategyConfig,
+        task: Task,
+        tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
     ) -> None:
         self._strategy = strategy
         self._config = config
         self._tools = tools
+        self._programs = programs
         self.task = task
 
     def check(self, model: ChatModel) -> None:
@@ -114,6 +123,7 @@ class Probe:
             config=self._config,
             model=_Refusing(model=model, budget=budget or Budget(), ran=ran),
             tools=self._tools.open_toolbox(max_calls=None),
+            programs=self._programs,
             monotonic=lambda: 0.0,
             new_nonce=lambda: _note_nonce(ran, next(marks)),
         )

@@ -43,6 +43,7 @@ from reasond_server.testing.judging import (
     require_fenced,
 )
 from reasond_server.testing.probing import NotingModel, Probe, Ran, RecordingModel, Replayer, Transcript
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget, CostClass, FinishReason, Task
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.testing.probing import Replier
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import ToolSource
 
 __all__ = ["StrategyConformance"]
@@ -72,6 +74,7 @@ class StrategyConformance:
         reply: returns the reply to a request, always the same to the same request. With None the model answers at once
             in some checks and varies its replies in others; set it if your strategy needs replies of a certain form.
         tools: the tools that runs may call.
+        programs: runs the programs of the model, for a strategy that needs it; for the same program always alike.
         has_native_tools: whether the model accepts calls of tools.
         timeout_s: most seconds that one check may take.
     """
@@ -100,6 +103,7 @@ class StrategyConformance:
         material: str = "",
         reply: Replier | None = None,
         tools: ToolSource = NO_TOOLS,
+        programs: ProgramRunner = NO_PROGRAMS,
         has_native_tools: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
@@ -108,6 +112,7 @@ class StrategyConformance:
         self._task = Task(query=query, material=material, strategy=strategy.name, config=self._settings)
         self._repliers: tuple[Replier, ...] = (lambda _: _ANSWERED, reply_by_request) if reply is None else (reply,)
         self._tools = tools
+        self._programs = programs
         self._has_native_tools = has_native_tools
         self._timeout_s = timeout_s
 
@@ -395,7 +400,7 @@ class StrategyConformance:
 
     def _probe(self, task: Task | None = None) -> Probe:
         config = self._strategy.config_type.model_validate(self._settings)
-        return Probe(self._strategy, config=config, task=task or self._task, tools=self._tools)
+        return Probe(self._strategy, config=config, task=task or self._task, tools=self._tools, programs=self._programs)
 
 
 class _Leaving:

@@ -80,6 +80,8 @@ class TurnProgress:
         renderings: how prompts show results, thoughts and earlier turns, by source.
         kept_bytes: the bytes of all results.
         result: the last event, once the turn has ended.
+        summary_calls: how many model calls were made for summaries; they are no `replies`.
+        unsummarised: the calls whose results had no summary that could be used.
         memory: what the prompts that this process makes have in common.
     """
 
@@ -91,7 +93,14 @@ class TurnProgress:
     renderings: dict[str, LoggedRendering] = field(default_factory=dict)
     kept_bytes: int = 0
     result: TurnResult | None = None
+    summary_calls: int = 0
+    unsummarised: list[str] = field(default_factory=list)
     memory: PromptMemory = field(default_factory=PromptMemory, repr=False, compare=False)
+
+    @property
+    def model_calls(self) -> int:
+        """The number of model calls that were made so far."""
+        return len(self.replies) + self.summary_calls
 
     @property
     def made_calls(self) -> int:
@@ -132,6 +141,11 @@ class TurnProgress:
                 pass
 
     def _take_reply(self, step: ModelCallStep) -> None:
+        if step.goal is ContextGoal.SUMMARY:
+            self.summary_calls += 1
+            self.renderings |= {one.source: one for one in step.renderings}
+            self.unsummarised += [one.source for one in step.renderings if one.rendering is not Rendering.SUMMARY]
+            return
         ids = [*step.provider_ids, *[""] * len(step.calls)]
         calls = [LedgerCall(call=call, provider_id=ids[place]) for place, call in enumerate(step.calls)]
         self.replies.append(FoldedReply(step=step, calls=calls))

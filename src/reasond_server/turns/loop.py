@@ -26,6 +26,7 @@ from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
+from reasond_server.turns.summaries import Summariser
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
@@ -98,6 +99,7 @@ class TurnLoop:
         self._history = history
         self._written: dict[str, Sequence[PromptPart]] = {}
         self._caller = ModelCaller(run, backends=backends, temperature=policy.temperature)
+        self._summariser = Summariser(caller=self._caller, policy=policy, nonce=nonce, clock=clock)
         self.is_draft = False
 
     async def run_to_exit(self) -> None:
@@ -135,7 +137,7 @@ class TurnLoop:
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
         self._run.trace.end_step()
-        index, mode = len(self._progress.replies), self._policy.mode_in_force(self._progress.mode)
+        index, mode = self._progress.model_calls, self._policy.mode_in_force(self._progress.mode)
         model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
         offered = self._tools.offered_in(mode)
@@ -145,6 +147,12 @@ class TurnLoop:
             context = await build_context(inputs)
         except ContextExhaustedError as error:
             raise _tell_tools(error, offered, model) if offered else error from None
+        if not step.is_last:
+            summary = await self._summariser.summarise_one(self._progress, inputs, context)
+            if summary is not None:
+                # The next step makes the prompt again, with the summary in it.
+                self._append(summary)
+                return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self._clock.monotonic(), model.usage
         reply = await self._caller.ask(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.context.calls import ModelReply
+    from reasond_server.context.replies import Fragment
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
@@ -85,9 +86,11 @@ class ModelCaller:
         max_tokens: int,
         is_last: bool,
         index: int,
+        is_published: bool = True,
     ) -> TurnReply:
         """Return the reply of model call `index`, and publish its text as it comes; with `is_last` it has no calls.
 
+        If not `is_published`, followers get no text of it before its event.
         A model without native tools is asked again, at most twice, if its reply breaks the form of calls.
 
         Raises:
@@ -106,7 +109,7 @@ class ModelCaller:
                     tools=tools if is_native else (),
                     tool_choice="none" if is_last else "auto",
                 ),
-                index,
+                index if is_published else None,
             )
             if is_native or not tools:
                 return _take(reply, reply.parsed.text, () if is_last else reply.calls)
@@ -119,23 +122,26 @@ class ModelCaller:
             remedy="Use a model with native tools, or a stronger one, for turns with tools.",
         )
 
-    async def _listen(self, listener: ReplyListener, index: int) -> ModelReply:
-        """Make the call, once everything before it is committed, and publish the text as it comes."""
-        publish, model = self._run.subscribers.publish, self.model
+    async def _listen(self, listener: ReplyListener, index: int | None) -> ModelReply:
+        """Make the call once everything before it is committed; with an index publish the text as it comes."""
+        model = self.model
+
+        def publish(fragment: Fragment) -> None:
+            if fragment.kind is None and index is not None:
+                self._run.subscribers.publish(index, fragment.text)
+
         is_asking = True
         while is_asking:
             async with aclosing(model.stream(listener.request)) as events:
                 async for event in events:
                     for fragment in listener.take(event):
-                        if fragment.kind is None:
-                            publish(index, fragment.text)
+                        publish(fragment)
                     if listener.is_done:
                         break
             is_asking = listener.ask_again()
         rest, reply = listener.close(model.counter)
         for fragment in rest:
-            if fragment.kind is None:
-                publish(index, fragment.text)
+            publish(fragment)
         return reply
 
 

@@ -82,7 +82,7 @@ def choose_step(progress: TurnProgress, *, tools: TurnTools, policy: TurnPolicy)
 
 def _plan(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     """Call the model again; the last call that is allowed must answer."""
-    made = len(progress.replies)
+    made = progress.model_calls
     if made >= policy.max_model_calls:
         return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS)
     is_last = made >= policy.max_model_calls - 1 or progress.made_calls >= policy.max_tool_calls
@@ -93,7 +93,7 @@ def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     """End with the text of the last reply, if need be after it was written from full results."""
     last = progress.replies[-1].step
     is_plan = last.goal is ContextGoal.PLANNING
-    may_synthesise = is_plan and bool(progress.ledger) and len(progress.replies) < policy.max_model_calls
+    may_synthesise = is_plan and bool(progress.ledger) and progress.model_calls < policy.max_model_calls
     is_wanted = policy.synthesis is Synthesis.ALWAYS or (
         policy.synthesis is Synthesis.WHEN_REDUCED and progress.was_reduced
     )

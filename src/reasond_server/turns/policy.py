@@ -52,7 +52,8 @@ class Mode:
 class TurnPolicy:
     """The section [turns] of the configuration; docs/reference describes each key. Times are in seconds.
 
-    `records_content` is that of the section [store]: without content no turn can wait for its client.
+    `records_content` is that of the section [store]: without content no turn can wait for its client. `summary_tokens`
+    are the most tokens of a summary; None means that there are none.
     """
 
     default_mode: str = DEFAULT_MODE
@@ -73,6 +74,8 @@ class TurnPolicy:
     max_tokens: int = 4096
     temperature: float = 0.7
     synthesis: Synthesis = Synthesis.WHEN_REDUCED
+    summary_tokens: int | None = None
+    summary_backend: str = ""
     records_content: bool = True
 
     def find_mode(self, name: str) -> Mode | None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from reasond_server.errors import InternalError
 from reasond_server.plugins import PLUGIN_NAME
-from reasond_server.types.turns import ContextScope, ModelCallStep
+from reasond_server.types.turns import ContextGoal, ContextScope, ModelCallStep
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.types import Event, Json
-    from reasond_server.types.turns import ContextGoal
 
 MAX_STATE_CHARACTERS: Final = 16_000_000
 """Most characters that the state of one provider may have as JSON."""
@@ -95,7 +94,9 @@ class ProviderStates:
         )
 
     def apply(self, event: Event) -> None:
-        """Let all providers take in the next event of the log."""
+        """Let all providers take in the next event of the log; summaries have no text of theirs, and are left out."""
+        if isinstance(event, ModelCallStep) and event.goal is ContextGoal.SUMMARY:
+            return
         for provider in tuple(self._providers):
             state = self._states[provider.name]
             is_consumed = isinstance(event, ModelCallStep) and provider.name in event.blocks

@@ -114,8 +114,8 @@ class TurnKind:
         )
         for logged in recovery.events:
             work.take_in(logged.event)
-        work.steps.count = len(work.progress.replies)
-        work.most_usage = _read_reservation(recovery, len(work.progress.replies))
+        work.steps.count = work.progress.model_calls
+        work.most_usage = _read_reservation(recovery, work.progress.model_calls)
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
         return work
@@ -314,7 +314,7 @@ class TurnWork:
             model=run.identity.model,
             usage=accounts.usage,
             elapsed_s=accounts.elapsed_s,
-            warnings=(*accounts.warnings, *self.providers.warnings, *ending.warnings),
+            warnings=(*accounts.warnings, *self.providers.warnings, *self._warn(), *ending.warnings),
             error=ending.to_failure(),
         )
         self.take_in(result)
@@ -343,12 +343,18 @@ class TurnWork:
 
         async def reserve(tokens: int) -> None:
             if tokens:
-                index = len(self.progress.replies)
+                index = self.progress.model_calls
                 usage = run.accounts.usage
                 run.log.record(reservation_record(index, tokens, before=usage), usage=usage)
             await run.log.flush()
 
         run.accounts.model.before_call = reserve
+
+    def _warn(self) -> Sequence[str]:
+        """Return the warning about results that should have been summarised."""
+        names = self.progress.unsummarised
+        told = f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."
+        return (told,) if names else ()
 
     def _describe_session(self) -> SessionEnd | None:
         """Return what the turn leaves in its session; None without one."""

@@ -311,6 +311,16 @@ class ChainOfVerificationMetrics:
     is_revised: bool
 
 
+@METRICS.declare("program_of_thought")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOfThoughtMetrics:
+    """The metrics of program of thought; `program_time_s` is the time of all programs together."""
+
+    attempts: int
+    failed_attempts: int
+    program_time_s: float
+
+
 @METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
@@ -329,6 +339,7 @@ StrategyMetrics = (
     | SelfRefineMetrics
     | PlanAndSolveMetrics
     | ChainOfVerificationMetrics
+    | ProgramOfThoughtMetrics
     | CustomMetrics
 )
 

@@ -25,11 +25,12 @@ _LATER_FIELDS: Final[Json] = {
 
 
 class StrategySource(StrEnum):
-    """The level of precedence that chose the strategy."""
+    """The level of precedence that chose the strategy; AUTO is the rule that the operator enabled."""
 
     REQUEST = "request"
     AGENT = "agent"
     SYSTEM = "system"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

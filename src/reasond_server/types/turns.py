@@ -28,10 +28,11 @@ class ContextScope(StrEnum):
 
 
 class ContextGoal(StrEnum):
-    """What a prompt is for: to plan the next step, or to write the answer from full results."""
+    """What a prompt is for: to plan the next step, to write the answer from full results, or to summarise a result."""
 
     PLANNING = "planning"
     SYNTHESIS = "synthesis"
+    SUMMARY = "summary"
 
 
 class Rendering(StrEnum):

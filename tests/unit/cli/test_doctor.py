@@ -91,7 +91,10 @@ def test_a_tool_that_is_not_installed_is_a_failure(capsys: pytest.CaptureFixture
 
 def test_the_sandbox_is_not_tried_where_repairs_are_off(capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = findings(FREE, capsys)
-    assert "ok    sandbox       not needed, because [repair] enabled is false" in lines
+    assert (
+        "ok    sandbox       not needed, because [repair] enabled is false and [reasoning] program_environment is empty"
+        in lines
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.value)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from reasond.v1.strategies_pb2 import (
     BoundedContextMetrics,
     ChainOfVerificationMetrics,
     PlanAndSolveMetrics,
+    ProgramOfThoughtMetrics,
     ReactMetrics,
     Savings,
     SavingsBaseline,
@@ -62,6 +64,11 @@ def test_checks_of_a_draft_are_told_with_what_came_of_them() -> None:
     assert last_of(chain_of_verification=figures) == told
     told = "0 questions about the draft, 0 answered; the answer is that of the draft"
     assert last_of(chain_of_verification=ChainOfVerificationMetrics()) == told
+
+
+def test_programs_are_told_with_their_time() -> None:
+    figures = ProgramOfThoughtMetrics(attempts=2, failed_attempts=1, program_time=Duration(nanos=250_000_000))
+    assert last_of(program_of_thought=figures) == "2 programs (1 without an answer), run for 250 ms"
 
 
 def test_a_plan_is_told_by_its_steps() -> None:

@@ -68,6 +68,12 @@ def test_a_default_that_was_chosen_must_be_enabled() -> None:
     assert "(none)" in find_problems(nothing)["reasoning.default_strategy"]
 
 
+def test_the_rule_auto_needs_the_strategy_that_it_chooses() -> None:
+    alone = settings(reasoning={"auto": True, "enabled_strategies": ["chain_of_thought"]})
+    assert "needs bounded_context" in find_problems(alone)["reasoning.auto"]
+    assert find_problems(settings(reasoning={"auto": True})) == {}
+
+
 def test_no_strategies_at_all_is_fine_and_means_no_default() -> None:
     empty = settings(reasoning={"enabled_strategies": []})
     assert find_problems(empty) == {}

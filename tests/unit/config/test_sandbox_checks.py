@@ -1,4 +1,4 @@
-"""What [repair.sandbox] and [repair.environments] must not say together."""
+"""What [repair.sandbox], [repair.environments] and programs of models must not say together."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def test_an_image_needs_its_folder_and_a_level_that_shows_it(tmp_path: Path) -> 
     assert list(find(environments={"image": {"is_image": True}})) == ["repair.environments.image.root"]
     found = find(sandbox={"level": "landlock"}, environments={"image": {"is_image": True, "root": str(tmp_path)}})
     assert list(found) == ["repair.environments.image.is_image"]
+
+
+@pytest.mark.parametrize(
+    ("repair", "problems"),
+    [
+        ({"environments": {"python": {}}}, []),
+        ({}, ["'python' is no environment of [repair.environments]"]),
+        ({"environments": {"pithon": {}}}, ["'python' is no environment of [repair.environments]; did you mean"]),
+        ({"environments": {"python": {}}, "sandbox": {"level": "off"}}, ['is set, but repair.sandbox.level = "off"']),
+    ],
+)
+def test_programs_need_an_environment_that_there_is_and_a_sandbox(repair: dict[str, Any], problems: list[str]) -> None:
+    settings = Settings.model_validate({"repair": repair, "reasoning": {"program_environment": "python"}})
+    found = [each for each in cross_check(settings) if each.field == "reasoning.program_environment"]
+    assert len(found) == len(problems)
+    assert all(problem in each.description for each, problem in zip(found, problems, strict=True))

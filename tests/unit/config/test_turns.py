@@ -23,8 +23,7 @@ def test_the_defaults_of_the_section_are_those_of_the_policy() -> None:
     assert policy_of(Settings().turns) == TurnPolicy()
 
 
-def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
-    text = """
+EVERY_KEY = """
     [turns]
     default_mode = "careful"
     max_model_calls = 1
@@ -44,6 +43,9 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
     needs_approval = ["current_time", "files__write"]
     [turns.context]
     synthesis = "never"
+    summaries = true
+    summary_backend = "small"
+    summary_tokens = 64
     [turns.modes.careful]
     instructions = "i"
     tools = []
@@ -58,7 +60,10 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
     [tools.mcp.files]
     command = "x"
     """
-    assert policy_of(load_settings(text, tmp_path).turns) == TurnPolicy(
+
+
+def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
+    assert policy_of(load_settings(EVERY_KEY, tmp_path).turns) == TurnPolicy(
         default_mode="careful",
         modes={
             "careful": Mode(instructions="i", tools=(), backend="small", welcome="w"),
@@ -80,6 +85,8 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
         max_tokens=64,
         temperature=0,
         synthesis=Synthesis.NEVER,
+        summary_tokens=64,
+        summary_backend="small",
     )
 
 
@@ -99,6 +106,8 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
             "turns.needs_approval: names 'f__write', which is no tool of",
         ),
         ('[turns.modes.a]\nbackend = "b"', "turns.modes.a.backend: 'b' has no table in llm.backends"),
+        ('[turns.context]\nsummary_backend = "b"', "turns.context.summary_backend: names 'b', which has no table in"),
+        ("[turns.context]\nsummary_tokens = 63", "turns.context.summary_tokens"),
         ("[turns.modes.A]", "turns.modes.A"),
         ("[turns]\nhandoff_ttl_s = 59", "turns.handoff_ttl_s"),
         ("[turns]\nmax_client_tools = 257", "turns.max_client_tools"),

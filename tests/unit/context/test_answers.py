@@ -178,3 +178,11 @@ def test_the_answer_of_a_reply_without_a_tag(text: str, answer: str) -> None:
 def test_hostile_answers_have_a_form(text: str) -> None:
     assert isinstance(normalize_answer(text), str)
     assert isinstance(answer_of_text(text), str)
+
+
+def test_objects_in_json_are_equal_whatever_their_layout() -> None:
+    assert normalize_answer('{"a": 1, "b": [2]}') == normalize_answer('\n{"b":[2],"a":1} ')
+    assert normalize_answer('[{"a": 1}]') == normalize_answer('[ {"a":1} ]')
+    assert normalize_answer('{"a": 1}') != normalize_answer('{"a": 2}')
+    assert normalize_answer("{1, 2}") == normalize_answer("{1,2}")
+    assert normalize_answer("[{" * 5_000)

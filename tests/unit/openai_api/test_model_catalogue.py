@@ -49,6 +49,16 @@ def test_without_a_default_strategy_the_servers_own_model_is_not_listed() -> Non
     assert models.find_parameters(models.find("reasond"), None) == frozenset()
 
 
+def test_the_rule_auto_is_a_model_where_the_operator_offers_it() -> None:
+    assert "reasond/auto" not in catalogue().list_for(caller("admin"))
+    models = ModelCatalogue(strategies=[], offers_auto=True)
+    assert models.find("reasond/auto") == ModelPreset(strategy="auto")
+    assert models.list_for(caller("reasoning:execute:react")) == ["reasond/auto"]
+    fixed = ModelPreset(strategy="auto", config={"temperature": 1})
+    with pytest.raises(SettingsError, match="temperature is not known"):
+        ModelCatalogue(strategies=[], presets={"m": fixed}, offers_auto=True)
+
+
 def test_the_parameters_are_those_of_the_strategy_that_will_work() -> None:
     models = catalogue()
     assert "temperature" in models.find_parameters(models.find("reasond"), None)

@@ -356,3 +356,10 @@ async def test_an_answer_by_a_schema_is_its_json() -> None:
     async with serve_chats(FunctionModel(lambda _: "<answer>never JSON</answer>")) as site:
         wrong = await site.ask(response_format=wanted)
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "ANSWER_INVALID")
+
+
+async def test_the_rule_auto_is_a_model() -> None:
+    async with serve_chats(environ={"REASOND__REASONING__AUTO": "true"}) as site:
+        answer = (await site.ask(model="reasond/auto", temperature=0.1)).json()
+    assert answer["reasond"]["strategy_source"] == "auto"
+    assert "temperature has no effect: the strategy has no such parameter." in answer["reasond"]["warnings"]

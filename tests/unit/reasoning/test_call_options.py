@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from reasond_server.types import Principal, Result, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from reasond_server.llm.model import ChatRequest
 
@@ -261,3 +263,28 @@ async def test_a_model_without_eyes_is_named() -> None:
     with pytest.raises(reasond.InvalidRequestError) as refused:
         await ask(FunctionModel(answer_rex, name="blind"), images=[("image/png", PNG)])
     assert "are not taken by the model 'blind'" in refused.value.violations[0].description
+
+
+async def test_another_server_goes_on_with_the_correction_and_pays_only_for_that(tmp_path: Path) -> None:
+    environ = {"REASOND__STORE__URL": f"sqlite:///{tmp_path}/log.db", "REASOND__SERVER__DRAIN_GRACE_S": "0.1"}
+    options: dict[str, Any] = {"system": "Count.", "history": HISTORY, "answer_schema": SCHEMA, "stop": ["###"]}
+    first = ScriptedModel(["<answer>seven</answer>", Reply(text="never", hold=asyncio.Event())])
+    async with (
+        running_server(model=first, environ=environ) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        stream = client.reason_iterations("How many?", strategy="chain_of_thought", keep_running=True, **options)
+        execution_id = (await anext(stream)).execution_id
+        while len(first.requests) < 2:  # noqa: ASYNC110 - the model has no event for it
+            await asyncio.sleep(0.01)
+    second = ScriptedModel(['<answer>{"n": 7}</answer>'])
+    async with (
+        running_server(model=second, environ=environ) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        events = [event async for event in client.resume(execution_id)]
+    result = events[-1].completed
+    assert (result.answer_json, result.metrics.usage.model_calls) == ('{"n":7}', 3)
+    assert [len(model.requests) for model in (first, second)] == [2, 1]
+    # The second server sends what the first one sent: instructions, history and problems are restored.
+    assert second.requests[0].messages == first.requests[1].messages

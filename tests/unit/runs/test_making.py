@@ -94,6 +94,15 @@ async def test_a_run_that_left_no_event_begins_its_log(assign: Assign) -> None:
     assert run.accounts.usage == SPENT
 
 
+async def test_what_was_told_of_the_choice_is_told_by_who_goes_on_and_nothing_is_added_where_nothing_was(
+    assign: Assign,
+) -> None:
+    plan = json.loads(plan_of(assign))
+    assert "warnings" not in plan
+    told = maker(Again(Script())).revive(recovery(json.dumps({**plan, "warnings": ["The task is long."]})))
+    assert told.work.describe()["warnings"] == ["The task is long."]
+
+
 async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(assign: Assign) -> None:
     steps = [
         LoggedEvent(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest
+    from reasond_server.types import Json
 
 NONCE = "a" * 28
 QUERY = "What is six times seven?"
@@ -59,10 +60,11 @@ async def run(
     *,
     budget: Budget | None = None,
     window: int | None = None,
+    schema: Json | None = None,
     **config: Any,
 ) -> tuple[FunctionModel, list[StageStep], Outcome]:
     model = FunctionModel(reply, context_window=window)
-    task = Task(query=QUERY, budget=budget or Budget())
+    task = Task(query=QUERY, budget=budget or Budget(), answer_schema=schema)
     metered = MeteredModel(model=model, budget=task.budget)
     context = RunContext(config=BestOfNConfig.model_validate(config), model=metered, new_nonce=lambda: NONCE)
     events = [event async for event in BestOfN().run(task, context)]
@@ -262,3 +264,38 @@ async def test_a_window_without_room_for_the_judge_is_refused_before_a_call() ->
     with pytest.raises(ContextExhaustedError):
         await BestOfN().reason(QUERY, model=model)
     assert not model.requests
+
+
+SCHEMA: Json = {"type": "integer", "minimum": 42}
+
+
+async def test_a_schema_ends_the_sampling_with_the_first_answer_that_satisfies_it() -> None:
+    model, steps, outcome = await run(replies(["forty", "41", "43", "42"]), schema=SCHEMA, verifier="schema")
+    assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("43", FinishReason.ANSWERED, ())
+    assert [(step.stage, step.answer, step.score) for step in steps] == [
+        ("sample", "forty", 0.0),
+        ("sample", "41", 0.0),
+        ("sample", "43", 1.0),
+    ]
+    assert (len(model.requests), metrics_of(outcome).judgements) == (3, 3)
+
+
+async def test_where_no_answer_satisfies_the_schema_the_votes_decide_or_none_is_given() -> None:
+    _, _, outcome = await run(replies(["41", "40", "40"]), schema=SCHEMA, verifier="schema", samples=3)
+    assert (outcome.answer, outcome.warnings) == ("40", ("No answer of 3 samples satisfies answer_schema.",))
+    _, _, strict = await run(replies(["41"]), schema=SCHEMA, verifier="schema", samples=1, min_score=1.0)
+    assert (strict.answer, strict.finish_reason) == ("", FinishReason.MAX_ITERATIONS)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_budget_bounds_the_samples_that_a_schema_asks_for(calls: int) -> None:
+    budget = Budget(max_model_calls=calls)
+    model, _, outcome = await run(replies(["40", "41", "42"]), schema=SCHEMA, verifier="schema", budget=budget)
+    assert (len(model.requests), outcome.answer) == (calls, "40")
+    assert outcome.finish_reason is FinishReason.BUDGET_EXHAUSTED
+
+
+def test_a_schema_that_the_task_has_not_is_refused_before_a_call() -> None:
+    model = FunctionModel(lambda _: "")
+    with pytest.raises(InvalidConfigError, match="verifier 'schema' verifies with the answer_schema of the task"):
+        BestOfN().check(Task(query=QUERY), BestOfNConfig.model_validate({"verifier": "schema"}), model)

@@ -198,8 +198,17 @@ async def test_a_revision_that_is_not_whole_leaves_the_draft(revision: str | Rep
     assert outcome.metrics == ChainOfVerificationMetrics(questions=2, answered=2, is_revised=False)
 
 
-async def test_an_error_of_the_revision_is_the_error_of_the_run() -> None:
-    model = FunctionModel(but("Correct the draft", Reply(error=ModelUnavailableError("gone"), error_after=0)))
+@pytest.mark.parametrize("mark", ["short questions", "Correct the draft"])
+async def test_an_error_after_the_draft_leaves_the_draft_and_is_told(mark: str) -> None:
+    model = FunctionModel(but(mark, Reply(error=ModelUnavailableError("gone"), error_after=0)))
+    _, outcome = await run(model)
+    assert (outcome.answer, outcome.finish_reason) == ("Both built a wall.", FinishReason.ANSWERED)
+    told = "A call after the draft failed (MODEL_UNAVAILABLE): the answer is that of the draft, unchecked."
+    assert outcome.warnings == (told,)
+
+
+async def test_an_error_of_the_draft_is_the_error_of_the_run() -> None:
+    model = FunctionModel(lambda _: Reply(error=ModelUnavailableError("gone"), error_after=0))
     with pytest.raises(ModelUnavailableError):
         await run(model)
 

@@ -8,8 +8,9 @@ import pytest
 
 from reasond_server.llm.model import Role
 from reasond_server.reasoning.registry import STRATEGIES
-from reasond_server.testing import Reply, StrategyConformance
+from reasond_server.testing import FunctionPrograms, Reply, StrategyConformance
 from reasond_server.tools.calculator import Calculator
+from reasond_server.tools.programs import ProgramResult
 from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall
 
@@ -24,6 +25,7 @@ REGISTERED = sorted(name for name, point in STRATEGIES.find_installed().items() 
 CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "bounded_context": [{"chunk_size": 1024, "carryover_size": 512}],
     "chain_of_verification": [{"max_questions": 2}],
+    "program_of_thought": [{"max_attempts": 2}],
     "react": [{"max_iterations": 3}],
     "tree_of_thought": [{"max_depth": 2, "branching": 2}],
     "self_consistency": [{"samples": 3}],
@@ -31,6 +33,8 @@ CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}],
 }
 """Small runs, so that every place in them is looked at; a strategy that is not named runs with its defaults."""
+
+PROGRAMS = FunctionPrograms(lambda _: "42")
 
 HEAVY = {"stays_within_the_window", "survives_hostile_replies"}
 CHECKS = [pytest.param(name, marks=[pytest.mark.slow] * (name in HEAVY)) for name in StrategyConformance.CHECKS]
@@ -47,14 +51,14 @@ async def test_a_registered_strategy_conforms(name: str, check: str) -> None:
     for config in CONFIGS.get(name, [{}]):
         # This check uses long texts of its own in windows of several sizes.
         for material in ("",) if check == "stays_within_the_window" else ("", MATERIAL):
-            conformance = StrategyConformance(strategy_of(name), config=config, material=material)
+            conformance = StrategyConformance(strategy_of(name), config=config, material=material, programs=PROGRAMS)
             if reason := await conformance.check(check):
                 pytest.skip(reason)
 
 
 @pytest.mark.parametrize("name", REGISTERED)
 async def test_reason_takes_a_query_alone_as_fr_1_2_has_it_and_says_which_model_answered(name: str) -> None:
-    outcome = await strategy_of(name).reason("What is 7 times 6?")
+    outcome = await strategy_of(name).reason("What is 7 times 6?", programs=PROGRAMS)
     assert "42" in outcome.answer
     assert any("demo model" in warning for warning in outcome.warnings)
 
@@ -66,6 +70,19 @@ def calls_natively(request: ChatRequest) -> str | Reply:
         return "<answer>42</answer>"
     call = ToolCall(call_id=f"x{done}", name="calculator", arguments_json=f'{{"expression": "6 * {done}"}}')
     return Reply(text="Let me see.", tool_calls=(call,))
+
+
+def write_programs(request: ChatRequest) -> str:
+    """Write a program that fails, then one that prints the answer."""
+    is_second = "Find the mistake" in request.messages[-1].content
+    return f"So be it.\n```python\nprint({'6 * 7' if is_second else '6 * '})\n```"
+
+
+@pytest.mark.parametrize("check", CHECKS)
+async def test_program_of_thought_with_programs_that_fail_first_conforms(check: str) -> None:
+    programs = FunctionPrograms(lambda source: "42" if "6 * 7" in source else ProgramResult(output="", exit_code=1))
+    conformance = StrategyConformance(strategy_of("program_of_thought"), reply=write_programs, programs=programs)
+    assert not await conformance.check(check)
 
 
 def calls_in_text(request: ChatRequest) -> str:

@@ -13,13 +13,16 @@ from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
+from reasond_server.testing import FunctionPrograms
 from reasond_server.testing.judging import reply_at_length, reply_by_request
 from reasond_server.testing.probing import NotingModel, Probe, Ran
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult, ProgramRunner
 from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
 
 Replier = Callable[[Any], Any]
@@ -34,12 +37,17 @@ replies = st.sampled_from(sorted(REPLIERS))
 
 
 async def ran(
-    strategy: ReasoningStrategy[Any], reply: str, *, material: str = "", **config: Any
+    strategy: ReasoningStrategy[Any],
+    reply: str,
+    *,
+    material: str = "",
+    programs: ProgramRunner = NO_PROGRAMS,
+    **config: Any,
 ) -> tuple[NotingModel, Ran]:
     model = NotingModel(REPLIERS[reply])
     checked = strategy.config_type.model_validate(config)
     task = Task(query="What is six times seven?", material=material)
-    done = await Probe(strategy, config=checked, task=task).run(model)
+    done = await Probe(strategy, config=checked, task=task, programs=programs).run(model)
     assert isinstance(done.outcome, Outcome), done.error
     return model, done
 
@@ -86,6 +94,19 @@ async def test_plan_and_solve_makes_one_call_for_the_plan_and_one_for_the_soluti
 ) -> None:
     model, _ = await ran(PlanAndSolve(), reply, max_plan_tokens=plan, max_tokens=most)
     assert [request.max_tokens for request in model.requests] == [plan, most]
+
+
+@QUICK
+@given(most=st.integers(1, 5), failing=st.integers(0, 6))
+async def test_program_of_thought_makes_one_call_and_one_run_for_each_program_until_one_succeeds(
+    most: int, failing: int
+) -> None:
+    REPLIERS["program"] = lambda _: "```python\nprint(42)\n```"
+    ended = iter([*[ProgramResult(output="", exit_code=1)] * failing, *[ProgramResult(output="42")] * 9])
+    programs = FunctionPrograms(lambda _: next(ended))
+    model, _ = await ran(ProgramOfThought(), "program", programs=programs, max_attempts=most, max_tokens=100)
+    assert len(model.requests) == len(programs.sources) == min(failing + 1, most)
+    assert all(request.max_tokens == 100 for request in model.requests)
 
 
 @QUICK
@@ -149,7 +170,7 @@ async def test_tree_of_thought_makes_no_more_calls_than_its_formula(
 async def test_bounded_context_makes_one_call_for_each_window_and_at_most_one_more_for_its_carryover(
     reply: str, mode: str, most: int
 ) -> None:
-    config = {"chunk_size": 1024, "carryover_size": 512, "max_iterations": most, "carryover_mode": mode}
+    config: dict[str, Any] = {"chunk_size": 1024, "carryover_size": 512, "max_iterations": most, "carryover_mode": mode}
     model, done = await ran(BoundedContext(), reply, material=MATERIAL, **config)
     windows = len(done.steps)
     assert windows <= len(model.requests) <= (1 if mode == "tail" else 2) * windows

@@ -199,14 +199,19 @@ def test_seconds_and_milliseconds_are_those_of_the_record() -> None:
 
 
 def test_colors_are_for_terminals_only() -> None:
-    assert "\x1b[" in human_formatter(has_colors=True).format(record("x"))
+    colored = human_formatter(has_colors=True).format(record("x", extra={"told": "two words"}))
+    assert colored.endswith(
+        "[\x1b[32m\x1b[1minfo     \x1b[0m] \x1b[1mx\x1b[0m \x1b[36mtold\x1b[0m=\x1b[35m'two words'\x1b[0m"
+    )
     assert "\x1b[" not in human_formatter().format(record("x"))
 
 
-def test_the_json_form_does_without_the_console_of_structlog() -> None:
+def test_no_form_loads_what_draws_consoles() -> None:
     code = (
-        "import sys, logging; from reasond_server.telemetry.logs import json_formatter; "
-        "json_formatter().format(logging.makeLogRecord({})); sys.exit('structlog' in sys.modules)"
+        "import sys, logging; from reasond_server.telemetry import logs; "
+        "logs.json_formatter().format(logging.makeLogRecord({})); "
+        "logs.human_formatter(has_colors=True).format(logging.makeLogRecord({})); "
+        "sys.exit('rich' in sys.modules or 'structlog' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=180).returncode == 0
 

@@ -97,6 +97,7 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    AnswerVerifier,
     BestOfNConfig,
     BestOfNMetrics,
     BoundedContextConfig,
@@ -109,6 +110,8 @@ from reasond.v1.strategies_pb2 import (
     ChainOfVerificationMetrics,
     PlanAndSolveConfig,
     PlanAndSolveMetrics,
+    ProgramOfThoughtConfig,
+    ProgramOfThoughtMetrics,
     ReactConfig,
     ReactMetrics,
     ReactStep,
@@ -160,6 +163,7 @@ from reasond.v1.turns_pb2 import (
 __all__ = [
     "Agent",
     "AgentCard",
+    "AnswerVerifier",
     "AsyncClient",
     "AsyncExecutionStream",
     "AsyncReasoningStream",
@@ -237,6 +241,8 @@ __all__ = [
     "PermissionDeniedError",
     "PlanAndSolveConfig",
     "PlanAndSolveMetrics",
+    "ProgramOfThoughtConfig",
+    "ProgramOfThoughtMetrics",
     "RankedPatch",
     "ReactConfig",
     "ReactMetrics",

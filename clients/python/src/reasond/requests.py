@@ -25,6 +25,7 @@ from reasond.v1.strategies_pb2 import (
     ChainOfThoughtConfig,
     ChainOfVerificationConfig,
     PlanAndSolveConfig,
+    ProgramOfThoughtConfig,
     ReactConfig,
     SelfConsistencyConfig,
     SelfRefineConfig,
@@ -46,6 +47,7 @@ StrategyConfig: TypeAlias = (
     | ChainOfThoughtConfig
     | ChainOfVerificationConfig
     | PlanAndSolveConfig
+    | ProgramOfThoughtConfig
     | ReactConfig
     | SelfConsistencyConfig
     | SelfRefineConfig
@@ -66,6 +68,7 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "chain_of_thought": ChainOfThoughtConfig,
         "chain_of_verification": ChainOfVerificationConfig,
         "plan_and_solve": PlanAndSolveConfig,
+        "program_of_thought": ProgramOfThoughtConfig,
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "self_refine": SelfRefineConfig,

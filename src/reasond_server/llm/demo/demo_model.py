@@ -137,7 +137,7 @@ class DemoModel:
         if attempt := read_attempt(request.messages):
             return prompt_tokens, room, self._counter.split(write_repair(request.messages, attempt)), None
         prompt = read_prompt(request.messages)
-        if staged := write_stage(request.messages, prompt):
+        if staged := write_stage(request.messages, prompt, counter=self._counter, max_tokens=room):
             return prompt_tokens, room, self._counter.split(staged), None
         acted = choose_named_act(request, prompt) or choose_act(request, prompt)
         call = None if acted is None else acted.call

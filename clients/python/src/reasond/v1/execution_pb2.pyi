@@ -41,6 +41,8 @@ class _StrategySourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     """The agent prefers it."""
     STRATEGY_SOURCE_SYSTEM: _StrategySource.ValueType  # 3
     """It is the server's default."""
+    STRATEGY_SOURCE_AUTO: _StrategySource.ValueType  # 4
+    """The server's rule `auto` chose it by the size of the task; a warning of the result says why."""
 
 class StrategySource(_StrategySource, metaclass=_StrategySourceEnumTypeWrapper):
     """Which level chose the strategy."""
@@ -53,6 +55,8 @@ STRATEGY_SOURCE_AGENT: StrategySource.ValueType  # 2
 """The agent prefers it."""
 STRATEGY_SOURCE_SYSTEM: StrategySource.ValueType  # 3
 """It is the server's default."""
+STRATEGY_SOURCE_AUTO: StrategySource.ValueType  # 4
+"""The server's rule `auto` chose it by the size of the task; a warning of the result says why."""
 global___StrategySource = StrategySource
 
 class _FinishReason:
@@ -341,6 +345,7 @@ class ReasoningTask(google.protobuf.message.Message):
     SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
+    PROGRAM_OF_THOUGHT_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     AGENT_CAPABILITIES_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
@@ -408,6 +413,10 @@ class ReasoningTask(google.protobuf.message.Message):
         """For `chain_of_verification`."""
 
     @property
+    def program_of_thought(self) -> reasond.v1.strategies_pb2.ProgramOfThoughtConfig:
+        """For `program_of_thought`."""
+
+    @property
     def agent_capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities such as `reasoning.strategy.bounded_context`; they can only narrow the choice."""
 
@@ -445,6 +454,7 @@ class ReasoningTask(google.protobuf.message.Message):
         self_refine: reasond.v1.strategies_pb2.SelfRefineConfig | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveConfig | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationConfig | None = ...,
+        program_of_thought: reasond.v1.strategies_pb2.ProgramOfThoughtConfig | None = ...,
         agent: builtins.str = ...,
         agent_capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         budget: global___Budget | None = ...,
@@ -455,14 +465,14 @@ class ReasoningTask(google.protobuf.message.Message):
         answer_schema_json: builtins.str = ...,
         images: collections.abc.Iterable[global___Image] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "images", b"images", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "history", b"history", "images", b"images", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification", "program_of_thought"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 
@@ -649,6 +659,7 @@ class Metrics(google.protobuf.message.Message):
     SELF_REFINE_FIELD_NUMBER: builtins.int
     PLAN_AND_SOLVE_FIELD_NUMBER: builtins.int
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
+    PROGRAM_OF_THOUGHT_FIELD_NUMBER: builtins.int
     total_tokens: builtins.int
     """Input and output tokens of all model calls."""
     @property
@@ -699,6 +710,10 @@ class Metrics(google.protobuf.message.Message):
     def chain_of_verification(self) -> reasond.v1.strategies_pb2.ChainOfVerificationMetrics:
         """Chain of verification."""
 
+    @property
+    def program_of_thought(self) -> reasond.v1.strategies_pb2.ProgramOfThoughtMetrics:
+        """Program of thought."""
+
     def __init__(
         self,
         *,
@@ -715,10 +730,11 @@ class Metrics(google.protobuf.message.Message):
         self_refine: reasond.v1.strategies_pb2.SelfRefineMetrics | None = ...,
         plan_and_solve: reasond.v1.strategies_pb2.PlanAndSolveMetrics | None = ...,
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationMetrics | None = ...,
+        program_of_thought: reasond.v1.strategies_pb2.ProgramOfThoughtMetrics | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification"] | None: ...
+    def HasField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "custom", b"custom", "execution_time", b"execution_time", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy_specific", b"strategy_specific", "total_tokens", b"total_tokens", "tree_of_thought", b"tree_of_thought", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["strategy_specific", b"strategy_specific"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification", "program_of_thought"] | None: ...
 
 global___Metrics = Metrics
 

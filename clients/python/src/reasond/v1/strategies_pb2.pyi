@@ -103,6 +103,30 @@ TREE_EVALUATOR_VOTE: TreeEvaluator.ValueType  # 2
 """The model votes among the nodes of one expansion."""
 global___TreeEvaluator = TreeEvaluator
 
+class _AnswerVerifier:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AnswerVerifierEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AnswerVerifier.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ANSWER_VERIFIER_UNSPECIFIED: _AnswerVerifier.ValueType  # 0
+    """Not set: the server's default applies."""
+    ANSWER_VERIFIER_JUDGE: _AnswerVerifier.ValueType  # 1
+    """The model judges each solution in a call of its own."""
+    ANSWER_VERIFIER_SCHEMA: _AnswerVerifier.ValueType  # 2
+    """The schema of the task's answer; samples are taken one by one until one satisfies it."""
+
+class AnswerVerifier(_AnswerVerifier, metaclass=_AnswerVerifierEnumTypeWrapper):
+    """What best of n scores solutions with."""
+
+ANSWER_VERIFIER_UNSPECIFIED: AnswerVerifier.ValueType  # 0
+"""Not set: the server's default applies."""
+ANSWER_VERIFIER_JUDGE: AnswerVerifier.ValueType  # 1
+"""The model judges each solution in a call of its own."""
+ANSWER_VERIFIER_SCHEMA: AnswerVerifier.ValueType  # 2
+"""The schema of the task's answer; samples are taken one by one until one satisfies it."""
+global___AnswerVerifier = AnswerVerifier
+
 class _SavingsBaseline:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -368,7 +392,7 @@ global___SelfConsistencyConfig = SelfConsistencyConfig
 
 @typing.final
 class BestOfNConfig(google.protobuf.message.Message):
-    """Configuration of `best_of_n`: independent samples, of which a judge chooses the best."""
+    """Configuration of `best_of_n`: independent samples, of which a verifier chooses the best."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -377,6 +401,7 @@ class BestOfNConfig(google.protobuf.message.Message):
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     MAX_JUDGE_TOKENS_FIELD_NUMBER: builtins.int
     MIN_SCORE_FIELD_NUMBER: builtins.int
+    VERIFIER_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Number of samples, 1-40; default 5."""
     temperature: builtins.float
@@ -387,6 +412,8 @@ class BestOfNConfig(google.protobuf.message.Message):
     """Most tokens per judgement, 100-8192; default 1024."""
     min_score: builtins.float
     """Least score of an answer that is given, 0.0-1.0; default 0 (the best is given, whatever its score)."""
+    verifier: global___AnswerVerifier.ValueType
+    """What scores solutions; default JUDGE."""
     def __init__(
         self,
         *,
@@ -395,9 +422,10 @@ class BestOfNConfig(google.protobuf.message.Message):
         max_tokens: builtins.int | None = ...,
         max_judge_tokens: builtins.int | None = ...,
         min_score: builtins.float | None = ...,
+        verifier: global___AnswerVerifier.ValueType | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_judge_tokens", b"_max_judge_tokens"]) -> typing.Literal["max_judge_tokens"] | None: ...
     @typing.overload
@@ -408,6 +436,8 @@ class BestOfNConfig(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_samples", b"_samples"]) -> typing.Literal["samples"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_verifier", b"_verifier"]) -> typing.Literal["verifier"] | None: ...
 
 global___BestOfNConfig = BestOfNConfig
 
@@ -521,6 +551,45 @@ class ChainOfVerificationConfig(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
 
 global___ChainOfVerificationConfig = ChainOfVerificationConfig
+
+@typing.final
+class ProgramOfThoughtConfig(google.protobuf.message.Message):
+    """Configuration of `program_of_thought`: a Python program of the model, run in the server's sandbox."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_ATTEMPTS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_PROGRAM_S_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_attempts: builtins.int
+    """Most programs, 1-5: one, and a corrected one for each that fails; default 2."""
+    max_tokens: builtins.int
+    """Most tokens the model may write for one program, 100-32768; default 2048."""
+    max_program_s: builtins.float
+    """Most seconds that one program may run, 1-300; default 10. The server may have a lower limit."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; default 0."""
+    def __init__(
+        self,
+        *,
+        max_attempts: builtins.int | None = ...,
+        max_tokens: builtins.int | None = ...,
+        max_program_s: builtins.float | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_attempts", b"_max_attempts", "_max_program_s", b"_max_program_s", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_attempts", b"max_attempts", "max_program_s", b"max_program_s", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_attempts", b"_max_attempts", "_max_program_s", b"_max_program_s", "_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_attempts", b"max_attempts", "max_program_s", b"max_program_s", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_attempts", b"_max_attempts"]) -> typing.Literal["max_attempts"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_program_s", b"_max_program_s"]) -> typing.Literal["max_program_s"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___ProgramOfThoughtConfig = ProgramOfThoughtConfig
 
 @typing.final
 class ReadingProgress(google.protobuf.message.Message):
@@ -1340,3 +1409,32 @@ class ChainOfVerificationMetrics(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answered", b"answered", "is_revised", b"is_revised", "questions", b"questions"]) -> None: ...
 
 global___ChainOfVerificationMetrics = ChainOfVerificationMetrics
+
+@typing.final
+class ProgramOfThoughtMetrics(google.protobuf.message.Message):
+    """Metrics of `program_of_thought`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    FAILED_ATTEMPTS_FIELD_NUMBER: builtins.int
+    PROGRAM_TIME_FIELD_NUMBER: builtins.int
+    attempts: builtins.int
+    """Programs that the model was asked for."""
+    failed_attempts: builtins.int
+    """Those that gave no answer."""
+    @property
+    def program_time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of all programs together."""
+
+    def __init__(
+        self,
+        *,
+        attempts: builtins.int = ...,
+        failed_attempts: builtins.int = ...,
+        program_time: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["program_time", b"program_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempts", b"attempts", "failed_attempts", b"failed_attempts", "program_time", b"program_time"]) -> None: ...
+
+global___ProgramOfThoughtMetrics = ProgramOfThoughtMetrics

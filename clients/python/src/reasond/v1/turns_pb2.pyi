@@ -62,6 +62,8 @@ class _ContextGoalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """To decide the next step; large results appear as previews."""
     CONTEXT_GOAL_SYNTHESIS: _ContextGoal.ValueType  # 2
     """To write the answer from full results."""
+    CONTEXT_GOAL_SUMMARY: _ContextGoal.ValueType  # 3
+    """To summarise one large result, which later prompts show instead of a preview."""
 
 class ContextGoal(_ContextGoal, metaclass=_ContextGoalEnumTypeWrapper):
     """What a prompt is for."""
@@ -72,6 +74,8 @@ CONTEXT_GOAL_PLANNING: ContextGoal.ValueType  # 1
 """To decide the next step; large results appear as previews."""
 CONTEXT_GOAL_SYNTHESIS: ContextGoal.ValueType  # 2
 """To write the answer from full results."""
+CONTEXT_GOAL_SUMMARY: ContextGoal.ValueType  # 3
+"""To summarise one large result, which later prompts show instead of a preview."""
 global___ContextGoal = ContextGoal
 
 class _Rendering:

@@ -1,0 +1,125 @@
+"""Programs of models, run in the sandbox: each run of one is recorded, so that a replay sees the same output."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import SandboxUnavailableError
+from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, read_row
+from reasond_server.sandbox.sandbox import Job, SandboxFailedError
+from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
+from reasond_server.types.snapshots import SourceFile
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from reasond_server.runs.effects import Effects
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox
+    from reasond_server.sandbox.workspaces import Workspaces
+    from reasond_server.tools.programs import ProgramRunner
+
+PROGRAM: Final = "program"
+"""Kind of the effect of one run of a program."""
+
+_SOURCE: Final = "program.py"
+_MATERIAL: Final = "material.txt"
+# Warnings of the interpreter would stand among what the program prints.
+_COMMAND: Final = ("python3", "-B", "-X", "utf8", "-W", "ignore", _SOURCE)
+_LIMITS: Final = {
+    "wall_s": "more time than its limit",
+    "cpu_s": "more processor time than its limit",
+    "memory_bytes": "more memory than its limit",
+    "processes": "more processes than its limit",
+    "disk_bytes": "more disk space than its limit",
+}
+_log = logging.getLogger("reasond.executions")
+
+
+class SandboxPrograms:
+    """Runs programs in one environment of the sandbox; `permits` bounds the jobs of the whole server."""
+
+    is_available = True
+
+    def __init__(
+        self,
+        *,
+        sandbox: Sandbox,
+        workspaces: Workspaces,
+        environment: ExecutionEnvironment,
+        permits: asyncio.Semaphore,
+    ) -> None:
+        self._sandbox = sandbox
+        self._workspaces = workspaces
+        self._environment = environment
+        self._permits = permits
+
+    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:
+        """Run a program in a folder of its own; see the port.
+
+        Raises:
+            SandboxUnavailableError: the sandbox could not run it.
+        """
+        files = [SourceFile(path=_SOURCE, content=source.encode("utf-8", "replace"))]
+        if material:
+            files.append(SourceFile(path=_MATERIAL, content=material.encode("utf-8", "replace")))
+        try:
+            async with self._permits:
+                return _read_outcome(await self._run_job(files, most_s))
+        except SandboxFailedError as error:
+            _log.exception("a program of a model was not run")
+            raise SandboxUnavailableError(
+                "The sandbox of this server could not run a program of the model",
+                remedy="Retry. If it stays so, the operator finds the cause in the server's log.",
+            ) from error
+
+    async def _run_job(self, files: list[SourceFile], most_s: float) -> JobOutcome:
+        limits = self._environment.limits
+        bounded = replace(
+            limits,
+            wall_s=min(limits.wall_s, most_s),
+            cpu_s=min(limits.cpu_s, most_s),
+            output_bytes=min(limits.output_bytes, MAX_OUTPUT_BYTES),
+        )
+        tree = await self._workspaces.write_tree(files)
+        try:
+            async with tree.open_workspace({}) as folder:
+                job = Job(argv=_COMMAND, folder=folder, environment=self._environment, limits=bounded)
+                return await self._sandbox.run(job)
+        finally:
+            await tree.remove()
+
+
+class JournaledPrograms:
+    """The programs of one run. A program that was interrupted is run again: it changes nothing outside its folder."""
+
+    def __init__(self, *, programs: ProgramRunner, effects: Effects) -> None:
+        self._programs = programs
+        self._effects = effects
+
+    @property
+    def is_available(self) -> bool:
+        """Whether programs can be run at all."""
+        return self._programs.is_available
+
+    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:
+        """Run a program, or return the recorded result if the run made it before. Raises as the inner runner."""
+        digest = digest_of_texts(source, material)
+        async with self._effects.begin(PROGRAM, digest, is_idempotent=True) as effect:
+            if effect.recorded is not None:
+                return ProgramResult(**read_row(effect.recorded)["result"])
+            result = await self._programs.run(source, material=material, most_s=most_s)
+            await effect.complete(json.dumps({"v": VERSION, "result": asdict(result)}, separators=(",", ":")))
+            return result
+
+
+def _read_outcome(outcome: JobOutcome) -> ProgramResult:
+    return ProgramResult(
+        output=outcome.output.decode("utf-8", "replace"),
+        exit_code=outcome.exit_code,
+        elapsed_s=outcome.elapsed_s,
+        exceeded=_LIMITS.get(outcome.exceeded, "more than its limits") if outcome.exceeded else "",
+        is_output_cut=outcome.is_output_cut,
+    )

@@ -1,0 +1,192 @@
+"""Processes of `reasond` that are forked from one that has imported everything: a start costs a third of the time.
+
+Each has its own environment, folder, output and sockets, and can be killed like any other. Only the start of the
+interpreter, the imports and the end of the interpreter are left out; `tests/integration/test_cli.py` and
+`tests/faults/test_ending.py` have enough processes that run with them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+REASOND = "reasond_server.cli:main"
+POLL_S = 0.02
+PROGRAM = """
+import gc, json, os, sys
+from importlib import import_module
+from importlib.metadata import entry_points
+
+for name in json.loads(sys.argv[1]):
+    import_module(name)
+for group in ("reasond.strategies", "reasond.tools"):
+    for point in entry_points(group=group):
+        point.load()
+gc.freeze()
+
+
+def answer(value):
+    print(json.dumps(value), flush=True)
+
+
+def work(asked):
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    os.chdir(asked["folder"])
+    for number, name in enumerate((os.devnull, asked["stdout"], asked["stderr"])):
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+    sys.path[1:1] = filter(None, asked["environ"].get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = ["reasond", *asked["arguments"]]
+    module, _, function = asked["call"].partition(":")
+    try:
+        code = getattr(import_module(module), function)()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "pid" in asked:
+        pid, status = os.waitpid(asked["pid"], os.WNOHANG)
+        answer(os.waitstatus_to_exitcode(status) if pid else None)
+    elif child := os.fork():
+        answer(child)
+    else:
+        work(asked)
+"""
+IMPORTED = (
+    "reasond",
+    "reasond_server.app",
+    "reasond_server.cli.serving",
+    "reasond_server.cli.starting",
+    "tests.faults.server_process",
+)
+
+
+class ForkingProcess:
+    """The process that forks. It answers one request at a time and never waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(IMPORTED)],
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"]},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> Any:
+        """Return the answer to a request."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(f"{json.dumps(request)}\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it; processes that it forked go on."""
+        self._process.communicate()
+
+
+@cache
+def forking_process() -> ForkingProcess:
+    """Return the process that forks for this one, which ends with it."""
+    process = ForkingProcess()
+    atexit.register(process.close)
+    return process
+
+
+class ForkedProcess:
+    """A process that was forked, with the part of `subprocess.Popen` that tests use.
+
+    It runs the function `call` ("module:name") with no input and no environment but `environ`. What it writes is
+    appended to the files.
+    """
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environ: Mapping[str, str],
+        folder: Path,
+        stderr: Path,
+        stdout: Path | None = None,
+        call: str = REASOND,
+    ) -> None:
+        self._parent = forking_process()
+        # The exit code can be asked for only once, and tests wait for the end in a thread.
+        self._lock = threading.Lock()
+        self.returncode: int | None = None
+        self.pid: int = self._parent.ask(
+            call=call,
+            arguments=[str(each) for each in arguments],
+            environ=dict(environ),
+            folder=str(folder.absolute()),
+            stdout=str((stdout or stderr).absolute()),
+            stderr=str(stderr.absolute()),
+        )
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._parent.ask(pid=self.pid)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        limit = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if limit is not None and time.monotonic() > limit:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(POLL_S)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def run_forked(*arguments: str, environ: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of `reasond` to its end, with no input and no environment but `environ`."""
+    with tempfile.TemporaryDirectory() as name:
+        out, err = (Path(name) / stream for stream in ("stdout", "stderr"))
+        code = ForkedProcess(*arguments, environ=environ, folder=folder, stdout=out, stderr=err).wait()
+        return subprocess.CompletedProcess(arguments, code, out.read_text("utf-8"), err.read_text("utf-8"))
