@@ -72,7 +72,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People(question.query or "")
+    viewer: _Viewer = _JsonLines() if as_json else People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -163,7 +163,7 @@ class _JsonLines(_Viewer):
         )
 
 
-class _People(_Viewer):
+class People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
     def __init__(self, query: str) -> None:
@@ -172,12 +172,15 @@ class _People(_Viewer):
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
+        """See the base class."""
         return self._display.open()
 
     def show(self, event: ReasonIterationsResponse) -> None:
+        """See the base class."""
         self._display.show(event)
 
     def finish(self) -> None:
+        """Show the answer, the figures, and how the run ended."""
         if (result := self.result) is None:
             return
         if sys.stdout.isatty():

@@ -84,6 +84,22 @@ def encode_obstacle(reason: str) -> str:
     return json.dumps({"v": _VERSION, "reason": reason})
 
 
+def encode_remark(reason: str, work: Json) -> str:
+    """Return the plan text of an execution that cannot be resumed, with what `read_work` shall return."""
+    return json.dumps({"v": _VERSION, **work, "reason": reason}, separators=(",", ":"), default=dict)
+
+
+def read_work(text: str) -> Json:
+    """Return what the kind of work wrote into a plan; empty if there is none, or another version wrote it."""
+    try:
+        row: Any = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    if not isinstance(row, dict) or row.get("v") != _VERSION:
+        return {}
+    return {name: each for name, each in row.items() if name not in {"v", "reason", *_OWN}}
+
+
 def decode_plan(text: str) -> Plan:
     """Return the plan in `text`.
 

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 import pydantic_core
+from pydantic import TypeAdapter
 
 from reasond_server.errors import InternalError, show
 from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
@@ -40,15 +41,8 @@ def encode_event(logged: LoggedEvent) -> str:
         InternalError: it holds a value that JSON or UTF-8 cannot represent.
     """
     event = logged.event
-    return _json(
-        {
-            "v": VERSION,
-            "kind": _tag_of(EVENTS, event),
-            "of": _inner_tag(event),
-            "at": logged.create_time,
-            "body": event,
-        }
-    )
+    tag, inner, at = _tag_of(EVENTS, event), _inner_tag(event), _json(logged.create_time)
+    return f'{{"v":{VERSION},"kind":"{tag}","of":"{inner}","at":{at},"body":{_write(event)}}}'
 
 
 def decode_event(sequence: int, text: str) -> LoggedEvent:
@@ -74,7 +68,7 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
 
 def encode_execution(execution: Execution) -> str:
     """Return an execution as JSON text, without the session if it has none. Raises as `encode_event`."""
-    text = _json({"v": VERSION, "body": execution})
+    text = f'{{"v":{VERSION},"body":{_write(execution)}}}'
     # The quotes of a text in JSON are escaped, so only the field itself can match. `exclude` takes eight times as long.
     return text if execution.session_id else text.replace(_NO_SESSION, "", 1)
 
@@ -119,11 +113,39 @@ def decode_state(text: str) -> Json:
     return state
 
 
-def _json(row: Mapping[str, object]) -> str:
+def _json(row: object) -> str:
     try:
         return pydantic_core.to_json(row, inf_nan_mode="constants", fallback=_plain).decode()
     except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
         raise InternalError("an event holds what cannot be kept as JSON in UTF-8") from error
+
+
+def _write(value: object) -> str:
+    """Return the dataclass `value` as JSON text.
+
+    Raises:
+        InternalError: it holds a value that JSON or UTF-8 cannot represent.
+    """
+    kind: type = value.__class__
+    serializer = _find_serializer(kind)
+    if serializer is None:
+        return _json(value)
+    try:
+        return serializer.to_json(value, fallback=_plain, warnings=False).decode()
+    except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
+        raise InternalError("an event holds what cannot be kept as JSON in UTF-8") from error
+
+
+@cache
+def _find_serializer(kind: type) -> pydantic_core.SchemaSerializer | None:
+    """Return what writes a `kind` in a quarter of the time that `to_json` takes; None if a field may hold any kind.
+
+    It knows the types of the fields, so of a value whose type is derived from its field's it would write only a part.
+    """
+    if _path(kind):
+        return None
+    schema = TypeAdapter(kind).core_schema
+    return pydantic_core.SchemaSerializer(schema, pydantic_core.CoreConfig(ser_json_inf_nan="constants"))
 
 
 def _plain(value: object) -> object:

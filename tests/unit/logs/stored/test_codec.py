@@ -1,5 +1,6 @@
 """Every value that a log can hold is decoded as an equal value, and a value that cannot be read raises an error."""
 
+import json
 import traceback
 import types
 import typing
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.stored.codec import (
@@ -81,7 +83,10 @@ def round_trip(event: Any, time: datetime = START) -> LoggedEvent:
 
 @given(event=EVENTS, time=LEAVES[datetime])
 def test_every_event_comes_back_as_it_was(event: Any, time: datetime) -> None:
-    assert round_trip(event, time) == LoggedEvent(sequence=7, create_time=time, event=event)
+    logged = LoggedEvent(sequence=7, create_time=time, event=event)
+    assert round_trip(event, time) == logged
+    # What writes values by the types of their fields writes what those write that look at each value.
+    assert json.loads(encode_event(logged))["body"] == json.loads(to_json(event, inf_nan_mode="constants"))
 
 
 @pytest.mark.slow
@@ -108,7 +113,10 @@ def test_every_kind_of_metrics_comes_back_as_it_was(kind: type) -> None:
 
 @given(execution=values_of(Execution))
 def test_every_execution_comes_back_as_it_was(execution: Execution) -> None:
-    assert decode_execution(encode_execution(execution)) == execution
+    text = encode_execution(execution)
+    assert decode_execution(text) == execution
+    whole = json.loads(to_json(execution))
+    assert {"session_id": "", **json.loads(text)["body"]} == whole
 
 
 def test_read_only_tables_are_kept_as_tables() -> None:
