@@ -48,7 +48,7 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup adapter deltas log_cost streams slow_readers unary jsonrpc_cost facade_cost upstream_wait call_profile before_after removed telemetry_cost cancel search_budget checked_answers repair_search attacks pathological access_cost mixed_load scale held_streams turn_cost suspended turn_stalls sandbox_overhead; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup adapter deltas log_cost streams slow_readers unary jsonrpc_cost facade_cost upstream_wait call_profile before_after removed telemetry_cost cancel search_budget checked_answers repair_search attacks pathological access_cost mixed_load scale held_streams turn_cost suspended turn_stalls sandbox_overhead repair_resume; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 bench-peers: environment-dev ## compare with other programs, in environments of their own under .cache/peers (1 GB)
 	@for each in peers agent_loops turn_races; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done

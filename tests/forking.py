@@ -81,8 +81,15 @@ IMPORTED = (
     "reasond_server.app",
     "reasond_server.cli.serving",
     "reasond_server.cli.starting",
+    "reasond_server.llm.demo",
+    "reasond_server.llm.openai.building",
+    "reasond_server.storage.postgres_pool",
+    "reasond_server.telemetry.exposition",
+    "aiohttp",
+    "httpx2",
     "tests.faults.server_process",
 )
+"""What a server or a command may import."""
 
 
 class ForkingProcess:

@@ -53,6 +53,7 @@ class NappingKind:
     now: Callable[[], datetime]
     do: Doing = do_nothing
     kind: str = NAPPING
+    keeps_plan: bool = False
     is_timed_at_work: bool = False
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:

@@ -161,22 +161,34 @@ class ExecutionDesk:
         *,
         strategy: str = "",
         finish_reason: FinishReason | None = None,
+        state: ExecutionState | None = None,
+        create_time_after: datetime | None = None,
+        create_time_before: datetime | None = None,
         session_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> ExecutionPage:
         """Return a page of the caller's executions, newest first.
 
+        They began at `create_time_after` or later, and before `create_time_before`.
+
         Raises:
-            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
+            InvalidRequestError: `page_size` is negative, `page_token` is not from the page before, or no time is
+                between the two.
         """
         if page_size < 0:
             text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
+        if create_time_after and create_time_before and create_time_after >= create_time_before:
+            text = f"must be later than create_time_after, {create_time_after.isoformat()}"
+            raise InvalidRequestError.of(Violation(field="create_time_before", description=text))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(
             strategy=strategy,
             finish_reason=finish_reason,
+            state=state,
+            created_since=create_time_after,
+            created_until=create_time_before,
             kind=self.kind,
             or_kind=self._or_kind,
             session_id=session_id,
@@ -310,6 +322,7 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
 
 
 def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
-    """Return the filters in a token; servers of the release before know only the first two."""
-    filters = (wanted.strategy, wanted.finish_reason)
-    return (*filters, wanted.session_id) if wanted.session_id else filters
+    """Return the filters in a token; servers of the release before know only those without a name."""
+    filters = (wanted.strategy, wanted.finish_reason, *([wanted.session_id] if wanted.session_id else []))
+    named = {"state": wanted.state, "since": wanted.created_since, "until": wanted.created_until}
+    return (*filters, *(f"{name} {told}" for name, told in named.items() if told is not None))

@@ -33,11 +33,16 @@ class Caller:
             return (await response.json())["result"]
 
     async def whole(self, execution_id: str, *, has_jsonrpc: bool) -> dict[str, Any]:
-        """Return an execution with its whole trace and its events; with `has_jsonrpc` also its JSON-RPC form."""
+        """Return an execution with its whole trace and its events; with `has_jsonrpc` also its JSON-RPC form.
+
+        The task is left out, which earlier releases did not tell.
+        """
         execution = await self.client.get_execution(execution_id, trace_view=TRACE_VIEW_FULL)
+        execution.ClearField("task")
         told = {"execution_id": execution_id, "execution": plain(execution), "events": await self.events(execution_id)}
         if has_jsonrpc:
             told["jsonrpc"] = await self.call("executions.get", execution_id=execution_id)
+            del told["jsonrpc"]["task"]
         return told
 
     async def events(self, execution_id: str, *, until: int | None = None) -> list[Any]:

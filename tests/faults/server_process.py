@@ -60,7 +60,7 @@ class ServerProcess:
     def start(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
         """Start a server with its log and ready file in `folder`; `until_ready` waits for it."""
         log = folder / f"{name}.log"
-        log.unlink(missing_ok=True)
+        log.write_bytes(b"")
         process = ForkedProcess(
             folder / f"{name}.ready",
             call=f"{__name__}:{main.__name__}",

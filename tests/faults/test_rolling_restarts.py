@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ import pytest
 
 import reasond
 from reasond_server.cli.supervising import reserve_port
-from tests.faults.test_workers import COMMAND, PATIENCE_S, make_token, together
+from tests.faults.test_workers import PATIENCE_S, make_token, together
+from tests.forking import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -96,26 +97,27 @@ ENVIRON = {
 async def one_server(folder: Path, address: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
     """Serve at `address` in a separate process, drain it at the end; yield a function that waits for a log text."""
     log = folder / f"{address.rpartition(':')[2]}.log"
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, "serve"),
-            env={**os.environ, **ENVIRON, "REASOND__SERVER__GRPC_ADDRESS": address},
-            stderr=file,
-        )
+    log.write_bytes(b"")
+    process = ForkedProcess(
+        "serve",
+        environ={**os.environ, **ENVIRON, "REASOND__SERVER__GRPC_ADDRESS": address},
+        folder=folder,
+        stdout=folder / "out",
+        stderr=log,
+    )
 
     async def until_logged(text: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while text not in (logged := log.read_text("utf-8")):
-                assert process.returncode is None, logged[-3000:]
+                assert process.poll() is None, logged[-3000:]
                 await asyncio.sleep(0.05)
 
     try:
         await until_logged('"ready"')
         yield until_logged
     finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        process.terminate()
+        await asyncio.to_thread(process.wait)
 
 
 async def test_no_call_fails_while_two_servers_are_restarted_in_turn(tmp_path: Path) -> None:

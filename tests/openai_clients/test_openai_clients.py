@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
     from tests.faults.upstream import Conversation
 
-pytestmark = pytest.mark.slow
+# The first run installs the clients.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-LIMIT_S = 240.0
+LIMIT_S = 480.0
 CONFIG = """
 [llm]
 provider = "openai"

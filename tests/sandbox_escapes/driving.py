@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -17,20 +18,23 @@ from reasond_server.sandbox.scratch import NOBODY
 from tests.sandboxing import INTERPRETER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 280.0
 
 
 @contextmanager
-def copied_packages() -> Generator[Path, None, None]:
-    """Return a folder with what the driver imports, which every user may read."""
+def copied_packages(
+    driver: str = "tests/sandbox_escapes", *, packages: Sequence[str] = ()
+) -> Generator[Path, None, None]:
+    """Return a folder with a driver and what it imports, installed `packages` too, which every user may read."""
     folder = Path(tempfile.mkdtemp(prefix="reasond-test-"))
     try:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "src" / "reasond_server", folder / "reasond_server", ignore=ignore)
-        shutil.copytree(ROOT / "tests" / "sandbox_escapes", folder / "tests" / "sandbox_escapes", ignore=ignore)
+        shutil.copytree(ROOT / driver, folder / driver, ignore=ignore)
+        copy_packages(folder, packages)
         for place, folders, names in os.walk(folder):
             for name in (".", *folders, *names):
                 path = Path(place, name)
@@ -40,15 +44,36 @@ def copied_packages() -> Generator[Path, None, None]:
         shutil.rmtree(folder)
 
 
-def drive(level: str, user: int | None, copies: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run the driver as `user`, None: as this process, and return its lines."""
+def copy_packages(folder: Path, names: Sequence[str]) -> None:
+    """Copy installed packages into a folder, which is made if it is missing; every user may read them there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        if found.submodule_search_locations:
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(Path(found.origin).parent, folder / name, ignore=ignore)
+        else:
+            shutil.copy(found.origin, folder)
+
+
+def drive(
+    level: str,
+    user: int | None,
+    copies: Path,
+    *arguments: str,
+    module: str = "tests.sandbox_escapes.driver",
+    limit_s: float = LIMIT_S,
+) -> list[dict[str, Any]]:
+    """Run a driver as `user`, None: as this process, and return its lines."""
     own = Path(tempfile.mkdtemp(prefix="reasond-test-"))
     try:
         own.chmod(0o755)
         if user is not None:
             os.chown(own, user, user)
         done = subprocess.run(
-            [INTERPRETER, "-S", "-B", "-m", "tests.sandbox_escapes.driver", level, str(own), *arguments],
+            [INTERPRETER, "-S", "-B", "-m", module, level, str(own), *arguments],
             cwd=copies,
             env={"PYTHONPATH": str(copies), "PATH": os.environ.get("PATH", os.defpath)},
             user=user,
@@ -56,7 +81,7 @@ def drive(level: str, user: int | None, copies: Path, *arguments: str) -> list[d
             extra_groups=None if user is None else [],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     finally:

@@ -252,9 +252,10 @@ class FaultyStore:
         """See ExecutionStore."""
         return await self._do("find_claim", self._inner.find_claim, tenant, request_id)
 
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """See ExecutionStore."""
-        return await self._do("read_checkpoint", self._inner.read_checkpoint, tenant, execution_id)
+        read = partial(self._inner.read_checkpoint, with_records=with_records)
+        return await self._do("read_checkpoint", read, tenant, execution_id)
 
     async def create(
         self,

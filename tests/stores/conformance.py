@@ -14,6 +14,7 @@ from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostE
 from reasond_server.types import FinishReason
 from tests.stores.creations import CreationChecks
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
+from tests.stores.listings import ListingChecks
 from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, first_event, step
 from tests.stores.sessions import SessionChecks
 from tests.stores.suspensions import SuspensionChecks
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.logs.store import ExecutionStore, Recovery
-    from reasond_server.types import Execution
 
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5
@@ -58,7 +58,6 @@ class ExecutionStoreConformance:
         "lets_a_cancelled_run_be_inherited",
         "inherits_from_cancelled_runs_only",
         "drops_records_at_the_end",
-        "pages_newest_first",
         "reads_in_pages",
         "recovers_orphans_once",
         "renews_leases",
@@ -70,6 +69,7 @@ class ExecutionStoreConformance:
         "forgets_in_batches",
         "frees_the_request_id_of_what_is_past",
         *CreationChecks.CHECKS,
+        *ListingChecks.CHECKS,
         *SuspensionChecks.CHECKS,
         *SessionChecks.CHECKS,
     )
@@ -91,6 +91,7 @@ class ExecutionStoreConformance:
         self._tenant = uuid.uuid4().hex
         self._others = (
             CreationChecks(store, pass_time=pass_time, tenant=self._tenant),
+            ListingChecks(store, tenant=self._tenant),
             SuspensionChecks(store, pass_time=pass_time, tenant=self._tenant),
             SessionChecks(store, pass_time=pass_time, tenant=self._tenant),
         )
@@ -313,29 +314,11 @@ class ExecutionStoreConformance:
         kept = await self._store.read_checkpoint(*log.name)
         same((kept.plan, list(kept.records)), ("", []))
         same(await self._sequences(log), [1, 2, 3])
-
-    async def _pages_newest_first(self) -> None:
-        logs = [self._log(strategy="xy"[minute % 2], minute=minute) for minute in (0, 1, 2, 3)]
-        twin = self._log(minute=3)
-        for log in (*logs, twin):
-            await log.create()
-            nothing(await log.write(first_event()))
-        nothing(await logs[2].write(logs[2].result(FinishReason.TRUNCATED)))
-        newest = sorted((logs[3], twin), key=lambda log: log.execution.execution_id, reverse=True)
-        expected = [*newest, logs[2], logs[1], logs[0]]
-        seen: list[Execution] = []
-        before = None
-        while page := await self._store.page(self._tenant, _EVERYTHING, size=2, before=before):
-            seen += page
-            before = (page[-1].create_time.timestamp(), page[-1].execution_id)
-        same(seen, [log.execution for log in expected])
-        for wanted, found in (
-            (ExecutionFilter(strategy="y"), [logs[3], logs[1]]),
-            (ExecutionFilter(finish_reason=FinishReason.TRUNCATED), [logs[2]]),
-            (ExecutionFilter(strategy="y", finish_reason=FinishReason.TRUNCATED), []),
-        ):
-            page = await self._store.page(self._tenant, wanted, size=9, before=None)
-            same(list(page), [log.execution for log in found])
+        asked = await self._begin_log(plan='{"p":2}')
+        same((await self._store.read_checkpoint(*asked.name, with_records=False)).plan, '{"p":2}')
+        nothing(await asked.write(Record(key="c", body="{}"), asked.result(), keeps_plan=True))
+        kept = await self._store.read_checkpoint(*asked.name)
+        same((kept.plan, list(kept.records)), ('{"p":2}', []))
 
     async def _reads_in_pages(self) -> None:
         log = await self._begin_log()
@@ -467,7 +450,15 @@ class ExecutionStoreConformance:
         store = self._store
         wishes = (store.request_cancel, store.request_keep)
         wake = partial(store.wake, Lease(owner="two", seconds=LEASE_S))
-        return store.find, store.read, store.delete, *wishes, store.release, store.read_checkpoint, wake
+        return (
+            store.find,
+            store.read,
+            store.delete,
+            *wishes,
+            store.release,
+            store.read_checkpoint,
+            wake,
+        )
 
     def _log(self, *, strategy: str = "s", request_id: str = "", minute: int = 0) -> HandWrittenLog:
         return HandWrittenLog.new(

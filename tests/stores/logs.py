@@ -72,7 +72,7 @@ class HandWrittenLog:
         lease = Lease(owner=owner, seconds=seconds)
         return await self.store.create(self.execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
 
-    def part(self, *bodies: Event | Record, keeps_records: bool = False) -> Append:
+    def part(self, *bodies: Event | Record, keeps_records: bool = False, keeps_plan: bool = False) -> Append:
         """Return the append of `bodies` to the current log."""
         entries: list[LoggedEvent | Record] = []
         sequence = self.execution.last_sequence
@@ -93,6 +93,7 @@ class HandWrittenLog:
             fence=self.fence,
             size=sum(map(size_of, entries)),
             keeps_records=keeps_records,
+            keeps_plan=keeps_plan,
         )
 
     def suspension(self, *bodies: Event | Record, wake_time: datetime | None = None) -> Append:
@@ -118,9 +119,11 @@ class HandWrittenLog:
         self.execution = part.execution
         self.version += len(part.entries)
 
-    async def write(self, *bodies: Event | Record, keeps_records: bool = False) -> ReasondError | None:
+    async def write(
+        self, *bodies: Event | Record, keeps_records: bool = False, keeps_plan: bool = False
+    ) -> ReasondError | None:
         """Append `bodies` and return the error of a refusal, or None."""
-        part = self.part(*bodies, keeps_records=keeps_records)
+        part = self.part(*bodies, keeps_records=keeps_records, keeps_plan=keeps_plan)
         (refused,) = await self.store.append([part])
         if refused is None:
             self.took(part)

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToJson
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
 from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
-from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
 
@@ -72,7 +72,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else _People(question.query or "")
+    viewer: _Viewer = _JsonLines() if as_json else People(question.query or "")
     with (
         open_client(way, environ) as client,
         failures(target_of(way, environ), has_result=lambda: viewer.has_result),
@@ -163,7 +163,7 @@ class _JsonLines(_Viewer):
         )
 
 
-class _People(_Viewer):
+class People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
     def __init__(self, query: str) -> None:
@@ -172,12 +172,15 @@ class _People(_Viewer):
         self.wants_deltas = self._display.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
+        """See the base class."""
         return self._display.open()
 
     def show(self, event: ReasonIterationsResponse) -> None:
+        """See the base class."""
         self._display.show(event)
 
     def finish(self) -> None:
+        """Show the answer, the figures, and how the run ended."""
         if (result := self.result) is None:
             return
         if sys.stdout.isatty():
@@ -203,7 +206,7 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
     if question.resume is not None:
         return _resume(question, client, wants_deltas=wants_deltas)
     if question.query is None:
-        raise _usage("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
+        raise usage_error("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
     strategy = question.strategy or (_default_strategy(question, client) if question.settings else None)
     return client.reason_iterations(
         _utf8(question.query, "the question"),
@@ -224,7 +227,7 @@ def _resume(question: Question, client: Client, *, wants_deltas: bool) -> Reason
     asked = (question.query, question.material, question.model, question.schema)
     others = (question.strategy, question.settings, question.system, question.images)
     if any(each is not None for each in asked) or any(others):
-        raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
+        raise usage_error("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
 
@@ -238,7 +241,7 @@ def parse_cursor(text: str) -> tuple[str, int]:
     execution_id, colon, sequence = text.partition(":")
     is_number = sequence.isascii() and sequence.isdecimal() and len(sequence) < len(str(2**63))
     if not execution_id or (colon and not is_number):
-        raise _usage(f"--resume {text[:80]!r} is no EXECUTION or EXECUTION:SEQUENCE", "0 replays from the start.")
+        raise usage_error(f"--resume {text[:80]!r} is no EXECUTION or EXECUTION:SEQUENCE", "0 replays from the start.")
     return execution_id, int(sequence or "0")
 
 
@@ -247,7 +250,7 @@ def _default_strategy(question: Question, client: Client) -> str:
     known = [] if question.agent else client.list_strategies().strategies
     default = next((strategy.name for strategy in known if strategy.is_default), "")
     if not default:
-        raise _usage("--set needs --strategy, which gives the keys their meaning", "See `reasond strategies`.")
+        raise usage_error("--set needs --strategy, which gives the keys their meaning", "See `reasond strategies`.")
     return default
 
 
@@ -259,7 +262,7 @@ def parse_setting(text: str) -> tuple[str, str | int | float | bool]:
     """
     key, equals, value = text.partition("=")
     if not key.strip() or not equals:
-        raise _usage(f"--set {text[:80]!r} is no key=value", "Such as --set chunk_size=4096.")
+        raise usage_error(f"--set {text[:80]!r} is no key=value", "Such as --set chunk_size=4096.")
     return key.strip(), _scalar(value)
 
 
@@ -279,7 +282,7 @@ def _read_image(name: str) -> tuple[str, bytes]:
         with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
             return kind, file.read(MAX_IMAGE_BYTES)
     except OSError as error:
-        raise _usage(f"the file {name[:200]!r} cannot be read: {error.strerror}", "Check --image.") from None
+        raise usage_error(f"the file {name[:200]!r} cannot be read: {error.strerror}", "Check --image.") from None
 
 
 def _read_schema(name: str) -> dict[str, Any]:
@@ -289,7 +292,7 @@ def _read_schema(name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
-        raise _usage(f"the schema {name[:200]!r} is no JSON object", 'Such as {"type": "object"}.')
+        raise usage_error(f"the schema {name[:200]!r} is no JSON object", 'Such as {"type": "object"}.')
     return schema
 
 
@@ -303,14 +306,14 @@ def _read(name: str) -> str:
             with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
                 content = _read_bounded(file, shown)
     except OSError as error:
-        raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+        raise usage_error(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
     if kind := find_kind(content):
         return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
     _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _usage(f"{shown} is not UTF-8 text (byte {error.start})", "Save it as UTF-8.") from None
+        raise usage_error(f"{shown} is not UTF-8 text (byte {error.start})", "Save it as UTF-8.") from None
 
 
 def _read_bounded(file: BinaryIO, shown: str) -> bytes:
@@ -323,7 +326,7 @@ def _read_bounded(file: BinaryIO, shown: str) -> bytes:
 
 def _require_size(content: bytes, most: int, shown: str) -> None:
     if len(content) > most:
-        raise _usage(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
+        raise usage_error(f"{shown} has more than {most:,} bytes", "Ask about a part of it.")
 
 
 def _utf8(text: str, what: str) -> str:
@@ -331,9 +334,5 @@ def _utf8(text: str, what: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _usage(f"{what} is not UTF-8 text", "Check the encoding of the terminal.") from None
+        raise usage_error(f"{what} is not UTF-8 text", "Check the encoding of the terminal.") from None
     return text
-
-
-def _usage(message: str, remedy: str) -> CommandError:
-    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

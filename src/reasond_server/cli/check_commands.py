@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from reasond import Check, CheckRole, ResultFormat
-from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.cli.outcome import usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -62,9 +62,9 @@ def _make_check(name: str, role: CheckRole.ValueType, text: str, *, known: Colle
     try:
         words = shlex.split(rest if has_form else text)
     except ValueError as error:
-        raise _usage(f"the command {text[:80]!r} cannot be read: {error}", "Quote it as in a shell.") from None
+        raise usage_error(f"the command {text[:80]!r} cannot be read: {error}", "Quote it as in a shell.") from None
     if not words:
-        raise _usage(f"--{name} is empty", 'Such as --test "pytest -q".')
+        raise usage_error(f"--{name} is empty", 'Such as --test "pytest -q".')
     if len(words) == 1 and words[0] in known:
         check = Check(name=name, role=role, command=words[0])
     else:
@@ -90,7 +90,3 @@ def _add_report(words: list[str]) -> tuple[list[str], ResultFormat.ValueType]:
         has_reporter = any(word.startswith("--test-reporter") for word in words)
         return words if has_reporter else [*words[:place], "--test-reporter=tap", *words[place:]], FORMATS["tap"]
     return words, FORMATS["exit_code"]
-
-
-def _usage(message: str, remedy: str) -> CommandError:
-    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

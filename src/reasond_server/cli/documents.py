@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.outcome import usage_error, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,10 +130,10 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
             more memory than `limits`; or the extra for documents is not installed.
     """
     if kind not in _LIBRARIES:
-        raise _error(f"{shown} is {kind}, no text", _AS_TEXT)
+        raise usage_error(f"{shown} is {kind}, no text", _AS_TEXT)
     name = _NAMES[kind]
     if importlib.util.find_spec(_LIBRARIES[kind]) is None:
-        raise _error(
+        raise usage_error(
             f"{shown} is a {name}, and what reads it is not installed",
             "Install it with: pip install 'reasond-server[documents]'",
         )
@@ -142,10 +142,10 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
     if "problem" in told:
         problem, remedy = _PROBLEMS[told["problem"]]
         figures = {"most_bytes": most_bytes, "memory_mib": limits.memory_bytes // _MIB, "cpu_s": limits.cpu_s}
-        raise _error(f"{shown} is a {name} that {problem.format(**figures)}", remedy)
+        raise usage_error(f"{shown} is a {name} that {problem.format(**figures)}", remedy)
     pages, blank = told["pages"], told["blank"]
     if blank == pages:
-        raise _error(
+        raise usage_error(
             f"{shown} is a {name} without text, as scanners make them" if kind == "pdf" else f"{shown} holds no text",
             "Run text recognition over it first, such as ocrmypdf, and ask about the result." if kind == "pdf" else "",
         )
@@ -168,7 +168,3 @@ def _run_reader(content: bytes, kind: str, *, most_bytes: int, limits: ReaderLim
         # Ended by a signal or by its limit of memory, it has told nothing.
         return {"problem": "ended"}
     return told if isinstance(told, dict) else {"problem": "ended"}
-
-
-def _error(message: str, remedy: str) -> CommandError:
-    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

@@ -13,7 +13,7 @@ from reasond import ExecutionCursor, repair_task
 from reasond_server.cli.asking import parse_cursor, parse_setting
 from reasond_server.cli.check_commands import describe_checks, list_checks
 from reasond_server.cli.connecting import failures, open_client, target_of
-from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.patch_applying import apply_patch
 from reasond_server.cli.repair_display import RepairDisplay
 from reasond_server.cli.run_text import word_of
@@ -110,9 +110,9 @@ def _read_cursor(wanted: WantedRepair, text: str) -> ExecutionCursor:
     """Return from where a repair is followed; the other options are those of a new one."""
     commands = (*wanted.tests, *wanted.regressions, *wanted.held_out)
     if commands or wanted.settings or wanted.editable or wanted.description or wanted.is_plan:
-        raise _usage("--resume follows a repair that was started before", "Leave out its checks and options.")
+        raise usage_error("--resume follows a repair that was started before", "Leave out its checks and options.")
     if wanted.environment is not None or wanted.search is not None:
-        raise _usage("--resume follows a repair that was started before", "Leave out --environment and --search.")
+        raise usage_error("--resume follows a repair that was started before", "Leave out --environment and --search.")
     execution_id, sequence = parse_cursor(text)
     return ExecutionCursor(execution_id=execution_id, after_sequence=sequence)
 
@@ -120,21 +120,21 @@ def _read_cursor(wanted: WantedRepair, text: str) -> ExecutionCursor:
 def _find_root(wanted: WantedRepair) -> Path:
     """Return the folder of the project; what is only followed needs none."""
     if wanted.root is None and (wanted.resume is None or wanted.is_applied):
-        raise _usage("there is no folder", "Name that of the project, such as: reasond repair .")
+        raise usage_error("there is no folder", "Name that of the project, such as: reasond repair .")
     root = wanted.root or Path()
     if not root.is_dir():
-        raise _usage(f"{str(root)[:200]!r} is no folder", "Name the folder of the project.")
+        raise usage_error(f"{str(root)[:200]!r} is no folder", "Name the folder of the project.")
     return root
 
 
 def _require_checks(wanted: WantedRepair) -> None:
     if wanted.is_plan:
         if wanted.tests or wanted.regressions or wanted.held_out or wanted.is_applied:
-            raise _usage("--plan runs nothing and changes nothing", "Leave out the checks and --apply.")
+            raise usage_error("--plan runs nothing and changes nothing", "Leave out the checks and --apply.")
         if not wanted.description:
-            raise _usage("--plan needs --description", "Say what is to be planned.")
+            raise usage_error("--plan needs --description", "Say what is to be planned.")
     elif not wanted.tests and not wanted.regressions:
-        raise _usage("there is no check that says when the code is right", 'Such as --test "pytest -q".')
+        raise usage_error("there is no check that says when the code is right", 'Such as --test "pytest -q".')
 
 
 def _read_config(wanted: WantedRepair) -> Mapping[str, object]:
@@ -158,7 +158,7 @@ def _choose_environment(wanted: WantedRepair, root: Path, served: ListEnvironmen
     ]
     if fitting:
         return fitting[0]
-    raise _usage(
+    raise usage_error(
         "the environment of the checks is not known",
         f"Name it with --environment: {', '.join(names) or 'there is none'}.",
     )
@@ -170,7 +170,7 @@ def _send(client: Client, root: Path, follower: _Follower) -> str:
         sent = client.upload_snapshot(root)
     except OSError as error:
         name = f"the file {error.filename} cannot be read: {error.strerror}"
-        raise _usage(name, "Make it readable, or let git ignore it.") from None
+        raise usage_error(name, "Make it readable, or let git ignore it.") from None
     kept = sent.snapshot
     follower.tell(
         f"{kept.file_count:,} files with {kept.total_bytes:,} bytes below {root}; "
@@ -258,7 +258,3 @@ def _finish(wanted: WantedRepair, root: Path, result: Repair | None) -> ExitCode
         changed = apply_patch(result.patch, root)
         write(f"applied to {', '.join(map(printable, changed))}", stream=human_stream())
     return ExitCode.OK
-
-
-def _usage(message: str, remedy: str) -> CommandError:
-    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

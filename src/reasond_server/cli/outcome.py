@@ -63,6 +63,11 @@ class CommandError(Exception):
         self.code = code
 
 
+def usage_error(message: str, remedy: str) -> CommandError:
+    """Return the error for a request that is wrong; the message may begin with a small letter."""
+    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)
+
+
 def finish(command: Callable[[], ExitCode]) -> ExitCode:
     """Run `command`, print its error to stderr if it fails, and return the exit code."""
     try:

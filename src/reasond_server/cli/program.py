@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from reasond_server.cli.execution_program import executions_app
 from reasond_server.cli.key_program import keys_app
 from reasond_server.cli.options import AsJson, CaFile, Config, Dev, Target, Tls, Token, end
 from reasond_server.cli.outcome import MEANINGS, ExitCode
@@ -45,6 +46,7 @@ app.add_typer(backends_app, name="backends")
 tokenizer_app = typer.Typer(help="Bring tokenizers to this machine.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.command(short_help="Run a turn of a conversation and watch it.")(turn)
+app.add_typer(executions_app, name="executions")
 app.add_typer(turns_app, name="turns")
 app.add_typer(keys_app, name="keys")
 app.command(short_help="Have failing code repaired and watch it.")(repair)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import reasond
 from reasond_server.cli.connecting import failures, open_client, target_of
-from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.run_text import word_of
 from reasond_server.cli.terminal import human_stream, printable, write
 from reasond_server.cli.turn_listing import json_line
@@ -126,7 +126,7 @@ def read_answers(
         try:
             values[call_id] = json.loads(text)
         except (ValueError, RecursionError):
-            raise _usage(f"--result {each[:80]!r} is no JSON behind the =", "Quote texts: c1='\"done\"'") from None
+            raise usage_error(f"--result {each[:80]!r} is no JSON behind the =", "Quote texts: c1='\"done\"'") from None
     return Answers(
         decisions=decisions, results=values, errors=dict(_pair(each, "--error", "CALL=TEXT") for each in errors)
     )
@@ -147,7 +147,7 @@ def load_tools(name: str | None) -> Sequence[ClientFunction[..., Any]]:
         raise CommandError(message, code=ExitCode.BAD_REQUEST) from None
     tools = [each for each in vars(module).values() if isinstance(each, reasond.ClientFunction)]
     if not tools:
-        raise _usage(f"--tools {name[:200]!r} has no function with @reasond.client_tool", "Decorate one.")
+        raise usage_error(f"--tools {name[:200]!r} has no function with @reasond.client_tool", "Decorate one.")
     return tools
 
 
@@ -220,7 +220,7 @@ class _Conversation:
         given = self._answers
         known = {pending.call.call_id for pending in turn.handoff.calls}
         if strange := sorted({*given.decisions, *given.results, *given.errors} - known):
-            raise _usage(
+            raise usage_error(
                 f"the turn does not wait for {', '.join(strange)}", f"It waits for {', '.join(sorted(known))}."
             )
         rest = reasond.HandedOff(etag=turn.handoff.etag)
@@ -317,9 +317,5 @@ def _cannot_ask(turn_id: str, left: Sequence[PendingCall]) -> CommandError:
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     call_id, separator, rest = text.partition("=")
     if not call_id or not separator:
-        raise _usage(f"{option} {text[:80]!r} is not {form}", "The call's id stands before the =.")
+        raise usage_error(f"{option} {text[:80]!r} is not {form}", "The call's id stands before the =.")
     return call_id, rest
-
-
-def _usage(message: str, remedy: str) -> CommandError:
-    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

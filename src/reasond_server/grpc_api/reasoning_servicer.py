@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1 import reasoning_service_pb2_grpc
@@ -20,13 +20,16 @@ from reasond_server.grpc_api.repair_conversion import repair_event_message
 from reasond_server.grpc_api.requests import (
     finish_reason_of,
     invalid,
+    moment_of,
     name_request_fields,
     required_id,
     required_task,
+    state_of,
     task_of,
     trace_view_of,
 )
 from reasond_server.grpc_api.stream_writing import StreamWriter
+from reasond_server.grpc_api.task_conversion import fill_task
 from reasond_server.grpc_api.turn_conversion import turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.repair.repair_work import REPAIR
@@ -36,6 +39,7 @@ from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
+    from datetime import datetime
 
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context, GenericRegistry
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 
+_Time: TypeAlias = Literal["create_time_after", "create_time_before"]
 _LARGEST_PAGE: Final = 100
 _RESULT_ROOM_BYTES: Final = 512 * 1024
 _COST_CLASSES: Final = {cost: pb.CostClass.Value(f"COST_CLASS_{cost.name}") for cost in CostClass}
@@ -116,9 +121,17 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         """Return an execution with its result so far."""
         del context
         view = trace_view_of(request.trace_view)
-        found = await self._service.get(current_principal(), required_id(request.execution_id, field="execution_id"))
+        execution_id = required_id(request.execution_id, field="execution_id")
+        found = await self._service.get(current_principal(), execution_id, with_task=True)
         response = pb.GetExecutionResponse(execution=execution_message(found.execution))
-        self._fill_traced(response.reasoning, found, view)
+        if found.task is not None:
+            fill_task(response.task, found.task, strategy=found.execution.strategy)
+        size = response.task.ByteSize()
+        if is_too_large := size > self._max_send_bytes - _RESULT_ROOM_BYTES:
+            response.ClearField("task")
+        self._fill_traced(response.reasoning, found, view, taken_bytes=0 if is_too_large else size)
+        if is_too_large:
+            response.reasoning.warnings.append(f"The task is left out: its {size} bytes do not fit into the response.")
         return response
 
     async def FollowExecution(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
@@ -148,6 +161,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             current_principal(),
             strategy=request.strategy,
             finish_reason=finish_reason_of(request.finish_reason),
+            state=state_of(request.state),
+            create_time_after=_moment_in(request, "create_time_after"),
+            create_time_before=_moment_in(request, "create_time_before"),
             page_size=request.page_size,
             page_token=request.page_token,
         )
@@ -186,9 +202,14 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         )
 
     def _fill_traced(
-        self, message: execution_pb2.Reasoning, found: ExecutionView, view: pb.TraceView.ValueType
+        self,
+        message: execution_pb2.Reasoning,
+        found: ExecutionView,
+        view: pb.TraceView.ValueType,
+        *,
+        taken_bytes: int = 0,
     ) -> None:
-        room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
+        room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES - taken_bytes))
         fill_traced(message, found.result, found.steps, view, max_bytes=room)
 
 
@@ -204,6 +225,10 @@ def _page_size(size: int) -> int:
     if size < 0:
         raise invalid("page_size", f"must be at least 0, got {size}")
     return min(size or _LARGEST_PAGE, _LARGEST_PAGE)
+
+
+def _moment_in(request: pb.ListExecutionsRequest, field: _Time) -> datetime | None:
+    return moment_of(getattr(request, field), path=field) if request.HasField(field) else None
 
 
 def _place_after(token: str, names: list[str]) -> int:

@@ -6,6 +6,7 @@ import base64
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
@@ -13,12 +14,12 @@ from reasond_server.errors import InvalidConfigError, InvalidRequestError, Viola
 from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_reading import read_strict_json
-from reasond_server.types import Budget, FinishReason, HistoryMessage, Image, Speaker, Task
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from google.protobuf import duration_pb2
+    from google.protobuf import duration_pb2, timestamp_pb2
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.message import Message
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _NANOS: Final = 10**9
 _NO_BUDGET: Final = Budget()
 _MAX_SECONDS: Final = 315_576_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_SECOND: Final = -62_135_596_800
+_LAST_SECOND: Final = 253_402_300_799
 _TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
     **{number: number for number in reasoning_service_pb2.TraceView.values()},
     reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED: reasoning_service_pb2.TRACE_VIEW_NONE,
@@ -150,6 +154,27 @@ def finish_reason_of(number: int) -> FinishReason | None:
     """
     word = enum_word(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
     return None if word is None else FinishReason(word)
+
+
+def state_of(number: int) -> ExecutionState | None:
+    """Return the state to filter by; None for unspecified.
+
+    Raises:
+        InvalidRequestError: the proto declares no such value.
+    """
+    word = enum_word(execution_pb2.ExecutionState.DESCRIPTOR, number, path="state")
+    return None if word is None else ExecutionState(word)
+
+
+def moment_of(stamp: timestamp_pb2.Timestamp, *, path: str) -> datetime:
+    """Return the time, without what is shorter than a microsecond.
+
+    Raises:
+        InvalidRequestError: it is out of the range of a Timestamp, the years 1 to 9999.
+    """
+    if not (_FIRST_SECOND <= stamp.seconds <= _LAST_SECOND and 0 <= stamp.nanos < _NANOS):
+        raise invalid(path, "is no valid time; the years are 1 to 9999, the nanoseconds 0 to 999999999")
+    return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
 
 
 def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) -> None:

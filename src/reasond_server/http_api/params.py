@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import require_material, require_query
-from reasond_server.types import Budget, FinishReason, HistoryMessage, Image, Speaker, Task, ToolResult
+from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -33,6 +34,23 @@ _STREAM_OPTIONS: Final = frozenset({"follow", "include_deltas", "keep_running"})
 
 Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 """Integers that every JSON parser represents exactly (RFC 8259, section 6)."""
+
+
+def _read_moment(told: object) -> object:
+    """Return a time by RFC 3339; what is no text is left to the type."""
+    if not isinstance(told, str):
+        return told
+    try:
+        moment = datetime.fromisoformat(told)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(f"must be a time such as 2026-11-23T10:00:00Z, got {show(told)}")
+    return moment
+
+
+Moment = Annotated[datetime, BeforeValidator(_read_moment)]
+"""A time as text, with its offset from UTC (RFC 3339)."""
 
 
 class Params(BaseModel):
@@ -163,6 +181,9 @@ class ListExecutionsParams(Params):
 
     strategy: str = ""
     finish_reason: Annotated[FinishReason | None, Field(strict=False)] = None
+    state: Annotated[ExecutionState | None, Field(strict=False)] = None
+    create_time_after: Moment | None = None
+    create_time_before: Moment | None = None
     page_size: Whole = 0
     page_token: str = ""
 

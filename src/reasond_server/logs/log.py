@@ -159,6 +159,7 @@ class RunLog:
         creation: creates the execution with the first commit; None if the store has it already.
         fence: the fencing token of its lease.
         keeps_records: whether the records are kept when the run is cancelled.
+        keeps_plan: whether the plan is kept when the run has ended.
         session_end: what its last event leaves in the session; to be set before that event, None if it leaves nothing.
     """
 
@@ -176,6 +177,7 @@ class RunLog:
         "events",
         "fence",
         "is_open",
+        "keeps_plan",
         "keeps_records",
         "on_change",
         "session_end",
@@ -199,7 +201,7 @@ class RunLog:
         self.on_change: Callable[[], None] = lambda: None
         self.is_open = True
         self.creation: Creation | None = None
-        self.keeps_records = False
+        self.keeps_plan = self.keeps_records = False
         self.session_end: SessionEnd | None = None
         self._submit = submit
         self._version = version
@@ -345,6 +347,7 @@ class RunLog:
                 fence=self.fence,
                 size=sum([each.stored_size for each in pending]),
                 keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
+                keeps_plan=self.keeps_plan,
                 creation=self.creation,
                 session_end=self.session_end,
             )

@@ -63,11 +63,11 @@ class MemoryExecutionStore:
         holder = self._table.claims.get((tenant, request_id))
         return None if holder is None else self._table.claim_of(holder)
 
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """See ExecutionStore."""
         self._table.forget_expired()
         log = self._table.find(tenant, execution_id)
-        return Checkpoint(plan=log.plan, records=tuple(log.records or ()))
+        return Checkpoint(plan=log.plan, records=tuple(log.records or ()) if with_records else ())
 
     async def create(
         self,
@@ -147,6 +147,9 @@ class MemoryExecutionStore:
             if log.execution.tenant == tenant
             and (not wanted.strategy or log.execution.strategy == wanted.strategy)
             and (wanted.finish_reason is None or log.execution.finish_reason is wanted.finish_reason)
+            and (wanted.state is None or log.execution.state is wanted.state)
+            and (wanted.created_since is None or log.execution.create_time >= wanted.created_since)
+            and (wanted.created_until is None or log.execution.create_time < wanted.created_until)
             and (not wanted.kind or log.execution.kind in {wanted.kind, wanted.or_kind})
             and (not wanted.session_id or log.execution.session_id == wanted.session_id)
             and (before is None or _place(log.execution) < before)

@@ -159,7 +159,7 @@ class LogTable:
             # The copy frees the spare capacity of the list.
             log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
         elif part.execution.state.has_ended:
-            self._end(log, keeps_records=part.keeps_records)
+            self._end(log, keeps_records=part.keeps_records, keeps_plan=part.keeps_plan)
             if part.execution.session_id:
                 self.size += self.sessions.leave(part.execution, part.session_end)
                 self._keep_with_session(part.execution)
@@ -204,11 +204,14 @@ class LogTable:
         log.size += size
         self.size += size
 
-    def _end(self, log: KeptLog, *, keeps_records: bool) -> None:
+    def _end(self, log: KeptLog, *, keeps_records: bool, keeps_plan: bool) -> None:
         """Drop what only a running execution needs."""
         if not keeps_records:
-            freed = len(log.plan) + sum(map(size_of, log.records or ()))
-            log.plan, log.records = "", None
+            freed = sum(map(size_of, log.records or ()))
+            log.records = None
+            if not keeps_plan:
+                freed += len(log.plan)
+                log.plan = ""
             log.size -= freed
             self.size -= freed
         self._ended[log.execution.execution_id] = None

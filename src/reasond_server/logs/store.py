@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors import ReasondError
-    from reasond_server.types import Execution, FinishReason, Json, LoggedEvent, Session
+    from reasond_server.types import Execution, ExecutionState, FinishReason, Json, LoggedEvent, Session
 
 
 class LeaseLostError(InternalError):
@@ -36,10 +36,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFilter:
-    """Which executions to list: None or "" matches all; with a `kind` those of the kind `or_kind` are listed too."""
+    """Which executions to list: None or "" matches all; with a `kind` those of the kind `or_kind` are listed too.
+
+    `created_since` is the first time of creation that matches, `created_until` the first one after those that do.
+    """
 
     strategy: str = ""
     finish_reason: FinishReason | None = None
+    state: ExecutionState | None = None
+    created_since: datetime | None = None
+    created_until: datetime | None = None
     kind: str = ""
     or_kind: str = ""
     session_id: str = ""
@@ -101,7 +107,7 @@ class Append:
 
     The store accepts it only if the log has exactly `version` entries and `fence` is that of its present lease. The
     events among the entries continue the sequence without a gap; records have no sequence. When a LastEvent is
-    appended, the store drops the records and the plan, unless `keeps_records`.
+    appended, the store drops the records and the plan, unless `keeps_records`; with `keeps_plan` only the records.
 
     If the execution is suspended, there must be an entry, and the lease is released in the same transaction: the log
     accepts nothing more until `wake` or `recover`. Plan and records stay.
@@ -122,6 +128,7 @@ class Append:
     fence: int
     size: int
     keeps_records: bool = False
+    keeps_plan: bool = False
     creation: Creation | None = None
     session_end: SessionEnd | None = None
 
@@ -241,8 +248,11 @@ class ExecutionStore(Protocol):
         """Return the claim on the request id; None if there is none."""
         ...
 
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
-        """Return the plan and the records of an execution, running or ended. Raises as `find`."""
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
+        """Return the plan and, unless they are left out, the records of an execution, running or ended.
+
+        The plan is empty if it was dropped. Raises as `find`.
+        """
         ...
 
     async def create(

@@ -20,7 +20,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.mailbox import SilentSubscriber
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.strategy_work import REASONING, Assignment
+from reasond_server.reasoning.strategy_work import REASONING, Assignment, task_of_plan
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, view_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
@@ -236,10 +236,17 @@ class ReasoningService:
             async for event in events:
                 yield event
 
-    async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
-        """Return the execution with its result so far. Raises as `ExecutionDesk.read`."""
+    async def get(self, caller: Principal, execution_id: str, *, with_task: bool = False) -> ExecutionView:
+        """Return the execution with its result so far. Raises as `ExecutionDesk.read`.
+
+        With `with_task` it has the task, unless the store keeps no content.
+        """
         log = await self.desk.read(caller, execution_id)
-        return view_of(log.execution, log.events)
+        view = view_of(log.execution, log.events)
+        if not with_task:
+            return view
+        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
+        return replace(view, task=task_of_plan(kept.plan))
 
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""

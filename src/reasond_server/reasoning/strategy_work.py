@@ -19,7 +19,7 @@ from reasond_server.reasoning.run_programs import JournaledPrograms
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
-from reasond_server.runs.plan import PlanError, foreign_plan, nonces
+from reasond_server.runs.plan import PlanError, foreign_plan, nonces, read_work
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
@@ -82,6 +82,7 @@ class ReasoningKind:
     """
 
     kind: str = REASONING
+    keeps_plan: bool = True
     is_timed_at_work: bool = False
 
     def __init__(
@@ -408,6 +409,15 @@ def _read_task(row: Any) -> Task:  # noqa: ANN401 - JSON of any version
         return decode_task(row)
     except (KeyError, TypeError, ValueError):
         raise foreign_plan() from None
+
+
+def task_of_plan(plan: str) -> Task | None:
+    """Return the task that was asked for; None if the plan does not hold it, or another version wrote it."""
+    row = read_work(plan).get("task")
+    try:
+        return None if row is None else _read_task(row)
+    except PlanError:
+        return None
 
 
 def _read_source(text: Any) -> StrategySource:  # noqa: ANN401 - JSON of any version

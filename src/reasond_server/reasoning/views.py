@@ -11,16 +11,20 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import CostClass, Execution, Json, LoggedEvent
+    from reasond_server.types import CostClass, Execution, Json, LoggedEvent, Task
 
 
 @value
 class ExecutionView:
-    """An execution with its result and steps; both are partial unless it has ended successfully."""
+    """An execution with its result and steps; both are partial unless it has ended successfully.
+
+    `task` is what was asked for; None where it was not read, or is not kept.
+    """
 
     execution: Execution
     result: Result
     steps: Sequence[Iteration]
+    task: Task | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

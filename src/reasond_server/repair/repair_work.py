@@ -92,6 +92,7 @@ class RepairKind:
     """
 
     kind: str = REPAIR
+    keeps_plan: bool = False
     is_timed_at_work: bool = False
 
     def __init__(

@@ -14,7 +14,7 @@ from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
+from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, encode_remark
 from reasond_server.runs.run import LEG, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
@@ -70,6 +70,7 @@ class WorkKind(Protocol):
 
     kind: str
     is_timed_at_work: bool
+    keeps_plan: bool
 
     def revive(self, plan: Plan, recovery: Recovery) -> Work:
         """Return the work that resumes from the stored plan and log.
@@ -144,7 +145,7 @@ class Maker:
         obstacle = self._find_obstacle(work)
         return Prepared(
             work=work,
-            plan=encode_obstacle(obstacle) if obstacle else _plan_of(work, nonce, read_calibration(counter)),
+            plan=self._remark(work, obstacle) if obstacle else _plan_of(work, nonce, read_calibration(counter)),
             nonce=nonce,
             counter=counter,
             is_recoverable=not obstacle,
@@ -313,13 +314,24 @@ class Maker:
         return work.request.model or self._model
 
     def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
-        return RunLog(
+        log = RunLog(
             execution=execution,
             submit=self._writer.submit,
             version=version,
             fence=fence,
             store_as=None if self._limits.records_content else redact,
         )
+        log.keeps_plan = self._keeps_plan(execution.kind)
+        return log
+
+    def _keeps_plan(self, name: str) -> bool:
+        """Return whether plans of this kind of work stay with their logs."""
+        kind = self._kinds.get(name)
+        return self._limits.records_content and kind is not None and kind.keeps_plan
+
+    def _remark(self, work: Work, obstacle: str) -> str:
+        """Return the plan of an execution that no other process can resume."""
+        return encode_remark(obstacle, work.describe()) if self._keeps_plan(work.kind) else encode_obstacle(obstacle)
 
     def _find_obstacle(self, work: Work) -> str:
         """Return the reason why other processes cannot resume a run; empty if they can."""

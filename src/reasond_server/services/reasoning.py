@@ -19,7 +19,7 @@ from reasond_server.http_api.params import (
 )
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_mapping import execution_json, result_json, strategy_json
+from reasond_server.wire.json_mapping import execution_json, result_json, strategy_json, task_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -177,8 +177,12 @@ async def _strategies(service: ReasoningService, _caller: Principal, _params: No
 
 
 async def _get(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    view = await service.get(caller, params.execution_id)
-    return {"execution": execution_json(view.execution), "reasoning": result_json(view.result, view.steps)}
+    view = await service.get(caller, params.execution_id, with_task=True)
+    return {
+        "execution": execution_json(view.execution),
+        "reasoning": result_json(view.result, view.steps),
+        "task": None if view.task is None else task_json(view.task),
+    }
 
 
 async def _cancel(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
@@ -190,6 +194,9 @@ async def _list(service: ReasoningService, caller: Principal, params: ListExecut
         caller,
         strategy=params.strategy,
         finish_reason=params.finish_reason,
+        state=params.state,
+        create_time_after=params.create_time_after,
+        create_time_before=params.create_time_before,
         page_size=params.page_size,
         page_token=params.page_token,
     )

@@ -74,6 +74,7 @@ class TurnKind:
     """
 
     kind: str = TURN
+    keeps_plan: bool = False
     is_timed_at_work: bool = True
 
     def __init__(

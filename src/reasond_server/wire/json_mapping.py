@@ -9,6 +9,7 @@ failed, and no `answer_json` unless its answer satisfies the schema of the task.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import Execution, Metrics, StreamEvent, ToolCall, ToolResult
+    from reasond_server.types import Execution, Metrics, StreamEvent, Task, ToolCall, ToolResult
     from reasond_server.types.repairs import RepairView
     from reasond_server.types.snapshots import Snapshot
     from reasond_server.types.turns import Turn, TurnResult
@@ -46,6 +47,17 @@ def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
             "bytes. Stream the execution to read every step."
         )
     return _result(result, warnings, trace=kept)
+
+
+def task_json(task: Task) -> JsonObject:
+    """Return `task` as the parameters of `reasoning.execute` that ask for it again."""
+    told = asdict(task)
+    budget = told["budget"]
+    elapsed_s = budget.pop("max_elapsed_s")
+    budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
+    told["strategy_config"] = told.pop("config")
+    told["images"] = [{"media_type": image.media_type, "data": image.base64} for image in task.images]
+    return told
 
 
 def completed_json(result: Result) -> JsonObject:

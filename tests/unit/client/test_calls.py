@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from reasond import AsyncClient, Client, FinishReason, TraceView
 from reasond.v1 import agent_service_pb2 as agents_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
 from reasond.v1.agent_card_pb2 import AgentCard
-from reasond.v1.execution_pb2 import Budget, Execution, Reasoning
+from reasond.v1.execution_pb2 import Budget, Execution, ExecutionState, Reasoning
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Failure, ScriptedServer
@@ -161,11 +162,23 @@ async def test_list_executions_iterates_over_all_pages_with_the_same_filter(
         reasoning_pb.ListExecutionsResponse(executions=[Execution(execution_id="e1")]),
     )
     failed = FinishReason.FINISH_REASON_FAILED
-    found = await caller("list_executions", strategy="react", finish_reason=failed, page_size=1)
+    state, since = ExecutionState.EXECUTION_STATE_FAILED, datetime(2026, 11, 23, 10, tzinfo=UTC)
+    found = await caller(
+        "list_executions",
+        strategy="react",
+        finish_reason=failed,
+        state=state,
+        create_time_after=since,
+        create_time_before=datetime(2026, 11, 23, 13, tzinfo=timezone(timedelta(hours=2))),
+        page_size=1,
+    )
     assert [execution.execution_id for execution in found] == ["e2", "e1"]
     asked = [call.request for call in server.calls]
     assert [(r.strategy, r.finish_reason, r.page_size) for r in asked] == [("react", failed, 1)] * 2
     assert [r.page_token for r in asked] == ["", "p2"]
+    times = [(r.create_time_after.seconds, r.create_time_before.seconds) for r in asked]
+    assert [r.state for r in asked] == [state] * 2
+    assert times == [(since.timestamp(), since.timestamp() + 3600)] * 2
 
 
 async def test_list_agents_iterates_over_all_pages_with_the_same_filter(server: ScriptedServer, caller: Caller) -> None:

@@ -183,7 +183,8 @@ class ScriptedReasoning:
             if event.sequence > options["after_sequence"]:
                 yield event
 
-    async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
+    async def get(self, caller: Principal, execution_id: str, *, with_task: bool = False) -> ExecutionView:
+        assert with_task
         self._note("get", caller, execution_id=execution_id)
         return await self.on_execute()
 

@@ -282,6 +282,9 @@ async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
         "caller": PRINCIPAL,
         "strategy": "alpha",
         "finish_reason": FinishReason.MAX_ITERATIONS,
+        "state": None,
+        "create_time_after": None,
+        "create_time_before": None,
         "page_size": 7,
         "page_token": "t",
     }

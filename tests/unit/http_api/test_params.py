@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from reasond_server.errors import InvalidRequestError
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, read_params
 from reasond_server.reasoning.requests import check_task
 from reasond_server.types import Budget, FinishReason, Task
+from reasond_server.wire.json_mapping import task_json
+from tests.unit.grpc_api.test_task_conversion import WHOLE
 
 
 def violations_in(params: dict[str, Any], kind: Any = ExecuteParams) -> dict[str, str]:
@@ -142,3 +146,8 @@ def test_finish_reasons_are_named_by_their_words() -> None:
     assert params.finish_reason is FinishReason.MAX_ITERATIONS
     assert read_params(ListExecutionsParams, {"finish_reason": None}).finish_reason is None
     assert "'answered'" in violations_in({"finish_reason": "done"}, ListExecutionsParams)["finish_reason"]
+
+
+def test_a_task_that_is_told_is_the_parameters_that_ask_for_it_again() -> None:
+    told = json.loads(to_json(task_json(WHOLE)))
+    assert read_params(ExecuteParams, told).task(None) == WHOLE

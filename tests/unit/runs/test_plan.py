@@ -1,10 +1,20 @@
 import re
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, nonces
+from reasond_server.runs.plan import (
+    Plan,
+    PlanError,
+    decode_plan,
+    encode_obstacle,
+    encode_plan,
+    encode_remark,
+    nonces,
+    read_work,
+)
 
 TEXTS = st.text(max_size=50)
 JSON = st.dictionaries(TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, st.lists, max_leaves=5))
@@ -44,3 +54,24 @@ def test_the_marks_of_a_run_are_the_same_again_and_all_differ() -> None:
     assert len(set(drawn)) == 20
     assert all(re.fullmatch("[a-z]{28}", mark) for mark in drawn)
     assert nonces("n" * 28)() != drawn[0]
+
+
+@pytest.mark.parametrize("query", ["six times seven", "ä\x00\u2028", "\ud800 alone"])
+def test_a_plan_that_nobody_can_follow_still_tells_what_was_asked(query: str) -> None:
+    work = {"task": {"query": query, "budget": {"max_elapsed_s": 1.5}}, "config": MappingProxyType({"n": 1})}
+    text = encode_remark("the store is gone", work)
+    text.encode("utf-8")
+    assert "\x00" not in text
+    assert read_work(text) == {**work, "config": {"n": 1}}
+    with pytest.raises(PlanError, match="the store is gone"):
+        decode_plan(text)
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"v":99,"task":{}}', '{"task":{}}'])
+def test_a_plan_of_another_version_tells_nothing(text: str) -> None:
+    assert read_work(text) == {}
+
+
+def test_what_belongs_to_the_run_is_not_told_with_the_work() -> None:
+    text = encode_plan(Plan(nonce="n", work={"task": {"query": "q"}}, subject="ann", trace="t", keep_running=True))
+    assert read_work(text) == {"task": {"query": "q"}}

@@ -13,11 +13,12 @@ from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, ar
 from reasond.progress import Progress, ReconnectPolicy, policy_of
 from reasond.v1 import agent_service_pb2 as agents_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
-from reasond.v1.execution_pb2 import Budget, Execution, FinishReason, Reasoning
+from reasond.v1.execution_pb2 import Budget, Execution, ExecutionState, FinishReason, Reasoning
 from reasond.v1.reasoning_service_pb2 import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
+    from datetime import datetime
     from types import TracebackType
     from typing import Self
 
@@ -294,12 +295,30 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         *,
         strategy: str = "",
         finish_reason: FinishReason.ValueType = FinishReason.FINISH_REASON_UNSPECIFIED,
+        state: ExecutionState.ValueType = ExecutionState.EXECUTION_STATE_UNSPECIFIED,
+        create_time_after: datetime | None = None,
+        create_time_before: datetime | None = None,
         page_size: int = 0,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Execution]:
-        """Iterate over the caller's executions, newest first; pages are fetched as needed."""
+        """Iterate over the caller's executions, newest first; pages are fetched as needed.
+
+        Args:
+            strategy: Only those of this strategy.
+            finish_reason: Only those that ended so.
+            state: Only those that are in this state.
+            create_time_after: Only those that began at this time or later; a time without a zone is local.
+            create_time_before: Only those that began before this time.
+            page_size: Most executions of one page; 0 leaves it to the server.
+            timeout_s: Deadline of each call in seconds.
+        """
         request = reasoning_pb.ListExecutionsRequest(
-            strategy=strategy, finish_reason=finish_reason, page_size=page_size
+            strategy=strategy,
+            finish_reason=finish_reason,
+            state=state,
+            create_time_after=requests.timestamp(create_time_after),
+            create_time_before=requests.timestamp(create_time_before),
+            page_size=page_size,
         )
         while True:
             page = await self._link.answer(self._link.reasoning.ListExecutions, request, timeout_s)

@@ -6,12 +6,14 @@ import difflib
 import json
 import uuid
 from collections.abc import Mapping
+from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
@@ -36,6 +38,7 @@ from reasond.v1.turns_pb2 import TurnReentry, TurnStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from google.protobuf.descriptor import EnumDescriptor
 
@@ -366,6 +369,15 @@ def register_request(card: Card, *, agent_id: str, ttl_s: float | None, etag: st
     if ttl_s is not None:
         request.ttl.CopyFrom(duration(ttl_s))
     return request
+
+
+def timestamp(moment: datetime | None) -> Timestamp | None:
+    """Return `moment` as a message; a time without a zone is local."""
+    if moment is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(moment.astimezone(UTC))
+    return message
 
 
 def duration(seconds: float) -> Duration:

@@ -11,7 +11,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 image: {{ include "reasond.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 envFrom: [{secretRef: {name: {{ .Values.secretName }}}}]
-volumeMounts: [{name: config, mountPath: /etc/reasond, readOnly: true}]
+volumeMounts: [{name: config, mountPath: /etc/reasond, readOnly: true}, {name: tmp, mountPath: /tmp}]
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true

@@ -78,9 +78,10 @@ WITH part AS (
     SELECT * FROM unnest(:tenants::text[], :names::text[], :versions::bigint[], :fences::bigint[], :added::bigint[],
         :befores::bigint[], :lasts::bigint[], :sizes::bigint[], :bodies::text[], :states::text[], :reasons::text[],
         :expiries::float8[], :ends::bool[], :drops::bool[], :strategies::text[], :create_times::float8[],
-        :plans::text[], :owners::text[], :seconds::float8[], :kinds::text[], :wake_times::float8[])
+        :plans::text[], :owners::text[], :seconds::float8[], :kinds::text[], :wake_times::float8[],
+        :plans_dropped::bool[])
     AS p (tenant, execution_id, version, fence, added, before, last, size, body, state, reason, expiry, ends, drops,
-        strategy, create_time, plan, owner, seconds, kind, wake_time)
+        strategy, create_time, plan, owner, seconds, kind, wake_time, drops_plan)
 ), made AS (
     INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time,
         version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
@@ -92,7 +93,7 @@ WITH part AS (
 ), updated AS (
     UPDATE executions e SET body = p.body, state = p.state, finish_reason = p.reason, expire_time = p.expiry,
         version = p.version + p.added, last_sequence = p.last, size = e.size + p.size,
-        plan = CASE WHEN p.drops THEN '' ELSE e.plan END, wake_time = p.wake_time,
+        plan = CASE WHEN p.drops_plan THEN '' ELSE e.plan END, wake_time = p.wake_time,
         lease_owner = CASE WHEN p.state = 'suspended' THEN '' ELSE e.lease_owner END
     FROM part p
     WHERE p.plan IS NULL
@@ -437,6 +438,7 @@ def _build_columns(rows: Iterable[PartRow]) -> dict[str, object]:
         "expiries": [row["expire_time"] for row in executions],
         "ends": [row["state"] not in _OPEN for row in executions],
         "drops": [row.drops_records for row in rows],
+        "plans_dropped": [row.drops_plan for row in rows],
         "strategies": [row["strategy"] for row in executions],
         "create_times": [row["create_time"] for row in executions],
         "plans": [None if creation is None else plan_of(row) for row, creation in zip(rows, creations, strict=True)],

@@ -53,6 +53,7 @@ class PartRow:
     entries: Sequence[EntryRow]
     size: int
     drops_records: bool
+    drops_plan: bool
     session_state: str = ""
 
     @property
@@ -98,6 +99,7 @@ def encode_part(part: Append) -> PartRow:
         entries=[row for row in rows if row.sequence is not None] if drops else rows,
         size=sum(len(row.body) + len(row.key) for row in rows),
         drops_records=drops,
+        drops_plan=drops and not part.keeps_plan,
         session_state="" if part.session_end is None else encode_state(part.session_end.state),
     )
 
@@ -157,7 +159,7 @@ def creation_columns(row: PartRow) -> dict[str, object]:
 def plan_of(row: PartRow) -> str:
     """Return the plan to store with a log that is created with `row`."""
     creation = row.part.creation
-    return "" if row.drops_records or creation is None else creation.plan
+    return "" if row.drops_plan or creation is None else creation.plan
 
 
 def owner_after(row: PartRow) -> str:

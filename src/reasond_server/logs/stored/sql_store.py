@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HAS_PASSED: Final = "SELECT 1 FROM forgotten WHERE tenant = :tenant AND execution_id = :execution_id"
 FIND: Final = "SELECT body, expire_time FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
+PLAN: Final = "SELECT plan, expire_time FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
 KEPT: Final = """
 SELECT e.plan, e.expire_time, n.key, n.body
 FROM executions e
@@ -39,15 +40,24 @@ ORDER BY n.position LIMIT :limit
 """
 _PAGE_OF: Final = """
 SELECT body, expire_time FROM executions
-WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now) {in_session}
+WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now) {narrowed}
     AND (:strategy = '' OR strategy = :strategy) AND (:finish_reason = '' OR finish_reason = :finish_reason)
     AND (:kind = '' OR kind = :kind OR kind = :or_kind)
+    AND create_time >= :since AND create_time < :until
     AND (create_time < :before_time OR (create_time = :before_time AND execution_id < :before_id))
 ORDER BY create_time DESC, execution_id DESC LIMIT :size
 """
 # As in the index of the executions of a session.
-_PAGE_OF_SESSION: Final = _PAGE_OF.format(in_session="AND session_id <> '' AND session_id = :session_id")
-_PAGE: Final = _PAGE_OF.format(in_session="")
+_IN_SESSION: Final = "AND session_id <> '' AND session_id = :session_id"
+# An equality of its own, so that the database uses the index of the states.
+_IN_STATE: Final = "AND state = :state"
+_PAGES: Final = {
+    (in_session, in_state): _PAGE_OF.format(
+        narrowed=f"{_IN_SESSION if in_session else ''} {_IN_STATE if in_state else ''}"
+    )
+    for in_session in (False, True)
+    for in_state in (False, True)
+}
 CLAIMED: Final = """
 SELECT c.execution_id, c.digest FROM claims c
 JOIN executions e ON e.tenant = c.tenant AND e.execution_id = c.execution_id
@@ -201,8 +211,11 @@ class SqlExecutionStore:
         rows = await self._database.select(CLAIMED, values)
         return Claim(execution_id=rows[0][0], digest=rows[0][1]) if rows else None
 
-    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
+    async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """See ExecutionStore."""
+        if not with_records:
+            rows = await self._rows.select_kept(PLAN, tenant, execution_id, expiry=1)
+            return Checkpoint(plan=rows[0][0], records=())
         rows = await self._rows.select_kept(KEPT, tenant, execution_id, expiry=1)
         records = [Record(key=key, body=body) for _, _, key, body in rows if body is not None]
         return Checkpoint(plan=rows[0][0], records=records)
@@ -242,19 +255,22 @@ class SqlExecutionStore:
         before_time, before_id = before or (math.inf, "")
         if not is_storable(tenant, wanted.strategy, wanted.kind, wanted.session_id, before_id):
             return []
-        values = {
+        values: dict[str, object] = {
             "tenant": tenant,
             "now": self._now().timestamp(),
             "strategy": wanted.strategy,
             "finish_reason": wanted.finish_reason.value if wanted.finish_reason else "",
+            "since": wanted.created_since.timestamp() if wanted.created_since else -math.inf,
+            "until": wanted.created_until.timestamp() if wanted.created_until else math.inf,
             "kind": wanted.kind,
             "or_kind": wanted.or_kind,
-            "session_id": wanted.session_id,
             "before_time": before_time,
             "before_id": before_id,
             "size": size,
         }
-        statement = _PAGE_OF_SESSION if wanted.session_id else _PAGE
+        values |= {"session_id": wanted.session_id} if wanted.session_id else {}
+        values |= {"state": wanted.state.value} if wanted.state else {}
+        statement = _PAGES[bool(wanted.session_id), wanted.state is not None]
         return [decode_kept(*row) for row in await self._database.select(statement, values)]
 
     async def delete(self, tenant: str, execution_id: str) -> None:

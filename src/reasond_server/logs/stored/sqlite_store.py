@@ -453,7 +453,7 @@ def _write_parts(connection: Connection, rows: Sequence[PartRow]) -> None:
             version = part.version + len(part.entries)
             shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
             last, guard = execution.last_sequence, (part.version, part.fence)
-            rest = (row.drops_records, columns["wake_time"], execution.state is ExecutionState.SUSPENDED)
+            rest = (row.drops_plan, columns["wake_time"], execution.state is ExecutionState.SUSPENDED)
             updates.append((row.body, *shown, version, last, row.size, *rest, *name, *guard))
         entries += [(*name, entry.position, entry.sequence, entry.key, entry.body) for entry in row.entries]
         if row.drops_records and part.creation is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sqlite3
 import stat
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from reasond_server.errors import SettingsError, StoreFullError
 from reasond_server.logs.store import Lease
+from reasond_server.logs.stored.sql_store import _PAGES
 from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
+from reasond_server.storage.migrations.versions import IN_ORDER
 from reasond_server.storage.sqlite_file import SqliteFile
 from reasond_server.stores import open_stores
 from tests.stores.conformance import ExecutionStoreConformance
@@ -108,7 +111,7 @@ async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, ti
 
 
 async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=340 * 1024)
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=344 * 1024)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()
@@ -201,3 +204,18 @@ async def test_an_address_of_no_known_form_is_refused(tmp_path: Path, time: Time
 
 def _bytes_of(folder: Path) -> str:
     return "".join(path.read_bytes().decode("latin-1") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "index"), [((False, False), "executions_by_time"), ((False, True), "executions_by_state")]
+)
+def test_a_list_is_read_from_the_index_of_its_filter(narrowed: tuple[bool, bool], index: str) -> None:
+    statement = _PAGES[narrowed]
+    names = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+    with sqlite3.connect(":memory:") as connection:
+        for revision in IN_ORDER[:6]:
+            for each in revision.STATEMENTS:
+                connection.execute(each.format(text="TEXT", bytes="BLOB"))
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", names).fetchall()
+    assert [line[-1].split("(")[0].split(" INDEX ")[-1].strip() for line in plan] == [index]
+    assert "create_time" in plan[0][-1], "a range of times is read from the index too"

@@ -383,6 +383,7 @@ class GetExecutionResponse(google.protobuf.message.Message):
 
     EXECUTION_FIELD_NUMBER: builtins.int
     REASONING_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
     @property
     def execution(self) -> reasond.v1.execution_pb2.Execution:
         """The execution."""
@@ -391,14 +392,21 @@ class GetExecutionResponse(google.protobuf.message.Message):
     def reasoning(self) -> reasond.v1.execution_pb2.Reasoning:
         """Its result; partial while it runs, after a failure or after cancelling."""
 
+    @property
+    def task(self) -> reasond.v1.execution_pb2.ReasoningTask:
+        """What was asked for, as the request said it; absent where the server keeps no content (`[store] record_content`), and
+        for executions of an earlier release that have ended.
+        """
+
     def __init__(
         self,
         *,
         execution: reasond.v1.execution_pb2.Execution | None = ...,
         reasoning: reasond.v1.execution_pb2.Reasoning | None = ...,
+        task: reasond.v1.execution_pb2.ReasoningTask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["execution", b"execution", "reasoning", b"reasoning"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["execution", b"execution", "reasoning", b"reasoning"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["execution", b"execution", "reasoning", b"reasoning", "task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["execution", b"execution", "reasoning", b"reasoning", "task", b"task"]) -> None: ...
 
 global___GetExecutionResponse = GetExecutionResponse
 
@@ -511,6 +519,9 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     STRATEGY_FIELD_NUMBER: builtins.int
     FINISH_REASON_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    CREATE_TIME_AFTER_FIELD_NUMBER: builtins.int
+    CREATE_TIME_BEFORE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Most executions to return; 0 means 50, more than 100 means 100."""
     page_token: builtins.str
@@ -519,6 +530,16 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     """Only executions of this strategy."""
     finish_reason: reasond.v1.execution_pb2.FinishReason.ValueType
     """Only executions that ended so."""
+    state: reasond.v1.execution_pb2.ExecutionState.ValueType
+    """Only executions that are in this state now."""
+    @property
+    def create_time_after(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only executions that began at this time or later."""
+
+    @property
+    def create_time_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only executions that began before this time."""
+
     def __init__(
         self,
         *,
@@ -526,8 +547,12 @@ class ListExecutionsRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         strategy: builtins.str = ...,
         finish_reason: reasond.v1.execution_pb2.FinishReason.ValueType = ...,
+        state: reasond.v1.execution_pb2.ExecutionState.ValueType = ...,
+        create_time_after: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        create_time_before: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "page_size", b"page_size", "page_token", b"page_token", "strategy", b"strategy"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_time_after", b"create_time_after", "create_time_before", b"create_time_before"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["create_time_after", b"create_time_after", "create_time_before", b"create_time_before", "finish_reason", b"finish_reason", "page_size", b"page_size", "page_token", b"page_token", "state", b"state", "strategy", b"strategy"]) -> None: ...
 
 global___ListExecutionsRequest = ListExecutionsRequest
 

@@ -14,7 +14,8 @@ from reasond_server.storage.migrations.versions import (
     r0003_suspension,
     r0004_sessions,
     r0005_snapshots,
+    r0006_states,
 )
 
-IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions, r0005_snapshots)
+IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions, r0005_snapshots, r0006_states)
 """All revisions, oldest first."""
