@@ -106,7 +106,7 @@ def await_reload() -> asyncio.Event:
 
 def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
     lines: list[dict[str, Any]] = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
-    return [(line["outcome"], line["subject"], line["key_id"]) for line in lines]
+    return [(line["outcome"], line["subject"], line.get("key_id", "")) for line in lines]
 
 
 def everything_logged(caplog: pytest.LogCaptureFixture) -> str:

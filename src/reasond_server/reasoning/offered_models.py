@@ -51,7 +51,7 @@ def preface_model(model: ChatModel, task: Task) -> ChatModel:
     Raises:
         InvalidRequestError: there are images, and the model takes none.
     """
-    if not task.system and not task.history and task.answer_schema is None and not task.images:
+    if not task.has_options:
         return model
     tokens = find_image_tokens(model)
     if task.images and not tokens:

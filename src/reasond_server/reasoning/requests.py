@@ -61,10 +61,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
         found.append(Violation(field="config", description=text))
     found += find_in_id("request_id", request_id)
-    if task.system or task.history or task.stop or task.answer_schema is not None or task.model is not None:
+    if task.has_options:
         found += _in_options(task)
-    if task.images:
-        found += _in_images(task.images)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -206,6 +204,8 @@ def _in_options(task: Task) -> Iterator[Violation]:
             yield from find_in_text(f"stop[{index}]", text, least=1, most=MAX_STOP_CHARACTERS)
     if task.answer_schema is not None:
         yield from _in_schema(task.answer_schema)
+    if task.images:
+        yield from _in_images(task.images)
 
 
 def _in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
