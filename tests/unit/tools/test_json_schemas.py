@@ -32,7 +32,7 @@ def test_references_within_the_schema_are_followed() -> None:
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
-    with pytest.raises(SchemaUnusableError, match="refers to itself without end"):
+    with pytest.raises(SchemaUnusableError, match="without end"):
         build_validator({"$ref": "#"})(None)
 
 

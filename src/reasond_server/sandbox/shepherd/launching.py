@@ -35,11 +35,13 @@ def launch(order: Order, *, output: int, failures: int, status: int, commands: i
     that at whose end the job is ended.
     """
     try:
+        # Read before the process changes its user, who may not enter the folder that the server is installed in.
+        program = _read(order["confinement"]["filter"])
         _prepare(order, output)
         if order["confinement"]["launcher"]:
-            _start_bubblewrap(order, status)
+            _start_bubblewrap(order, program, status)
         else:
-            _start_confined(order, commands)
+            _start_confined(order, program, commands)
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a shepherd
         with suppress(OSError):
             os.write(failures, f"{type(error).__name__}: {error}".encode())
@@ -107,21 +109,20 @@ def _count_others(uid: int | None) -> int:
     return count + _ROOM_FOR_OTHERS
 
 
-def _start_bubblewrap(order: Order, status: int) -> None:
+def _start_bubblewrap(order: Order, program: bytes, status: int) -> None:
     confinement = order["confinement"]
-    program = os.memfd_create("filter", 0)
-    os.write(program, _read(confinement["filter"]))
-    os.lseek(program, 0, os.SEEK_SET)
+    file = os.memfd_create("filter", 0)
+    os.write(file, program)
+    os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(status, True)
     launcher = confinement["launcher"]
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    words = [*launcher, "--json-status-fd", str(status), "--seccomp", str(program), "--", *order["argv"]]
+    words = [*launcher, "--json-status-fd", str(status), "--seccomp", str(file), "--", *order["argv"]]
     os.execve(launcher[0], words, {})  # noqa: S606 - no shell is wanted
 
 
-def _start_confined(order: Order, commands: int) -> None:
+def _start_confined(order: Order, program: bytes, commands: int) -> None:
     confinement = order["confinement"]
-    program = _read(confinement["filter"])
     folder, argv, variables = order["folder"], order["argv"], order["variables"]
     os.chdir(folder)
     kernel.refuse_new_privileges()
