@@ -8,13 +8,16 @@ INTERPRETER = $(shell $(FIND))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-repair serve test check generate docs format bench bench-peers clean environment environment-dev
+.PHONY: help demo look demo-repair serve test check generate docs site format bench bench-peers clean environment environment-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: environment ## start a server with the embedded model and watch it reason
 	@$(BIN)/reasond demo
+
+look: environment ## the same, and then look at its runs in a browser
+	@$(BIN)/reasond demo --keep
 
 demo-repair: environment ## watch a failing project being repaired in a sandbox, without a key
 	@$(BIN)/reasond demo --repair
@@ -31,6 +34,8 @@ check: environment-dev ## run the fast half of the tests, under five minutes
 generate: environment-dev ## regenerate the stubs and the descriptor set from proto/, and the blocking client
 	@$(BIN)/python -m scripts.generate
 	@$(BIN)/python -m scripts.sync_client
+	@$(BIN)/python -m scripts.typescript_client generate
+	@$(BIN)/python -m scripts.go_stubs
 	@$(MAKE) --no-print-directory docs
 
 docs: environment-dev ## regenerate the generated parts of docs/
@@ -41,6 +46,11 @@ docs: environment-dev ## regenerate the generated parts of docs/
 	@$(BIN)/python -m scripts.profile_docs
 	@$(BIN)/python -m scripts.strategy_docs
 	@$(BIN)/python -m scripts.performance_docs
+	@$(BIN)/python -m scripts.cost_docs
+	@$(BIN)/python -m scripts.man_page
+
+site: environment-dev ## build the documentation as a site with search, in build/site/site
+	@$(BIN)/python -m scripts.site
 
 format: environment-dev ## format the code and the protos, and mend what ruff can mend
 	@$(BIN)/ruff format
@@ -48,7 +58,7 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup adapter deltas log_cost streams slow_readers unary jsonrpc_cost facade_cost upstream_wait call_profile before_after removed telemetry_cost cancel search_budget checked_answers repair_search attacks pathological access_cost mixed_load scale held_streams turn_cost suspended turn_stalls sandbox_overhead repair_resume; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup adapter deltas log_cost streams slow_readers unary jsonrpc_cost facade_cost upstream_wait call_profile before_after removed telemetry_cost cancel search_budget checked_answers repair_search attacks pathological access_cost mixed_load scale held_streams turn_cost suspended turn_stalls sandbox_overhead repair_resume repair_cancel window_bars; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 bench-peers: environment-dev ## compare with other programs, in environments of their own under .cache/peers (1 GB)
 	@for each in peers agent_loops turn_races; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done

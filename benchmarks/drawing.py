@@ -1,4 +1,4 @@
-"""Line charts as SVG, readable on light and on dark pages; no package needed."""
+"""Charts as SVG, readable on light and on dark pages; no package needed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def line_chart(
     title: str,
     x_title: str,
     dashed: Callable[[str], bool],
+    dotted: Callable[[str], bool] = lambda _: False,
     ticks: Sequence[float] = (),
 ) -> str:
-    """Return a chart of `series`: logarithmic x axis, per cent on the y axis; dashed lines reuse the colours.
+    """Return a chart of `series`: logarithmic x axis, per cent on the y axis; dashed and dotted lines reuse colours.
 
     Without `ticks` the x axis is marked in thousands.
     """
@@ -43,29 +44,72 @@ def line_chart(
     def down(y: float) -> float:
         return _TOP + (top - y) / (top - bottom) * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}</text>',
-        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(x_title)}</text>',
-    ]
+    parts = _begin(title, x_title)
     for y in range(bottom, top + 1, 25):
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>')
     for x, label in [(each, f"{each:g}") for each in ticks] or list(_list_thousands(low, high)):
         parts.append(f'<text x="{across(x):.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{label}</text>')
-    counts = {True: 0, False: 0}
+    counts = {"": 0, "5 4": 0, "1 4": 0}
     for number, (name, points) in enumerate(shown.items()):
-        is_dashed = dashed(name)
-        colour = _COLOURS[counts[is_dashed] % len(_COLOURS)]
-        counts[is_dashed] += 1
-        style = f'fill="none" stroke="{colour}" stroke-width="2"' + (' stroke-dasharray="5 4"' if is_dashed else "")
+        dashes = "5 4" if dashed(name) else "1 4" if dotted(name) else ""
+        colour = _COLOURS[counts[dashes] % len(_COLOURS)]
+        counts[dashes] += 1
+        style = f'fill="none" stroke="{colour}" stroke-width="2"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
         path = " ".join(f"{across(at):.1f},{down(value):.1f}" for at, value in sorted(points))
         key = _TOP + 12 + 20 * number
         parts.append(f'<polyline {style} points="{path}"/>')
         parts.append(f'<line {style} x1="{_WIDTH - _RIGHT + 14}" x2="{_WIDTH - _RIGHT + 44}" y1="{key}" y2="{key}"/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 52}" y="{key + 4}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def stacked_bars(
+    bars: Sequence[Mapping[str, float]], *, title: str, x_title: str, limit: tuple[str, int], y_step: int
+) -> str:
+    """Return a chart with one column for each of `bars`, whose parts stand on each other; numbered from 1.
+
+    The dashed line is the limit, with its label; `y_step` is the distance of the marks of the y axis.
+    """
+    limit_label, top = limit
+
+    def up(y: float) -> float:
+        return _TOP + (1 - y / top) * (_HEIGHT - _TOP - _BOTTOM)
+
+    right, pitch = _WIDTH - _RIGHT, (_WIDTH - _LEFT - _RIGHT) / len(bars)
+    parts = _begin(title, x_title)
+    for y in range(0, top + 1, y_step):
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{up(y):.1f}" y2="{up(y):.1f}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y:,}</text>')
+    marked = max(1, math.ceil(len(bars) / 12))
+    names = list(bars[0])
+    for number, bar in enumerate(bars):
+        x, below = _LEFT + pitch * (number + 0.1), 0.0
+        for name, colour in zip(names, _COLOURS, strict=False):
+            height = up(below) - up(below + bar[name])
+            below += bar[name]
+            box = f'x="{x:.1f}" y="{up(below):.1f}" width="{0.8 * pitch:.1f}" height="{height:.1f}"'
+            parts.append(f'<rect {box} fill="{colour}"/>')
+        if number % marked == 0:
+            middle = x + 0.4 * pitch
+            parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{number + 1}</text>')
+    for place, (name, colour) in enumerate(reversed(list(zip(names, _COLOURS, strict=False)))):
+        key = _TOP + 32 + 22 * place
+        parts.append(f'<rect x="{right + 14}" y="{key - 11}" width="14" height="14" fill="{colour}"/>')
+        parts.append(f'<text x="{right + 36}" y="{key}">{escape(name)}</text>')
+    parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{_TOP}" y2="{_TOP}" stroke="#e11d48" stroke-dasharray="5 4"/>')
+    parts.append(f'<text x="{right + 6}" y="{_TOP + 4}">{escape(limit_label)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _begin(title: str, x_title: str) -> list[str]:
+    """Return the beginning of a picture: its title, for screen readers too, and that of the x axis."""
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
+        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(x_title)}</text>',
+    ]
 
 
 def _list_thousands(low: float, high: float) -> Iterator[tuple[float, str]]:

@@ -57,8 +57,8 @@ PICTURES: Final = {
     1: HERE.parent / "docs" / "guides" / "repair_search_one_fault.svg",
     2: HERE.parent / "docs" / "guides" / "repair_search_two_faults.svg",
 }
-DRAWN: Final = {1: (0.2, 0.05), 2: (0.5, 0.2)}
-"""The accuracies that a picture shows; the second one is dashed."""
+DRAWN: Final = {1: (0.2, 0.05, 0.5), 2: (0.5, 0.2, 0.05)}
+"""The accuracies in the order of a picture: those of the second one are dashed, those of the third one are dotted."""
 BEGIN: Final = "<!-- figures: written by benchmarks.repair_search -->"
 END: Final = "<!-- end of figures -->"
 PACKAGES: Final = ("reasond-server",)
@@ -385,6 +385,7 @@ def draw(rows: Sequence[Curve], faults: int) -> str:
         title=f"Solved in per cent, cases with {faults} fault(s), by accuracy of the proposer",
         x_title="budget of candidates",
         dashed=lambda name: name.endswith(f", {DRAWN[faults][1]:g}"),
+        dotted=lambda name: name.endswith(f", {DRAWN[faults][2]:g}"),
         ticks=BUDGETS,
     )
 

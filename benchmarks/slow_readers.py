@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -54,7 +54,7 @@ MEBI = 1024 * 1024
 STOP_LIMIT_S = 10.0
 SETTLED_S = 1.5
 POLL_S = 0.1
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 WAYS: Final = {
     "grpc": "gRPC, one connection",
     "grpc-each": "gRPC, a connection each",
@@ -333,7 +333,12 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: in
     base = place.settled_memory()
     arguments = ["--stall", way, "--place", json.dumps(asdict(place))]
     command = [sys.executable, "-m", "benchmarks.slow_readers", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client,
+        ExitStack() as stack,
+    ):
+        # A client that is stopped would be waited for without end.
+        stack.callback(client.kill)
         if client.stdin is None or client.stdout is None:
             raise SystemExit("the client has no pipes")
         if client.stdout.readline().strip() != "ready":
@@ -347,6 +352,7 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: in
         client.stdin.write("\n")
         client.stdin.flush()
         ended = json.loads(client.stdout.readline())
+        client.wait()
     return Measure(
         name=WAYS[way],
         store=store,

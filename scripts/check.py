@@ -3,6 +3,9 @@
 `make test` runs all stages; `make check` is `--fast`, which skips the slow ones: real programs, snippets, wheels and
 coverage. The stages of a lane run in order, and the lanes run in parallel, because some stages use one processor and
 some wait. A failed stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
+
+A few failed tests of a stage run again, one after the other: of real servers that share two processors with hundreds
+of other tests, one may be too late. A test that fails again has failed; one that passes is named in a note.
 """
 
 from __future__ import annotations
@@ -14,15 +17,21 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from scripts import outcome
 from scripts.stages import Lane, Stage, preparation, working_lanes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scripts.stages import Command
+
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
+MOST_REPEATED = 5
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
 
@@ -79,11 +88,32 @@ async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: floa
 
 
 async def run(stage: Stage) -> Outcome:
-    """Run the commands of `stage` until one fails."""
+    """Run the commands of `stage` until one fails, and a few failed tests again."""
+    result = await run_commands(stage, stage.commands)
+    failed = outcome.failed_tests(result.output) if stage.repeat and not result.is_passed else []
+    if not 0 < len(failed) == result.counts.failed <= MOST_REPEATED:
+        return result
+    again = await run_commands(stage, [(*stage.repeat, *failed)])
+    still = outcome.failed_tests(again.output)
+    notes = [
+        f"note: failed beside others and passed alone: {line}"
+        for line in outcome.failures(result.output)
+        if not any(test in line for test in still)
+    ]
+    return replace(
+        again,
+        seconds=result.seconds + again.seconds,
+        output="\n".join([result.output, again.output, *(notes if again.counts.failed == len(still) else [])]),
+        counts=replace(result.counts, failed=0) + again.counts,
+    )
+
+
+async def run_commands(stage: Stage, commands: Sequence[Command]) -> Outcome:
+    """Run `commands` of a stage until one fails."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
         is_passed = True
-        for command in stage.commands:
+        for command in commands:
             is_passed = is_passed and await run_command(command, log, limit_s=stage.limit_s)
         log.seek(0)
         output = log.read().decode("utf-8", "replace")

@@ -169,6 +169,8 @@ ROWS: dict[str, Sequence[Panel]] = {
         rates("Usage that was mended", "reasond_model_usage_mended_total", "backend, source"),
         rates("Tool calls", "reasond_tool_calls_total", "tool, outcome", unit="ops"),
         percentiles("Duration of tools", "reasond_tool_duration_seconds", "tool"),
+        rates("Programs of tasks", "reasond_program_duration_seconds_count", "outcome", unit="ops"),
+        percentiles("Duration of programs", "reasond_program_duration_seconds", "outcome"),
     ),
     "Turns": (
         rates("Exits", "reasond_turns_total", "exit", unit="ops"),

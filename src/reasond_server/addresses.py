@@ -14,7 +14,8 @@ _MAX_PORT = 65_535
 class Listening:
     """The addresses of a started server, and its store; an empty address means that the listener is off.
 
-    `token` is set under --dev only. `metrics` is the address of the metrics if they have a separate listener.
+    `token` is set under --dev only. `metrics` is the address of the metrics if they have a separate listener. `console`
+    is the URL of the console.
     """
 
     grpc: str
@@ -24,6 +25,12 @@ class Listening:
     store: str
     warnings: tuple[str, ...]
     metrics: str = ""
+    console: str = ""
+
+    @property
+    def console_link(self) -> str:
+        """The URL that opens the console with the token, which a fragment keeps in the browser; empty if it is off."""
+        return f"{self.console}#token={self.token}" if self.console and self.token else self.console
 
 
 def split_address(address: str) -> tuple[str, int]:

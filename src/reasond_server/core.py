@@ -29,7 +29,8 @@ from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.repair.repair_service import RepairService
-from reasond_server.repair.repair_work import REPAIR, RepairKind, Workshop
+from reasond_server.repair.repair_work import REPAIR, RepairKind
+from reasond_server.repair.workbench import Workshop
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.repair.engine import RepairEngine
     from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
@@ -168,11 +170,12 @@ def assemble(
     tracing: Tracing | None = None,
     backends: Mapping[str, ChatModel] | None = None,
     workshop: Workshop | None = None,
+    engine: RepairEngine | None = None,
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
-    `backends` are the models that tasks, modes of turns and [repair] may name. `workshop` is where checks of repairs
-    and programs of models run; without one no code is run.
+    `engine` works repairs out elsewhere. `backends` are the models that tasks, modes of turns and [repair] may name.
+    `workshop` is where checks of repairs and programs of models run; without one no code is run.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -188,9 +191,11 @@ def assemble(
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     models = _offered_models(settings, model, backends := backends or {})
-    kind = _reasoning_kind(settings, clock, tools, registry, models=models, workshop=workshop)
+    kind = _reasoning_kind(settings, clock, tools, registry, models, workshop=workshop, observer=observer)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
-    repair_kind = _repair_kind(settings, clock, kept_snapshots, workshop or _CLOSED, backends, observer=observer)
+    repair_kind = _repair_kind(
+        settings, clock, kept_snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
+    )
     runner = Runner(
         store=store,
         model=models.own,
@@ -204,16 +209,7 @@ def assemble(
         sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    reasoning = _assemble_reasoning(
-        settings,
-        kind,
-        registry=registry,
-        directory=directory,
-        store=store,
-        runner=runner,
-        clock=clock,
-        limits=limits,
-    )
+    reasoning = _assemble_reasoning(settings, kind, registry, directory, store=store, runner=runner, limits=limits)
     turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
     desk = _desk_of(settings, REPAIR, store=store, runner=runner, clock=clock)
     return Core(
@@ -241,12 +237,11 @@ def _offered_models(settings: Settings, own: ChatModel, backends: Mapping[str, C
 def _assemble_reasoning(
     settings: Settings,
     kind: ReasoningKind,
-    *,
     registry: StrategyRegistry,
     directory: AgentDirectory,
+    *,
     store: ExecutionStore,
     runner: Runner,
-    clock: Clock,
     limits: CallerLimits,
 ) -> ReasoningService:
     return ReasoningService(
@@ -256,7 +251,7 @@ def _assemble_reasoning(
         store=store,
         runner=runner,
         kind=kind,
-        clock=clock,
+        clock=kind.clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             is_auto_enabled=settings.reasoning.auto,
@@ -276,15 +271,16 @@ def _reasoning_kind(
     clock: Clock,
     tools: Tools,
     registry: StrategyRegistry,
-    *,
     models: OfferedModels,
+    *,
     workshop: Workshop | None,
+    observer: Observer,
 ) -> ReasoningKind:
-    programs = _programs_of(settings, workshop)
+    programs = _programs_of(settings, workshop, observer=observer)
     return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
 
 
-def _programs_of(settings: Settings, workshop: Workshop | None) -> ProgramRunner:
+def _programs_of(settings: Settings, workshop: Workshop | None, *, observer: Observer) -> ProgramRunner:
     """Return what runs programs of models, in the environment that the settings name; nothing without a sandbox."""
     name = settings.reasoning.program_environment
     if not name or workshop is None or workshop.workspaces is None:
@@ -294,6 +290,7 @@ def _programs_of(settings: Settings, workshop: Workshop | None) -> ProgramRunner
         workspaces=workshop.workspaces,
         environment=workshop.environments[name],
         permits=workshop.permits,
+        observer=observer,
     )
 
 
@@ -325,27 +322,40 @@ def _repair_kind(
     workshop: Workshop,
     backends: Mapping[str, ChatModel],
     *,
+    engine: RepairEngine | None,
     observer: Observer,
 ) -> RepairKind:
     repair = settings.repair
-    preferred = [backends[name] for name in repair.model_preference if name in backends]
     return RepairKind(
         clock=clock,
         policy=repair_policy_of(repair, records_content=settings.store.record_content),
-        snapshots=SnapshotKeeper(
-            store=snapshots,
-            limits=SnapshotLimits(
-                max_bytes=repair.max_snapshot_bytes,
-                max_files=repair.max_snapshot_files,
-                # Whoever goes on with a repair after a crash reads its snapshot again.
-                retention_s=max(repair.snapshot_retention_s, 2 * repair.max_active_s),
-            ),
-            now=clock.now,
-        ),
+        snapshots=snapshot_keeper_of(settings, clock, snapshots),
         workshop=workshop,
-        model=PreferredModels(preferred) if preferred else None,
+        model=preferred_model_of(settings, backends),
+        engine=engine,
         observer=observer,
     )
+
+
+def snapshot_keeper_of(settings: Settings, clock: Clock, snapshots: SnapshotStore) -> SnapshotKeeper:
+    """Return what keeps the code of repairs."""
+    repair = settings.repair
+    return SnapshotKeeper(
+        store=snapshots,
+        limits=SnapshotLimits(
+            max_bytes=repair.max_snapshot_bytes,
+            max_files=repair.max_snapshot_files,
+            # Whoever goes on with a repair after a crash reads its snapshot again.
+            retention_s=max(repair.snapshot_retention_s, 2 * repair.max_active_s),
+        ),
+        now=clock.now,
+    )
+
+
+def preferred_model_of(settings: Settings, backends: Mapping[str, ChatModel]) -> ChatModel | None:
+    """Return the model of repairs; None if it is that of the server."""
+    preferred = [backends[name] for name in settings.repair.model_preference if name in backends]
+    return PreferredModels(preferred) if preferred else None
 
 
 def _assemble_turns(

@@ -55,6 +55,8 @@
     │   ├── ContentFilteredError          CONTENT_FILTERED
     │   └── AnswerInvalidError            ANSWER_INVALID
     ├── NotResumableError             NOT_RESUMABLE
+    ├── EngineUnavailableError        ENGINE_UNAVAILABLE
+    ├── EngineFailedError             ENGINE_FAILED
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never sent to a caller
 
@@ -111,8 +113,7 @@ class InvalidConfigError(RequestError):
         "INVALID_ARGUMENT",
         -32602,
         is_bare=True,
-        remedy="Mend the fields that the violations name. `ListStrategies` returns each strategy's schema with its"
-        " ranges; a ceiling below the range was set by the operator.",
+        remedy="Mend the fields that the violations name. `ListStrategies` has the ranges; an operator can lower them.",
     )
 
 
@@ -464,8 +465,7 @@ class NotResumableError(ReasondError):
         "NOT_RESUMABLE",
         "ABORTED",
         is_fault=True,
-        remedy="Read what was done with `GetExecution`; it is kept. Then start the task again, with another request id"
-        " if it had one.",
+        remedy="Read what was done (`GetExecution`), then start the task again, with another request id if it had one.",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.addresses import is_loopback, split_address
 from reasond_server.backends import read_backend_options
 from reasond_server.config import choose_provider
+from reasond_server.console.console_pages import CONSOLE_PATH
 from reasond_server.errors import SettingsError, error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
@@ -27,6 +28,7 @@ from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import (
     API_KEY_OUTCOMES,
     HANDOFF_OUTCOMES,
+    PROGRAM_OUTCOMES,
     REENTRY_OUTCOMES,
     TURN_EXITS,
     UNOBSERVED,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from reasond_server.config import ServerSettings, Settings, ToolsSettings
-    from reasond_server.http_api.metrics_page import ReaderGate
+    from reasond_server.http_api.page_gate import PageGate
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.telemetry.exposition import Exposition
     from reasond_server.telemetry.observers import Observer, ServerSnapshot
@@ -105,7 +107,7 @@ def measuring_of(
     )
 
 
-def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> MetricsPage | None:
+def page_of(settings: Settings, counting: Counting | None, gate: PageGate) -> MetricsPage | None:
     """Return the metrics page of the HTTP listener; None if the listener has none."""
     if counting is None or not settings.metrics.on_http:
         return None
@@ -113,7 +115,7 @@ def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> 
 
 
 def listener_of(
-    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_call_id: Callable[[], str]
+    settings: Settings, counting: Counting | None, gate: PageGate, *, new_call_id: Callable[[], str]
 ) -> HttpServer | None:
     """Return the separate listener for metrics; None if there is none.
 
@@ -156,7 +158,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport}),
         "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
         "code": frozenset(CODES),
-        "route": frozenset({*PATHS, *OPENAI_PATHS}),
+        "route": frozenset({*PATHS, *OPENAI_PATHS, CONSOLE_PATH}),
         "status": frozenset(
             map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 499, 500, 503, 504))
         ),
@@ -174,6 +176,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
                 *("closed", "resumed", "written_off"),
                 *_TOOL_OUTCOMES,
                 *_WAIT_OUTCOMES,
+                *PROGRAM_OUTCOMES,
                 *HANDOFF_OUTCOMES,
                 *REENTRY_OUTCOMES,
                 *API_KEY_OUTCOMES,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import EntryPoint, entry_points
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from reasond_server.errors import InternalError, SettingsError
@@ -13,6 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@cache
+def _look_up(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
+    """Return a function that selects among what all packages below `path`, that of this process, offer.
+
+    It is kept, because each look reads the metadata of every package.
+    """
+    del path
+    return entry_points().select
 
 
 class Plugin(Protocol):
@@ -54,8 +66,9 @@ class PluginGroup(Generic[PluginT]):
         self._reserved = reserved
 
     def find_installed(self, among: Iterable[EntryPoint] | None = None) -> Mapping[str, EntryPoint]:
-        """Return the entry points by name: those of `among`, or all that are installed."""
-        return {point.name: point for point in (entry_points(group=self.group) if among is None else among)}
+        """Return the entry points by name: those of `among`, or all that were there at the first look."""
+        found = _look_up(tuple(sys.path))(group=self.group) if among is None else among
+        return {point.name: point for point in found}
 
     def load(self, enabled: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[PluginT]:
         """Return the `enabled` plug-ins, each once, in that order.

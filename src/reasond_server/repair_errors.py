@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.reasons import LookupFailedError, Reason, RequestError
+from reasond_server.reasons import SOON_S, LookupFailedError, Reason, ReasondError, RequestError
 
 
 class SnapshotNotFoundError(LookupFailedError):
@@ -32,6 +32,29 @@ class CheckUnusableError(RequestError):
         "CHECK_UNUSABLE",
         "FAILED_PRECONDITION",
         remedy="Mend the check so that it runs in the environment it names; no token was spent.",
+    )
+
+
+class EngineUnavailableError(ReasondError):
+    """The engine that works repairs out cannot be reached."""
+
+    declaration = Reason(
+        "ENGINE_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        retry_after_s=SOON_S,
+        remedy="Retry; if it stays so, have the operator look at the cluster that [engine] names; nothing was spent.",
+    )
+
+
+class EngineFailedError(ReasondError):
+    """The engine ended a repair without a result: somebody terminated it there, or it took too long."""
+
+    declaration = Reason(
+        "ENGINE_FAILED",
+        "ABORTED",
+        is_fault=True,
+        remedy="Start the repair again; what was done until then is kept.",
     )
 
 

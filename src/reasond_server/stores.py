@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.snapshots.snapshot_store import SnapshotStore
+    from reasond_server.storage.transactions import Transactions
 
 MEMORY_URL: Final = "memory:"
 FILE_NAME: Final = "reasond.db"
@@ -34,7 +35,7 @@ _QUOTA: Final = SnapshotQuota()
 class Stores:
     """The stores of executions, agents and snapshots, in one database; `place` describes in words where it is.
 
-    Snapshots are in memory where no content is to be stored.
+    Snapshots are in memory where no content is to be stored. `transactions` reach the database of the others.
     `is_in_place` returns whether the database still exists, without a query; False means that nothing can be stored.
     """
 
@@ -43,6 +44,7 @@ class Stores:
     snapshots: SnapshotStore
     place: str
     is_in_place: Callable[[], bool] = lambda: True
+    transactions: Transactions | None = None
 
     async def aclose(self) -> None:
         """Close the stores; no method may be called afterwards."""
@@ -211,8 +213,9 @@ async def _sqlite_stores(
     # Imported here: a server that stores in memory needs none of it.
     from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
     from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
-    from reasond_server.snapshots.stored import SqliteSnapshotRows, StoredSnapshotStore  # noqa: PLC0415 - as above
+    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
+    from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
 
     file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
     executions = SqliteExecutionStore(file=file, now=now, monotonic=monotonic)
@@ -221,13 +224,15 @@ async def _sqlite_stores(
     except BaseException:
         await executions.aclose()
         raise
+    transactions = SqliteTransactions(file)
     agents = StoredAgentDirectory(
         rows=SqliteAgentRows(file), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
     )
     return Stores(
         executions=executions,
         agents=agents,
-        snapshots=snapshots or StoredSnapshotStore(rows=SqliteSnapshotRows(file), quota=snapshot_quota),
+        snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
+        transactions=transactions,
         place=f"SQLite, {path}",
         is_in_place=lambda: file.is_in_place,
     )
@@ -248,19 +253,22 @@ async def _postgres_stores(
         StoredAgentDirectory,
     )
     from reasond_server.logs.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
-    from reasond_server.snapshots.stored import PostgresSnapshotRows, StoredSnapshotStore  # noqa: PLC0415 - an extra
+    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
+    from reasond_server.storage.transactions import PostgresTransactions  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(url)
     executions = PostgresExecutionStore(pool=pool, now=now)
     await executions.listen()
+    transactions = PostgresTransactions(pool)
     agents = StoredAgentDirectory(
         rows=PostgresAgentRows(pool), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
     )
     return Stores(
         executions=executions,
         agents=agents,
-        snapshots=snapshots or StoredSnapshotStore(rows=PostgresSnapshotRows(pool), quota=snapshot_quota),
+        snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
+        transactions=transactions,
         place=f"PostgreSQL, {describe_address(url)}",
     )
 

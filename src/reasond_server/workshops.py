@@ -10,7 +10,7 @@ from reasond_server.errors import SettingsError
 from reasond_server.repair.critic import CRITICS
 from reasond_server.repair.linting import find_ruff
 from reasond_server.repair.patches import find_git
-from reasond_server.repair.repair_work import Workshop
+from reasond_server.repair.workbench import Workshop
 from reasond_server.repair_policies import repair_policy_of
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandboxes import open_sandboxes

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-import httpx
 from google.protobuf import json_format
 
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc, repair_service_pb2_grpc
@@ -18,6 +17,7 @@ from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import running_server
 from tests.contract.test_turns import Answer, refusal_of
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -93,7 +93,7 @@ async def call(server: Listening, wire: str, method: str, params: Mapping[str, A
     bearer = token or server.token
     if wire == "jsonrpc":
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": bearer}}
-        async with httpx.AsyncClient(base_url=server.http, timeout=280) as client:
+        async with make_http_client(base_url=server.http, timeout=280) as client:
             return answer_of((await client.post("/api/v1/jsonrpc", json=body)).json())
     name = RPCS[method]
     module: Any
@@ -174,7 +174,7 @@ async def stream(
         headers = {"accept": "text/event-stream"}
         if after is not None:
             headers["last-event-id"] = f"{after[0]}:{after[1]}"
-        async with httpx.AsyncClient(base_url=server.http, timeout=280) as client:
+        async with make_http_client(base_url=server.http, timeout=280) as client:
             text = (await client.post("/api/v1/jsonrpc", json=body, headers=headers)).text
         frames = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in text.strip().split("\n\n")]
         logged = [(frame["id"].rpartition(":"), frame["event"]) for frame in frames if "id" in frame]

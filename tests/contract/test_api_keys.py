@@ -10,17 +10,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
 from reasond_server.access.api_keys import find_key_id
 from reasond_server.cli.key_keeping import WantedKey, create, revoke
 from reasond_server.config.api_key_file import changing
+from reasond_server.http_api.page_gate import CHECK_PATH
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
+
+    import httpx
 
     from reasond_server.app import Listening
 
@@ -81,7 +84,7 @@ async def over_params(listening: Listening, key: str, name: str = "") -> str:
 async def _post(listening: Listening, params: Mapping[str, str], headers: Mapping[str, str], name: str) -> str:
     method, own = ("executions.get", {"execution_id": name}) if name else ("reasoning.execute", {"query": QUERY})
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**own, **params}}
-    async with httpx.AsyncClient(base_url=listening.http) as client:
+    async with make_http_client(base_url=listening.http) as client:
         answer = (await client.post("/api/v1/jsonrpc", json=body, headers=dict(headers), timeout=180)).json()
     return str(answer.get("error", {}).get("data", {}).get("reason", ""))
 
@@ -120,7 +123,7 @@ async def test_a_key_is_accepted_and_told_by_its_id(
     key = operator.make("reasoning:execute", tenant="acme")
     async with operator.serve() as listening:
         assert await call(listening, key) == ""
-        async with httpx.AsyncClient(base_url=listening.http) as client:
+        async with make_http_client(base_url=listening.http) as client:
             page = await client.get("/metrics", headers={"authorization": f"Bearer {listening.token}"})
 
     assert read_audit(caplog) == [("allowed", "chat", find_key_id(key))]
@@ -190,7 +193,7 @@ async def test_a_client_of_openai_calls_with_a_key(operator: Operator, caplog: p
     body = {"model": "reasond", "messages": [{"role": "user", "content": QUERY}]}
     async with (
         operator.serve(REASOND__OPENAI__ENABLED="true") as listening,
-        httpx.AsyncClient(base_url=listening.http, timeout=180) as client,
+        make_http_client(base_url=listening.http, timeout=180) as client,
     ):
         headers = {"authorization": f"Bearer {key}"}
         answer = await client.post("/v1/chat/completions", json=body, headers=headers)
@@ -199,3 +202,18 @@ async def test_a_client_of_openai_calls_with_a_key(operator: Operator, caplog: p
     assert answer.json()["choices"][0]["message"]["content"] == "42"
     assert wrong.status_code == 401
     assert read_audit(caplog)[0] == ("allowed", "chat", find_key_id(key))
+
+
+async def test_a_proxy_that_asks_is_told_whether_a_key_is_good(operator: Operator) -> None:
+    key = operator.make("reasoning:execute", tenant="acme")
+    async with operator.serve() as listening, make_http_client(base_url=listening.http, timeout=180) as client:
+
+        async def ask() -> httpx.Response:
+            return await client.post(CHECK_PATH, headers={"authorization": f"Bearer {key}"})
+
+        assert (await ask()).json() == {"subject": "chat", "tenant": "acme"}
+        operator.revoke(key)
+        applied = await_reload()
+        async with asyncio.timeout(120):
+            await applied.wait()
+        assert (await ask()).status_code == 401

@@ -6,11 +6,11 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from reasond_server.app import Listening
@@ -31,7 +31,7 @@ def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, st
 
 async def post(listening: Listening, method: str, **params: Any) -> Any:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": listening.token}}
-    async with httpx.AsyncClient(base_url=listening.http) as client:
+    async with make_http_client(base_url=listening.http) as client:
         return (await client.post("/api/v1/jsonrpc", json=body, timeout=180)).json()
 
 
@@ -89,7 +89,7 @@ async def test_a_request_that_is_sent_again_names_the_execution_that_it_began(
 
 async def test_an_unread_large_body_has_its_own_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": "walrus" * 20_000}}
-    async with running_server() as listening, httpx.AsyncClient(base_url=listening.http) as client:
+    async with running_server() as listening, make_http_client(base_url=listening.http) as client:
         found = await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": "Bearer not.a.token"})
 
     assert found.status_code == 401

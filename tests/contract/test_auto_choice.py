@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from reasond import AsyncClient, ReasondError, StrategySource
+from reasond_server.reasoning import auto_choice, choosing
 from reasond_server.testing import FunctionModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from reasond_server.app import Listening
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.reasoning.auto_choice import Fit
+    from reasond_server.types import Task
 
 LONG = "The wall has four gates. " * 900
 ENABLED = {"REASOND__REASONING__AUTO": "true"}
@@ -24,7 +28,7 @@ def small_model() -> FunctionModel:
 
 async def call(server: Listening, task: dict[str, Any]) -> Any:
     request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {**task, "auth_token": server.token}}
-    async with httpx.AsyncClient(timeout=120) as http:
+    async with make_http_client(timeout=120) as http:
         return (await http.post(f"{server.http}/api/v1/jsonrpc", json=request)).json()
 
 
@@ -56,3 +60,22 @@ async def test_without_the_operators_word_the_task_is_refused_as_before() -> Non
             assert unknown.value.reason == "STRATEGY_NOT_FOUND"
         answer = await call(server, {"query": "How many gates?", "strategy": "auto"})
     assert json.dumps(answer).count("Strategy not found: 'auto'") >= 1
+
+
+async def test_a_caller_over_its_limit_causes_no_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Task] = []
+    measure = auto_choice.measure_fit
+
+    async def watch(task: Task, model: ChatModel) -> Fit:
+        counted.append(task)
+        return await measure(task, model)
+
+    monkeypatch.setattr(choosing, "measure_fit", watch)
+    async with (
+        running_server(model=small_model(), environ={**ENABLED, "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1"}) as server,
+        AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        await client.reason("How many gates?")
+        with pytest.raises(ReasondError) as refused:
+            await client.reason("How many gates?", material=LONG)
+    assert (refused.value.reason, len(counted)) == ("RATE_LIMITED", 1)

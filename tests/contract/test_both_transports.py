@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import grpc
-import httpx
 import pytest
 from google.protobuf import json_format, struct_pb2
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -18,6 +17,7 @@ from reasond_server.app import Listening
 from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError, ModelUnavailableError, error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from tests.http_clients import make_http_client
 from tests.sandboxing import PROGRAMS
 
 REASONS = {name: kind.declaration for name, kind in error_classes().items()}
@@ -123,7 +123,7 @@ def _plain(path: str) -> str:
 async def over_jsonrpc(server: Listening, params: dict[str, Any], token: str) -> Answer:
     sent = {**params, "auth_token": token} if token else params
     request = {"jsonrpc": "2.0", "id": 7, "method": "reasoning.execute", "params": sent}
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         response = await client.post(f"{server.http}/api/v1/jsonrpc", json=request)
     assert response.status_code == 200
     body = response.json()
@@ -276,7 +276,7 @@ async def test_a_stream_tells_the_same_events_over_grpc_and_as_server_sent_event
         over = [event.WhichOneof("event") async for event in stream]
     params = {"query": query, "auth_token": server.token}
     request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
-    async with httpx.AsyncClient(headers={"Accept": "text/event-stream"}) as http:
+    async with make_http_client(headers={"Accept": "text/event-stream"}) as http:
         response = await http.post(f"{server.http}/api/v1/jsonrpc", json=request)
     lines = response.text.splitlines()
     events = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]

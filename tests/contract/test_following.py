@@ -8,13 +8,13 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -36,7 +36,7 @@ def mint(*permissions: str) -> str:
     minter = TokenMinter(
         key=SigningKey(id="test", secret=SECRET.encode()), issuer="reasond", audience="reasond", max_lifetime_s=3600
     )
-    return minter.mint(subject="ann", permissions=permissions, tenant="acme", lifetime_s=600, now=datetime.now(UTC))
+    return minter.mint(subject="ann", permissions=permissions, tenant="acme", lifetime_s=3600, now=datetime.now(UTC))
 
 
 OWNER = mint("admin")
@@ -78,7 +78,7 @@ async def over_jsonrpc(
     body = {"jsonrpc": "2.0", "id": 1, "method": "executions.follow", "params": params}
     about = {"authorization": f"Bearer {token}", "accept": "text/event-stream", **(headers or {})}
     async with (
-        httpx.AsyncClient(timeout=LIMIT_S) as client,
+        make_http_client(timeout=LIMIT_S) as client,
         client.stream("POST", f"{server.http}/api/v1/jsonrpc", json=body, headers=about) as answer,
     ):
         name = ""
@@ -206,6 +206,6 @@ async def test_over_jsonrpc_it_needs_a_stream_and_goes_on_after_the_last_event()
             await read_all(over_jsonrpc(server, READER, params, {"last-event-id": "another:2"}))
         assert refused.value.args == ("INVALID_REQUEST", ["Last-Event-ID"])
         body = {"jsonrpc": "2.0", "id": 1, "method": "executions.follow", "params": {**params, "auth_token": READER}}
-        async with httpx.AsyncClient() as http:
+        async with make_http_client() as http:
             error = (await http.post(f"{server.http}/api/v1/jsonrpc", json=body)).json()["error"]
         assert error["data"]["violations"][0]["field"] == "Accept"

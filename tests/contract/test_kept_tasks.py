@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
 from reasond_server.errors import ModelFailedError
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ CONFIG = reasond.BoundedContextConfig(
 
 async def post(server: Listening, method: str, params: dict[str, Any]) -> Any:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": server.token}}
-    async with httpx.AsyncClient(base_url=server.http, timeout=TIMEOUT_S) as client:
+    async with make_http_client(base_url=server.http, timeout=TIMEOUT_S) as client:
         return (await client.post("/api/v1/jsonrpc", json=body)).json()["result"]
 
 

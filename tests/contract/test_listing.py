@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
@@ -14,6 +13,7 @@ from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1.execution_pb2 import ExecutionState
 from reasond_server.errors import ModelFailedError
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ async def find_over_jsonrpc(server: Listening, filters: dict[str, Any]) -> Seque
     told = {name: each.isoformat() if isinstance(each, datetime) else each for name, each in filters.items()}
     params = {"auth_token": server.token, "page_size": 1, "page_token": "", **told}
     found: list[str] = []
-    async with httpx.AsyncClient(base_url=server.http) as http:
+    async with make_http_client(base_url=server.http) as http:
         while True:
             body = {"jsonrpc": "2.0", "id": 1, "method": "executions.list", "params": params}
             answer = (await http.post("/api/v1/jsonrpc", json=body)).json()

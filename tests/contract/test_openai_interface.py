@@ -6,10 +6,9 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-import httpx
-
 from reasond_server.cli.key_keeping import WantedKey, create
 from reasond_server.testing import ScriptedModel, running_server
+from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
 from tests.unit.openai_api.chatting import CHAT, QUESTION, chunks_of, serve_chats
 
@@ -105,7 +104,7 @@ async def test_the_span_of_a_chat_has_the_run_below_it() -> None:
     spans = Spans()
     async with running_server(model=ScriptedModel(["<answer>42</answer>"]), spans=spans.sink) as listening:
         headers = {"authorization": f"Bearer {listening.token}"}
-        async with httpx.AsyncClient(base_url=listening.http, headers=headers, timeout=180) as client:
+        async with make_http_client(base_url=listening.http, headers=headers, timeout=180) as client:
             await client.post(CHAT, json={"model": "reasond", "messages": QUESTION})
         await spans.until(lambda one: one.find_named("POST "))
     assert spans.tree() == [f"POST {CHAT}", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from reasond_server.telemetry.spans import REPAIR_SPANS
 from reasond_server.testing import ScriptedModel
 from tests.contract.repair_calls import CHECK, EDIT, TASK, TEST, WIRES, call, mint, repairing_server, stream
 from tests.contract.test_turn_lines import CANARY, Lines, lines_of_the_server
+from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ async def test_a_repair_has_its_spans_and_metrics_and_no_content_is_in_any_of_th
 
 async def read_metrics(server: Listening) -> dict[str, float]:
     """Return the metrics by name and labels."""
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         text = (await client.get(server.metrics)).text
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in pairs}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from reasond import AsyncClient, ReasondError
 from reasond_server.testing import FunctionModel, running_server
+from tests.http_clients import make_http_client
 
 QUERY = "What is six times seven?"
 CONFIG = {"verifier": "schema", "samples": 3}
@@ -29,7 +29,7 @@ async def test_the_first_answer_that_satisfies_the_schema_is_given_with_its_scor
         params: dict[str, Any] = {"query": QUERY, "strategy": "best_of_n", "strategy_config": CONFIG}
         params |= {"answer_schema": schema, "auth_token": server.token}
         request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
-        async with httpx.AsyncClient(timeout=120) as http:
+        async with make_http_client(timeout=120) as http:
             told = (await http.post(f"{server.http}/api/v1/jsonrpc", json=request)).json()["result"]
     figures = told["metrics"]["strategy_specific"]
     assert over.answer == over.answer_json == told["answer"] == "42"

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
-import httpx
 import pytest
 from google.protobuf import json_format
 
@@ -32,6 +31,7 @@ from reasond_server.types.kinds import STEPS
 from reasond_server.wire.json_kinds import kind_json
 from reasond_server.wire.json_mapping import trace_items
 from tests.contract.values import CYCLE, DETAILS, METRICS, NODE, SAMPLE, WINDOW, Showing
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -199,7 +199,7 @@ async def test_every_kind_goes_over_both_wires_of_a_real_server() -> None:
             unary = await client.reason("q", strategy="showing", trace_view=TraceView.TRACE_VIEW_FULL)
         sent = {"query": "q", "strategy": "showing", "auth_token": server.token}
         request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": sent}
-        async with httpx.AsyncClient() as http:
+        async with make_http_client() as http:
             url = f"{server.http}/api/v1/jsonrpc"
             answer = (await http.post(url, json=request)).json()["result"]
             events = (await http.post(url, json=request, headers={"Accept": "text/event-stream"})).text

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 from google.protobuf import json_format
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -31,9 +30,12 @@ from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.services import DECLARED
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    import httpx
 
     from reasond_server.app import Listening
 
@@ -220,7 +222,7 @@ async def post(
     listening: Listening, bearer: str, method: str, params: Any, headers: Mapping[str, str] | None = None
 ) -> Told:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": bearer}}
-    async with httpx.AsyncClient(base_url=listening.http, headers=dict(headers or {})) as client:
+    async with make_http_client(base_url=listening.http, headers=dict(headers or {})) as client:
         answer = await client.post("/api/v1/jsonrpc", json=body)
     found = answer.json() if "event-stream" not in answer.headers["content-type"] else {"error": events_of(answer)[-1]}
     if "error" not in found:

@@ -6,13 +6,13 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from reasond_server.telemetry.logs import json_formatter
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.contract.test_turns import OPEN_FILE, ask, settle
+from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ async def test_no_content_of_a_turn_is_in_any_line_span_or_metric(
             async with running_server(model=scripted, environ=ENVIRON, spans=spans.sink) as server:
                 await take_turn(server, wire)
                 await spans.until(lambda one: len(one.find_named("invoke_agent")) >= 2)
-                async with httpx.AsyncClient() as client:
+                async with make_http_client() as client:
                     metrics = (await client.get(server.metrics)).text
         assert any(CANARY in str(request.messages) for request in scripted.requests), "the search must find something"
         assert CANARY not in metrics

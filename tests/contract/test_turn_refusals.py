@@ -23,6 +23,7 @@ from reasond_server.types import Principal, ToolCall
 from reasond_server.types.turns import TurnStart
 from tests.contract.test_turns import OPEN_FILE, WIRES, Answer, ask, reply, settle
 from tests.contract.turn_plugins import install
+from tests.http_clients import make_http_client
 from tests.turning import Note, TurnServer, WallClock, ask_tools, client_tool
 
 if TYPE_CHECKING:
@@ -287,7 +288,9 @@ async def test_a_turn_that_fails_says_why_keeps_its_steps_and_leaves_its_session
 @pytest.fixture(name="left")
 async def turns_that_an_earlier_server_left(tmp_path: Path) -> Mapping[str, str]:
     """Leave a turn whose hand-off has expired, and one whose server died while a tool was at work; return their ids."""
-    time = WallClock(since=datetime.now(UTC) - timedelta(days=2))
+    # The clock adds the time since the machine started.
+    started_s = asyncio.get_running_loop().time()
+    time = WallClock(since=datetime.now(UTC) - timedelta(days=2, seconds=started_s))
     note = Note()
     note.gate.clear()
     stores = await open_stores(
@@ -359,7 +362,7 @@ async def test_results_over_the_cap_of_a_message_are_refused_and_consume_nothing
                 stub: Any = turn_service_pb2_grpc.TurnServiceStub(channel)
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await stub.RunTurn(request, metadata=[("authorization", f"Bearer {server.token}")])
-            async with httpx.AsyncClient(base_url=server.http, timeout=180) as client:
+            async with make_http_client(base_url=server.http, timeout=180) as client:
                 body = {"jsonrpc": "2.0", "id": 1, "method": "turns.reenter", "params": large}
                 answer = await client.post("/api/v1/jsonrpc", json=body)
             got = await ask(server, "grpc", "turns.get", {"turn_id": first.turn["turn_id"]})

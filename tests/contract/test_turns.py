@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 from google.protobuf import json_format
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -18,6 +17,7 @@ from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ async def ask(server: Listening, wire: str, method: str, params: Mapping[str, An
     """Call a method over one wire; gRPC's enumerations become the words of JSON-RPC."""
     if wire == "jsonrpc":
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": server.token}}
-        async with httpx.AsyncClient(base_url=server.http, timeout=180) as client:
+        async with make_http_client(base_url=server.http, timeout=180) as client:
             found = (await client.post("/api/v1/jsonrpc", json=body)).json()
         if "error" not in found:
             return Answer(body=found["result"])
@@ -172,6 +172,24 @@ async def test_a_turn_hands_off_takes_the_result_and_answers(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
+async def test_instructions_and_history_are_in_the_prompts_of_a_turn(wire: str) -> None:
+    words = {"grpc": ("SPEAKER_USER", "SPEAKER_ASSISTANT"), "jsonrpc": ("user", "assistant")}[wire]
+    history = [{"role": role, "text": text} for role, text in zip(words, ("Who wrote it?", "Newton."), strict=True)]
+    with model("In 1704.") as scripted:
+        async with running_server(model=scripted) as server:
+            start = {"message": "When?", "system": "You are exact.", "history": history}
+            done = await ask(server, wire, "turns.start", start)
+            refused = await ask(server, wire, "turns.start", {**start, "session_id": "s"})
+    assert done.body["result"]["answer"] == "In 1704."
+    system, user, assistant, last = scripted.requests[0].messages
+    assert system.content.startswith("You are exact.")
+    assert "Who wrote it?" in user.content
+    assert assistant.content == "Newton."
+    assert "When?" in last.content
+    assert refused.fields == ["history"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
 async def test_a_reentry_that_does_not_fit_names_every_call_and_consumes_nothing(wire: str) -> None:
     with model(reply("a", "b"), "Both.") as scripted:
         async with running_server(model=scripted) as server:
@@ -241,7 +259,7 @@ async def test_both_streams_have_the_same_events_and_resume_after_any_of_them() 
             params = {"turn_id": turn_id, "auth_token": server.token}
             body = {"jsonrpc": "2.0", "id": 1, "method": "turns.attach", "params": params}
             headers = {"accept": "text/event-stream", "last-event-id": f"{turn_id}:1"}
-            async with httpx.AsyncClient(base_url=server.http, timeout=180) as web:
+            async with make_http_client(base_url=server.http, timeout=180) as web:
                 answer = await web.post("/api/v1/jsonrpc", json=body, headers=headers)
     logged = [(event.sequence, event.WhichOneof("event")) for event in streamed if not event.HasField("heartbeat")]
     assert [kind for _, kind in logged] == ["started", "model_call", "completed"]

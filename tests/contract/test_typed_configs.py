@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from reasond import (
@@ -24,6 +23,7 @@ from reasond import (
 from reasond.v1 import execution_pb2
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
+from tests.http_clients import make_http_client
 from tests.sandboxing import PROGRAMS
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_tokens": 200,
         "max_judge_tokens": 150,
         "min_score": 0.5,
-        "verifier": "judge",
+        "verifier": "program",
+        "check_program": "print(open('answer.txt').read())",
+        "max_check_s": 60.0,
     },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
@@ -137,7 +139,7 @@ async def test_every_parameter_reaches_the_strategy_from_both_wires(server: List
     assert started == sent
     params = {"query": "6 times 7?", "strategy": name, "strategy_config": sent, "auth_token": server.token}
     request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
-    async with httpx.AsyncClient(headers={"Accept": "text/event-stream"}) as http:
+    async with make_http_client(headers={"Accept": "text/event-stream"}) as http:
         lines = (await http.post(f"{server.http}/api/v1/jsonrpc", json=request)).text.splitlines()
     first = json.loads(next(line for line in lines if line.startswith("data: ")).removeprefix("data: "))
     assert first["started"]["config"] == sent
@@ -163,7 +165,7 @@ async def test_strategies_are_listed_alike_over_both_wires_with_schema_ceilings_
             over = {one.name: one for one in (await client.list_strategies()).strategies}
         params = {"auth_token": server.token}
         request = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.list_strategies", "params": params}
-        async with httpx.AsyncClient() as http:
+        async with make_http_client() as http:
             told = (await http.post(f"{server.http}/api/v1/jsonrpc", json=request)).json()["result"]["strategies"]
             card = (await http.get(f"{server.http}/.well-known/agent-card.json")).json()
     assert [one["name"] for one in told] == sorted(over) == sorted(INSTALLED)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from reasond_server.wire.json_mapping import result_json, trace_items
 from tests.contract.values import DETAILS, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "json-result.md"
 USAGE = Usage(input_tokens=1)
@@ -35,6 +37,8 @@ STEPS = {
     "Sample": "`self_consistency`",
     "StageStep": "a strategy in stages",
 }
+LIVE = ("chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency")
+STAGED = ("best_of_n", "self_refine", "plan_and_solve", "chain_of_verification")  # the other one needs a sandbox
 OWN_METRICS = [kind for kind in METRICS if not KINDS.kinds[kind].body]
 
 
@@ -55,6 +59,31 @@ def keys_on_page(heading: str) -> set[str]:
     _, _, rest = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")
     assert rest, f"{PAGE.name} has no section {heading}"
     return set(re.findall(r"^\| `([^`]+)` \|", rest.partition("\n## ")[0], re.MULTILINE))
+
+
+def execute(server: Mapping[str, str], strategy: str) -> dict[str, Any]:
+    """Return the result of a real call over JSON-RPC."""
+    params = {"query": "What is 17 * 24?", "strategy": strategy}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}).encode()
+    headers = {"Authorization": f"Bearer {server['token']}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{server['http']}/api/v1/jsonrpc", body, headers)
+    with urllib.request.urlopen(request, timeout=120) as response:
+        result: dict[str, Any] = json.load(response)["result"]
+    return result
+
+
+@pytest.mark.parametrize("strategy", [*LIVE, *STAGED])
+def test_a_real_result_has_the_keys_of_its_tables(strategy: str, dev_server: Mapping[str, str]) -> None:
+    result = execute(dev_server, strategy)
+    trace, specific = result.pop("trace"), result["metrics"].pop("strategy_specific")
+    of_page = keys_on_page("The `result`")
+    rare = {key for key in of_page if key.startswith(("error", "answer_json"))}
+    assert set(keys_in(result)) | {"trace", "metrics.strategy_specific"} == of_page - rare
+    assert specific
+    assert set(keys_in(specific)) <= keys_on_page(f"`strategy_specific` of `{strategy}`")
+    assert trace
+    items = "a strategy in stages" if strategy in STAGED else f"`{strategy}`"
+    assert {key for item in trace for key in keys_in(item)} <= keys_on_page(f"An item of the `trace` of {items}")
 
 
 def test_the_result_has_the_keys_of_its_table() -> None:

@@ -6,12 +6,10 @@ import ast
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from scripts.links import FENCED, links
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -27,9 +25,6 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 README_LINES = 80
 DECISION_LINES = 40
 
-FENCED = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,}).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
-LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(?P<path>tests/[\w./-]+\.py)(?:::(?P<name>\w+))?`")
 
@@ -38,17 +33,8 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def prose(page: Path) -> str:
-    """Return the text of a page without its code."""
-    return CODE.sub("", FENCED.sub("", page.read_text(encoding="utf-8")))
-
-
-def links(page: Path) -> Iterator[str]:
-    """Yield the link targets on a page that are not web addresses."""
-    # Code is removed first, because it may look like a link; code in the text of a link leaves an empty text.
-    for match in LINK.finditer(prose(page)):
-        if not re.match(r"[a-z]+:", match["target"]):
-            yield match["target"]
+def targets(page: Path) -> list[str]:
+    return [target for _, target in links(page.read_text(encoding="utf-8"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -90,7 +76,7 @@ def functions(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    problems = {target: problem for target in links(page) if (problem := find_broken(page, target))}
+    problems = {target: problem for target in targets(page) if (problem := find_broken(page, target))}
     assert problems == {}
 
 
@@ -126,7 +112,7 @@ def test_the_readme_fits_one_screen() -> None:
 
 def test_the_index_leads_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
-    listed = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    listed = {(index.parent / target.partition("#")[0]).resolve() for target in targets(index)}
     assert {name_of(page) for page in (ROOT / "docs").rglob("*.md")} - {name_of(page) for page in listed} == {
         name_of(index)
     }

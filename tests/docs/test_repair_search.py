@@ -7,7 +7,8 @@ from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
 
-from benchmarks.repair_search import ACCURACIES, BEGIN, BUDGETS, END, FAULTS, METHODS, Curve, page_lines
+from benchmarks.repair_search import ACCURACIES, BEGIN, BUDGETS, END, FAULTS, METHODS, PICTURES, Curve, page_lines
+from reasond_server.types.repairs import RepairSearch
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = json.loads((ROOT / "benchmarks" / "results" / "repair_search.json").read_text(encoding="utf-8"))
@@ -25,6 +26,16 @@ def test_every_search_was_measured_at_every_budget_with_five_seeds() -> None:
     assert found == Counter(product(FAULTS, ACCURACIES, METHODS, BUDGETS))
     assert REPORT["seeds"] == 5
     assert REPORT["cases"]["1"] >= 150
+
+
+def test_each_picture_shows_the_four_searches_with_every_accuracy() -> None:
+    drawn = list(METHODS)[: len(RepairSearch)]
+    for picture in PICTURES.values():
+        text = picture.read_text(encoding="utf-8")
+        missing = [
+            f"{search}, {each:g}" for search, each in product(drawn, ACCURACIES) if f">{search}, {each:g}<" not in text
+        ]
+        assert not missing, picture.name
 
 
 def test_no_search_made_more_candidates_than_its_budget() -> None:

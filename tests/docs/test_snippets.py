@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.snippets import Snippet, snippets
+from scripts.snippets import Snippet, pattern_of, snippets
 from tests.forking import run_forked
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def with_addresses(text: str, server: Mapping[str, str]) -> str:
     return DOCUMENTED_HTTP.sub(server["http"], DOCUMENTED_GRPC.sub(server["grpc"], text))
 
 
-def succeed(command: list[str], server: Mapping[str, str]) -> None:
-    """Run `command` at the root, as the documentation says; if it fails, fail with all its output."""
+def succeed(command: list[str], server: Mapping[str, str]) -> str:
+    """Run `command` at the root, as the documentation says, and return what it prints; if it fails, show all of it."""
     known = {
         "TOKEN": server["token"],
         "REASOND_TOKEN": server["token"],
@@ -78,15 +78,18 @@ def succeed(command: list[str], server: Mapping[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 @choose_blocks("bash")
-def test_a_shell_snippet_exits_0(
+def test_a_shell_snippet_exits_0_and_prints_what_the_page_shows(
     snippet: Snippet, dev_server: Mapping[str, str], required_program: Callable[[str], str]
 ) -> None:
     for program in PROGRAMS.findall(snippet.text):
         required_program(program)
-    succeed(["bash", "-euo", "pipefail", "-c", with_addresses(snippet.text, dev_server)], dev_server)
+    printed = succeed(["bash", "-euo", "pipefail", "-c", with_addresses(snippet.text, dev_server)], dev_server)
+    if snippet.output:
+        assert pattern_of(snippet.output).fullmatch(printed.strip()), printed
 
 
 @choose_blocks("python")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from scripts.dashboard import WINDOW
 from tests.engines.prometheus_server import Target, require_program, running_prometheus
 from tests.engines.served import Served, serving
 from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream, usage
+from tests.sandboxing import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -53,8 +53,7 @@ REPAIR = repair_task(
 )
 REPAIRS = {
     "REASOND__REPAIR__ENABLED": "true",
-    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
-    "REASOND__REPAIR__ENVIRONMENTS__PYTHON__ROOT": sys.prefix,
+    **PROGRAMS,
 }
 
 # One call at a time at the backend, two places, one in the queue: four callers meet every kind of waiting.
@@ -158,6 +157,7 @@ async def use_freely(served: Served, key: str = "") -> None:
         await client.list_strategies()
         await client.turn("Read the book title.", tools=[book_title])
         await await_end(client.repair(REPAIR))
+        await await_end(client.reason(SUM, strategy="program_of_thought", config={"max_program_s": 60.0}))
         await await_end(client.reason(SUM, strategy="nothing_like_it"))
         await await_end(client.reason(SUM, budget=Budget(max_total_tokens=1)))
     async with AsyncClient(served.grpc, token=key or served.token) as program:

@@ -99,7 +99,7 @@ async def test_requests_count_while_they_are_in_the_window(
     await redis.set(key, count, px=max(1, (left_s + 3600) * 1000))
     if before:
         await redis.set(f"{key}/-1", before, px=max(1, left_s * 1000))
-    while left_s < -3600 and await redis.exists(key):
+    while left_s < -3600 and await redis.exists(key, f"{key}/-1"):
         pass
     denial = await admission.admit("alice", "", weight=1)
     assert (denial is None) is is_admitted

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from tests.simulation.scripted import Listed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-START_LIMIT_S = 180.0
+LIMIT_S = 180.0
 POLL_S = 0.02
 
 
@@ -36,6 +37,7 @@ async def serve(ready_file: Path) -> None:
     configure(sys.stderr, is_human=False)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print_tasks)
     loaded = load(None, os.environ)
     server = Server(loaded, environ=os.environ, dev=True, registry=StrategyRegistry([Listed()]))
     listening = await server.start()
@@ -45,6 +47,14 @@ async def serve(ready_file: Path) -> None:
     unfinished.replace(ready_file)
     await stopped.wait()
     await server.drain()
+
+
+def print_tasks() -> None:
+    """Print where each task waits, and end the process."""
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @dataclass(eq=False)
@@ -73,7 +83,7 @@ class ServerProcess:
     async def until_ready(self) -> ServerProcess:
         """Wait until it has written its addresses."""
         ready = self.log.with_suffix(".ready")
-        limit = time.monotonic() + START_LIMIT_S
+        limit = time.monotonic() + LIMIT_S
         while not ready.exists():
             if self.process.poll() is not None or time.monotonic() > limit:
                 raise AssertionError(f"the server did not start:\n{self.log.read_text('utf-8', 'replace')[-3000:]}")
@@ -93,9 +103,14 @@ class ServerProcess:
         self.process.wait()
 
     async def end(self) -> int:
-        """End it by SIGTERM and return its exit code."""
+        """End it by SIGTERM and return its exit code; one that does not end tells where its tasks wait."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
+        try:
+            return await asyncio.to_thread(self.process.wait, LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)
+            await asyncio.to_thread(self.process.wait, LIMIT_S)
+        raise AssertionError(f"the server did not end:\n{self.log.read_text('utf-8', 'replace')[-10000:]}")
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from grpc_status import rpc_status
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.testing import FunctionModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ class Wires:
             "authorization": f"Bearer {self.server.token}",
             **headers,
         }
-        async with httpx.AsyncClient(timeout=SOON, trust_env=False) as client:
+        async with make_http_client(timeout=SOON, trust_env=False) as client:
             response = await client.post(f"{self.server.http}/api/v1/jsonrpc", content=content, headers=named)
         if response.status_code != 200:
             return str(response.status_code), response.text

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 
 from reasond import AsyncClient, ReasondError
@@ -21,6 +20,7 @@ from tests.engines.redis_server import running_redis
 from tests.engines.served import serving
 from tests.faults.parts import Misbehaving, endless_steps
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ Found = dict[str, float]
 
 
 async def scrape(address: str) -> Found:
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         text = (await client.get(address)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}

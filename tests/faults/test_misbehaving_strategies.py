@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from reasond import AsyncClient, ReasondError
@@ -16,6 +15,7 @@ from reasond_server.testing import FunctionModel, running_server
 from reasond_server.types import CustomStep, FinishReason, Thought
 from tests.faults import parts
 from tests.faults.parts import METRICS, SOON, Misbehaving, Stepping, outcome, step
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -102,7 +102,7 @@ async def test_values_that_no_wire_can_carry_end_the_run_with_an_internal_error(
             await client.reason("why?", strategy="misbehaving")
         with pytest.raises(ReasondError) as streamed:
             await events_of(client, include_deltas=True)
-        async with httpx.AsyncClient() as http:
+        async with make_http_client() as http:
             answer = await http.post(
                 f"{listening.http}/api/v1/jsonrpc",
                 headers={"authorization": f"Bearer {listening.token}"},

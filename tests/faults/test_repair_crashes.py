@@ -25,13 +25,13 @@ from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
 from tests.sandboxing import require_level
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
     from pathlib import Path
 
     from reasond.v1.repair_service_pb2 import RepairStepsResponse
     from reasond.v1.repairs_pb2 import RepairTask
     from tests.engines.served import Served
-    from tests.faults.upstream import Conversation
+    from tests.faults.upstream import Conversation, Upstream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -39,6 +39,8 @@ KILLS = read_count("REPAIR_KILLS", 2)
 RIGHT = 9
 """The attempt that is right: in the second round."""
 PATIENCE_S = 300.0
+WRITTEN = 40
+"""Tokens of a reply."""
 CODE = "def scale(value):\n    return value\n"
 TEST = (
     "import time, unittest\nfrom scaling import scale\n\n\nclass ScaleTest(unittest.TestCase):\n"
@@ -55,9 +57,15 @@ def edit(attempt: int) -> str:
 
 
 class CountingModel:
-    """Answers attempts, and counts how often it was asked for each."""
+    """Answers attempts, and counts how often it was asked for each.
 
-    def __init__(self) -> None:
+    It leaves without an answer where an attempt in `lost` is asked for the first time. `allowed` is how much each
+    request let it write.
+    """
+
+    def __init__(self, *, lost: Collection[int] = ()) -> None:
+        self._lost = lost
+        self.allowed: list[int] = []
         self.asked: Counter[int] = Counter()
         self.answered: Counter[int] = Counter()
 
@@ -69,10 +77,14 @@ class CountingModel:
             return
         attempt = int(re.findall(r"Attempt (\d+)", body["messages"][-1]["content"])[-1])
         self.asked[attempt] += 1
+        self.allowed.append(body["max_tokens"])
+        if attempt in self._lost and self.asked[attempt] == 1:
+            conversation.abort()
+            return
         text = (
             chunk(edit(attempt))
             + chunk(finish="stop")
-            + usage(sum(len(each["content"]) for each in body["messages"]) // 4, 40)
+            + usage(sum(len(each["content"]) for each in body["messages"]) // 4, WRITTEN)
         )
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + text + DONE)
         self.answered[attempt] += 1
@@ -91,6 +103,21 @@ def make_task() -> RepairTask:
         ],
         config={"min_improvement_delta": 0.0, "patience": 100},
     )
+
+
+def settings_of(model: Upstream) -> dict[str, str]:
+    """Return the settings of a server that repairs with `model`; only its store is missing."""
+    return {
+        "OPENAI_API_KEY": "none",
+        "REASOND__STORE__LEASE_S": "3",
+        "REASOND__LLM__PROVIDER": "openai",
+        "REASOND__LLM__BASE_URL": model.address,
+        "REASOND__LLM__MODEL": "fake",
+        "REASOND__REPAIR__ENABLED": "true",
+        "REASOND__REPAIR__ENVIRONMENTS__TESTS__ROOT": sys.prefix,
+        "REASOND__REPAIR__ENVIRONMENTS__TESTS__PRESET": "python",
+        "REASOND__REPAIR__ENVIRONMENTS__TESTS__FORMAT": "exit_code",
+    }
 
 
 @asynccontextmanager
@@ -114,18 +141,7 @@ async def check_kill(folder: Path, *, after: int) -> None:
     """Kill a server after so many events of a repair, and let another one go on."""
     model = CountingModel()
     async with upstream(model.answer) as server:
-        environ = {
-            "OPENAI_API_KEY": "none",
-            "REASOND__STORE__URL": f"sqlite:///{folder / 'reasond.db'}",
-            "REASOND__STORE__LEASE_S": "3",
-            "REASOND__LLM__PROVIDER": "openai",
-            "REASOND__LLM__BASE_URL": server.address,
-            "REASOND__LLM__MODEL": "fake",
-            "REASOND__REPAIR__ENABLED": "true",
-            "REASOND__REPAIR__ENVIRONMENTS__TESTS__ROOT": sys.prefix,
-            "REASOND__REPAIR__ENVIRONMENTS__TESTS__PRESET": "python",
-            "REASOND__REPAIR__ENVIRONMENTS__TESTS__FORMAT": "exit_code",
-        }
+        environ = settings_of(server) | {"REASOND__STORE__URL": f"sqlite:///{folder / 'reasond.db'}"}
         async with serving(folder, "first", environ) as first, client_of(first) as client:
             seen = await follow(client, make_task(), most=after)
             first.process.kill()

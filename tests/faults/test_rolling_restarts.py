@@ -94,13 +94,13 @@ ENVIRON = {
 
 
 @asynccontextmanager
-async def one_server(folder: Path, address: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+async def one_server(folder: Path, address: str, **more: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
     """Serve at `address` in a separate process, drain it at the end; yield a function that waits for a log text."""
     log = folder / f"{address.rpartition(':')[2]}.log"
     log.write_bytes(b"")
     process = ForkedProcess(
         "serve",
-        environ={**os.environ, **ENVIRON, "REASOND__SERVER__GRPC_ADDRESS": address},
+        environ={**os.environ, **ENVIRON, "REASOND__SERVER__GRPC_ADDRESS": address, **more},
         folder=folder,
         stdout=folder / "out",
         stderr=log,

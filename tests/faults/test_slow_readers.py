@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.slow_readers import MEMORY, STREAMS, measure, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")

@@ -115,7 +115,7 @@ async def test_arguments_of_a_tool_call_count_as_content() -> None:
     call_part = {"index": 0, "id": "c", "function": {"name": "f", "arguments": " "}}
     piece = event({"choices": [{"index": 0, "delta": {"tool_calls": [call_part]}}]})
     async with upstream(drip(piece)) as server:
-        outcome = await ask(server, timeouts=Timeouts(idle_s=0.1, total_s=0.4))
+        outcome = await ask(server, timeouts=Timeouts(idle_s=2.0, total_s=2.5))
         assert isinstance(outcome.error, ModelFailedError)
         assert "timeouts.total_s" in outcome.error.metadata["limit"]
 

@@ -9,12 +9,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 
 from reasond import AsyncClient, ReactConfig
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from tests.engines.served import Served, serving
 from tests.faults.upstream import Conversation, chunk, event, streaming, upstream, usage
+from tests.http_clients import make_http_client
 from tests.integration.test_tools import over_http
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def call_over_http(served: Served) -> None:
     def call(method: str, number: int = 1) -> Mapping[str, Any]:
         return {"jsonrpc": "2.0", "id": number, "method": method, "params": {"query": QUESTION}}
 
-    async with httpx.AsyncClient(base_url=f"http://{served.http}") as client:
+    async with make_http_client(base_url=f"http://{served.http}") as client:
         for name, body, more in (
             ("http-ok", call("reasoning.execute"), {}),
             ("http-batch", [call("reasoning.execute", 1), call("reasoning.execute", 2), call(QUESTION, 3)], {}),
@@ -213,7 +213,7 @@ async def test_lines_of_an_untraced_call_have_a_trace_id_and_name_the_strategy(
                 await client.reason("And again?", strategy="self_consistency", config={"samples": 1}, request_id="r1")
             body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.chain_of_thought", "params": {"query": "And?"}}
             headers = {"authorization": f"Bearer {served.token}", "x-request-id": "mine"}
-            async with httpx.AsyncClient(base_url=f"http://{served.http}") as plain:
+            async with make_http_client(base_url=f"http://{served.http}") as plain:
                 await plain.post("/api/v1/jsonrpc", json=body, headers=headers)
             served.process.terminate()
             assert await asyncio.to_thread(served.process.wait, 60) == 0

@@ -8,11 +8,11 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 from tests.unit.grpc_api.certificates import Authority, Identity
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Secured:
             "method": "reasoning.execute",
             "params": {"query": "What is 6 times 7?", "strategy": "chain_of_thought", **params},
         }
-        async with httpx.AsyncClient(verify=context, base_url=self.listening.http) as client:
+        async with make_http_client(verify=context, base_url=self.listening.http) as client:
             return (await client.post("/api/v1/jsonrpc", json=call)).json()
 
 

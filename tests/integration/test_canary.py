@@ -21,7 +21,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
-import httpx
 import psycopg
 import pytest
 from redis.asyncio import Redis
@@ -32,6 +31,7 @@ from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from tests.engines.postgres import postgres_program
 from tests.engines.redis_server import running_redis
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -354,7 +354,7 @@ async def call_over_grpc(running: Running, secrets: Secrets) -> None:
 
 async def call_over_http(running: Running, secrets: Secrets) -> None:
     """Call with every token in both places, and request tokens with valid and invalid secrets."""
-    async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
+    async with make_http_client(base_url=running.http, timeout=180) as client:
         for token in secrets.tokens.values():
             params = {"query": secrets.question, "strategy": "chain_of_thought", "auth_token": token}
             body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
@@ -400,7 +400,7 @@ async def fill_redis(running: Running, secrets: Secrets, url: str) -> bytes:
 
 async def metrics_of(running: Running, secrets: Secrets) -> str:
     """Return the scraped metrics."""
-    async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
+    async with make_http_client(base_url=running.http, timeout=180) as client:
         token = secrets.tokens["good token"]
         answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
     assert answer.is_success

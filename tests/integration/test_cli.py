@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import os
-import pty
 import signal
 import socket
 import stat
@@ -15,7 +14,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,6 +25,7 @@ from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
 from tests.forking import run_forked
+from tests.screens import open_terminal
 from tests.unit.cli.document_samples import build_docx, build_pdf
 
 if TYPE_CHECKING:
@@ -119,17 +119,19 @@ def test_help_and_version_answer_and_unknown_commands_are_usage_errors() -> None
     assert run("ask", "x", "--timeout", "soon").returncode == 2
 
 
-def test_help_imports_nothing_that_a_command_needs() -> None:
+def test_help_imports_nothing_that_a_command_needs_and_collects_no_garbage() -> None:
     code = (
-        "import sys; from reasond_server.cli import main\n"
+        "import gc, sys; collections = []; gc.collect(); gc.callbacks.append(lambda *_: collections.append(1))\n"
+        "from reasond_server.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
+        "print(len(collections))\n"
         "print(sorted({'grpc', 'pydantic', 'rich', 'google', 'uvicorn', 'jwt', 'asyncio'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     # coverage imports rich and other packages itself when it measures subprocesses
-    assert done.stdout.splitlines()[-1] == "[]" or "COVERAGE_PROCESS_CONFIG" in os.environ
+    assert done.stdout.splitlines()[-2:] == ["0", "[]"] or "COVERAGE_PROCESS_CONFIG" in os.environ
 
 
 def test_the_module_is_the_command() -> None:
@@ -192,6 +194,29 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
     assert (started["strategy"], json.loads(started["config_json"])["max_tokens"]) == ("chain_of_thought", 200)
 
 
+def test_a_conversation_stop_strings_and_a_bound_of_tokens_reach_the_server(
+    dev_server: Mapping[str, str], tmp_path: Path
+) -> None:
+    said = [{"role": "user", "text": "I have Rex and Ben."}, {"role": "assistant", "text": "Good dogs."}]
+    forms = {"list.json": json.dumps(said, indent=1), "lines.jsonl": "\n".join(map(json.dumps, said)) + "\n\n"}
+    options = ("--stop", "4", "--stop", "END", "--max-output-tokens", "500", "--json")
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text, "utf-8")
+        asked = ("ask", "What is 7 times 6?", "--history", str(tmp_path / name), *options)
+        done = run_forked(*asked, environ={**os.environ, **caller(dev_server)}, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        execution = json.loads(done.stdout.splitlines()[0])["execution_id"]
+        shown = ("executions", "show", execution, "--json")
+        found = run_forked(*shown, environ={**os.environ, **caller(dev_server)}, folder=tmp_path)
+        task = json.loads(found.stdout)["task"]
+        assert [(entry["role"], entry["text"]) for entry in task["history"]] == [
+            ("SPEAKER_USER", "I have Rex and Ben."),
+            ("SPEAKER_ASSISTANT", "Good dogs."),
+        ]
+        assert task["stop"] == ["4", "END"]
+        assert task["budget"]["max_output_tokens"] == "500"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -211,6 +236,11 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
         (["ask", "--resume", "abc"], 4, "abc"),
         (["ask", "x", "--material", "/nonexistent"], 2, "No such file"),
         (["ask", "x", "--material", "/dev/zero"], 2, "2,000,000"),
+        (["ask", "x", "--history", "/nonexistent"], 2, "Check --history."),
+        (["ask", "x", "--schema", "/nonexistent"], 2, "Check --schema."),
+        (["ask", "x", "--history", "-"], 2, "has no messages"),
+        (["ask", "x", "--history", "-", "--material", "-"], 2, "one of --material, --schema and --history"),
+        (["ask", "--resume", "abc", "--stop", "x"], 2, "--resume"),
         (["ask", "x", "--ca-file", "/nonexistent"], 2, "/nonexistent"),
         (["ask", "x", "--target", "10.1.1.1:1"], 2, "--tls"),
         (["strategies", "--token", "wrong"], 3, "token"),
@@ -462,37 +492,9 @@ def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], g
         assert "42" in done.stdout, name
 
 
-def terminal_output(*arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run `reasond` on its own terminal; return its exit code and the terminal's output."""
-    mine, its = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], env={**os.environ, "TERM": "xterm-256color", **environ}, stdout=its, stderr=its
-    )
-    os.close(its)
-    pieces: list[bytes] = []
-    try:
-        while piece := _read(mine):
-            pieces.append(piece)
-        return process.wait(LIMIT_S), b"".join(pieces).decode()
-    finally:
-        os.close(mine)
-        process.kill()
-        process.wait()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""
-
-
 def test_a_terminal_gets_colours_unless_no_color_is_set(dev_server: Mapping[str, str]) -> None:
-    arguments: Any = ("ask", "What is 7 times 6?")
-    code, shown = terminal_output(*arguments, environ=caller(dev_server))
-    assert code == 0
-    assert "42" in shown
-    assert "\x1b[32m" in shown
-    code, shown = terminal_output(*arguments, environ={**caller(dev_server), "NO_COLOR": "1"})
-    assert code == 0
-    assert "\x1b[32m" not in shown
+    for variables, has_colours in (({}, True), ({"NO_COLOR": "1"}, False)):
+        with open_terminal("ask", "What is 7 times 6?", environ={**caller(dev_server), **variables}) as command:
+            assert command.finish() == 0
+        assert "42" in command.drawn.rows
+        assert (b"\x1b[32m" in command.drawn.output) is has_colours

@@ -17,7 +17,8 @@ from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.testing import FunctionModel, running_server_in_thread
 from tests.conftest import IN_CI
 from tests.integration.test_cli import COMMAND as REASOND
-from tests.integration.test_cli import LIMIT_S, caller, run, terminal_output
+from tests.integration.test_cli import LIMIT_S, caller, run
+from tests.screens import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,10 +138,15 @@ def test_programs_get_one_event_per_line(server: Mapping[str, str], project: Pat
 
 
 def test_a_terminal_shows_the_diff_in_colour(server: Mapping[str, str], project: Path) -> None:
-    code, shown = terminal_output("repair", str(project), "--test", TEST, *FLAT, environ=server)
-    assert code == 0
+    with open_terminal("repair", str(project), "--test", TEST, *FLAT, environ=server) as command:
+        assert command.finish() == 0
+    shown = command.drawn.output.decode()
     assert f"\x1b[32m+{FIX}" in shown
     assert f"\x1b[31m-{FAULT}" in shown
+    accepted = next(place for place, row in enumerate(command.drawn.rows) if row.startswith("accepted: "))
+    assert command.drawn.rows[-1].startswith("each step: reasond executions follow ")
+    assert not any(row.strip().startswith("cand-") for row in command.drawn.rows)
+    assert len(command.drawn.rows) - accepted <= 6, "four lines, of which two are longer than a row"
 
 
 def test_ctrl_c_cancels_the_repair(server: Mapping[str, str], project: Path) -> None:

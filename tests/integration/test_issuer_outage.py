@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import jwt
 import pytest
 
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 from tests.unit.access.parts import claims
 from tests.unit.access.test_token_keys import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    import httpx
 
     from reasond_server.app import Listening
 
@@ -38,7 +40,7 @@ async def serve_without_issuer(**environ: str) -> AsyncGenerator[Listening, None
 
 async def post(listening: Listening, *, query: str = "What is 6 times 7?") -> httpx.Response:
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": query}}
-    async with httpx.AsyncClient(base_url=listening.http, timeout=180) as client:
+    async with make_http_client(base_url=listening.http, timeout=180) as client:
         return await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": BEARER})
 
 
@@ -73,7 +75,7 @@ async def test_a_large_body_is_not_read_and_answered_503(caplog: pytest.LogCaptu
 async def test_the_metrics_are_answered_503() -> None:
     async with (
         serve_without_issuer() as listening,
-        httpx.AsyncClient(base_url=listening.http, timeout=180) as client,
+        make_http_client(base_url=listening.http, timeout=180) as client,
     ):
         answer = await client.get("/metrics", headers={"authorization": BEARER})
     assert answer.status_code == 503

@@ -7,12 +7,12 @@ import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import reasond
 from reasond_server.testing import FunctionModel, Reply, running_server
 from tests.engines.redis_server import running_redis
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,7 +31,7 @@ async def ask(listening: Listening, query: str = QUERY, **options: Any) -> Any:
 async def call(listening: Listening) -> Any:
     params = {"auth_token": listening.token, "query": QUERY, "strategy": "chain_of_thought"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
-    async with httpx.AsyncClient(base_url=listening.http) as client:
+    async with make_http_client(base_url=listening.http) as client:
         return (await client.post("/api/v1/jsonrpc", json=body, timeout=180)).json()
 
 
@@ -150,7 +150,7 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
             assert (await ask(listening)).answer == "42"
         for listening in (one, two):
             assert (await refusal(listening)).reason == "RATE_LIMITED"
-            async with httpx.AsyncClient(base_url=listening.http) as client:
+            async with make_http_client(base_url=listening.http) as client:
                 assert (await client.get("/healthz")).status_code == 200
         redis.kill()
         assert (await ask(one)).answer == "42"

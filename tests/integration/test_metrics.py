@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from reasond import AsyncClient, Budget, ReasondError
 from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
+from tests.faults.test_metrics_of_faults import until
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ REASON = 'method="reasond.v1.ReasoningService/Reason",transport="grpc"'
 
 
 async def scrape(listening: Listening) -> Mapping[str, float]:
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         text = (await client.get(listening.metrics)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}
@@ -31,7 +32,7 @@ async def scrape(listening: Listening) -> Mapping[str, float]:
 async def post(listening: Listening, method: str, *, accept: str = "application/json", **params: object) -> str:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     headers = {"authorization": f"Bearer {listening.token}", "accept": accept}
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         return (await client.post(f"{listening.http}/api/v1/jsonrpc", json=body, headers=headers)).text
 
 
@@ -143,7 +144,7 @@ async def test_waiting_and_refused_callers_are_counted_once() -> None:
 async def test_refused_tokens_and_scrapes_count_as_denials() -> None:
     secret = {"REASOND__AUTH__AGENTS__CRAWLER__SECRET_HASH": hash_secret("the secret of the crawler")}
     async with running_server(environ={**OWN_LISTENER, **secret}) as listening:
-        async with httpx.AsyncClient(base_url=listening.http) as client:
+        async with make_http_client(base_url=listening.http) as client:
             guess = {"agent_id": "crawler", "secret": "a guess"}
             assert (await client.post("/api/v1/auth/token", json=guess)).status_code == 401
             assert (await client.get("/metrics")).status_code == 401
@@ -159,22 +160,23 @@ async def test_a_run_that_fails_counts_as_failed_with_its_reason() -> None:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             with pytest.raises(ReasondError):
                 await client.reason("2 + 2?", budget=Budget(max_total_tokens=1))
-        found = await scrape(listening)
+        refused = 'reasond_errors_total{reason="TOKEN_BUDGET_EXHAUSTED",transport="grpc"}'
+        found = await until(listening.metrics, lambda found: refused in found)
     assert found['reasond_executions_total{finish_reason="failed",strategy="chain_of_thought"}'] == 1
-    assert found['reasond_errors_total{reason="TOKEN_BUDGET_EXHAUSTED",transport="grpc"}'] == 1
+    assert found[refused] == 1
     assert found['reasond_denials_total{kind="budget"}'] == 0
 
 
 async def test_with_metrics_off_there_is_no_such_address() -> None:
     off = {**OWN_LISTENER, "REASOND__REASONING__PERFORMANCE__ENABLE_METRICS": "false"}
-    async with running_server(environ=off) as listening, httpx.AsyncClient() as client:
+    async with running_server(environ=off) as listening, make_http_client() as client:
         assert listening.metrics == ""
         headers = {"authorization": f"Bearer {listening.token}"}
         assert (await client.get(f"{listening.http}/metrics", headers=headers)).status_code == 404
 
 
 async def test_the_http_listener_serves_metrics_only_to_permitted_tokens() -> None:
-    async with running_server() as listening, httpx.AsyncClient() as client:
+    async with running_server() as listening, make_http_client() as client:
         headers = {"authorization": f"Bearer {listening.token}"}
         assert (await client.get(f"{listening.http}/metrics")).status_code == 401
         answer = await client.get(f"{listening.http}/metrics", headers=headers)

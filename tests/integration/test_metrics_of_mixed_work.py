@@ -9,13 +9,13 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 
 from reasond import AsyncClient, Budget, ReasondError
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.testing import running_server
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, event, upstream
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ class Backend:
 
 
 async def scrape(listening: Listening) -> Mapping[str, float]:
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         text = (await client.get(listening.metrics)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}
@@ -138,7 +138,7 @@ async def use(listening: Listening, plays: Backend) -> None:
             with suppress(ReasondError):
                 await client.reason("What?", strategy=f"made_up_{number}")
     await ask_and_leave(listening, plays)
-    async with httpx.AsyncClient(base_url=listening.http) as stranger:
+    async with make_http_client(base_url=listening.http) as stranger:
         for number in range(20):
             made_up = {"jsonrpc": "2.0", "id": 1, "method": f"made.up.{number}", "params": {}}
             await stranger.post("/api/v1/jsonrpc", json=made_up)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from tests.faults.parts import FREE_PORTS
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ async def test_idle_connections_keep_nobody_out_though_there_are_more_than_the_s
         async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
             told = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOONER_S)
             assert told.status == health_pb2.HealthCheckResponse.SERVING
-        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=SOONER_S, trust_env=False) as client:
+        async with make_http_client(base_url=f"http://{host}:{port}", timeout=SOONER_S, trust_env=False) as client:
             assert (await client.get("/healthz")).status_code == 200
 
 

@@ -136,6 +136,7 @@ def _fill_go_cache(go: str) -> None:
     subprocess.run(command, cwd=FOLDER / "go", env=environ, check=True, capture_output=True, timeout=LIMIT_S)
 
 
+@pytest.mark.timeout(1_800)  # go compiles its library, unless the cache holds it
 @pytest.mark.parametrize("name", PROJECTS)
 async def test_a_project_is_repaired(name: str, required_program: Callable[[str], str]) -> None:
     project = PROJECTS[name]

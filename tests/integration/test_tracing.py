@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -37,6 +36,7 @@ from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
+from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of, ids
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ async def test_a_caller_continues_its_trace_over_grpc_and_over_http() -> None:
             )
             metadata = (("authorization", f"Bearer {listening.token}"), ("traceparent", PARENT), ("tracestate", "a=1"))
             await call(pb.ListStrategiesRequest(), metadata=metadata)
-        async with httpx.AsyncClient(base_url=listening.http) as http:
+        async with make_http_client(base_url=listening.http) as http:
             body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.list_strategies", "params": {}}
             headers = {"authorization": f"Bearer {listening.token}", "traceparent": PARENT}
             answer = await http.post("/api/v1/jsonrpc", json=body, headers=headers)
@@ -223,7 +223,7 @@ async def ask_as(listening: Listening, token: str) -> None:
         with suppress(grpc.aio.AioRpcError):
             metadata = (("authorization", f"Bearer {token}"), ("traceparent", PARENT))
             await call(pb.ListStrategiesRequest(), metadata=metadata)
-    async with httpx.AsyncClient(base_url=listening.http) as http:
+    async with make_http_client(base_url=listening.http) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.list_strategies", "params": {}}
         headers = {"authorization": f"Bearer {token}", "traceparent": PARENT}
         await http.post("/api/v1/jsonrpc", json=body, headers=headers)
@@ -253,7 +253,7 @@ async def test_names_from_strangers_name_no_span_and_probes_have_no_span() -> No
         async with grpc.aio.insecure_channel(listening.grpc) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
                 await channel.unary_unary("/stranger.Service/Whatever")(b"")  # type: ignore[arg-type]  # no codec: bytes pass
-        async with httpx.AsyncClient(base_url=listening.http) as http:
+        async with make_http_client(base_url=listening.http) as http:
             await http.get("/stranger/whatever", headers={"traceparent": "x" * 4000})
             await http.get("/healthz")
         await spans.until(lambda one: len(one.all) == 2)

@@ -1,4 +1,4 @@
-"""Trace context in tool calls: none by default, and after the operator enables it, to the hosts and servers called."""
+"""Tool calls and programs in traces: who is called is told the context where the operator enables it, else nobody."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from reasond import AsyncClient, ReactConfig, TraceView
 from reasond_server.telemetry.exporting import TracingOptions
-from reasond_server.testing import Reply, ScriptedModel, running_server
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.integration.test_tools import PROGRAM, over_http
-from tests.spans import Spans, ids
+from tests.sandboxing import PROGRAMS
+from tests.spans import Spans, attributes_of, ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -119,3 +120,20 @@ async def test_an_mcp_server_over_http_is_told_in_the_call_and_by_headers_only_w
         assert names(told_in) == ({"traceparent"} if told == TOLD else set())
         if told == TOLD:
             assert told_in["traceparent"] == place(span)
+
+
+async def test_each_program_has_a_span_that_says_how_it_ended() -> None:
+    spans, programs = Spans(), iter(["print(6 * )", "print(6 * 7)"])
+    environ = {"REASOND__REPAIR__ENABLED": "false", **PROGRAMS}
+    model = FunctionModel(lambda _: f"```python\n{next(programs)}\n```")
+    async with running_server(model=model, environ=environ, spans=spans.sink) as listening:
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            await client.reason("6 times 7?", strategy="program_of_thought", config={"max_program_s": 60.0})
+        await spans.until(lambda one: one.find_named("reasond.v1.ReasoningService/"))
+    tried = ["step", ["chat function"], "step", ["run_program"]]
+    assert spans.tree() == [
+        "reasond.v1.ReasoningService/Reason",
+        ["invoke_workflow program_of_thought", [*tried, *tried]],
+    ]
+    ran = [one for one in spans.all if one.name == "run_program"]
+    assert [attributes_of(one).get("error.type") for one in ran] == ["failed", None]

@@ -1,6 +1,6 @@
 // Run by the tests: the clients of Node talk to a server, and each tells what it saw, as python_clients.py does.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, jsonSchema, streamText } from "ai";
+import { generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
 
 const [baseURL, apiKey] = process.argv.slice(2);
@@ -8,8 +8,14 @@ const QUESTION = "What is 6 times 7?";
 const SLOWLY = "What is 6 times 7? Think slowly.";
 const FOREVER = "What is 6 times 7? Think forever.";
 const AS_JSON = "What is 6 times 7, as JSON?";
+const BY_TOOL = "What is 40 plus 2? Use the tool.";
 const IN_WINDOWS = "in-windows";
 
+const NUMBERS = {
+  type: "object",
+  properties: { a: { type: "integer" }, b: { type: "integer" } },
+  required: ["a", "b"],
+};
 const tell = (client, seen) => console.log(JSON.stringify({ client, ...seen }));
 const said = (content) => [{ role: "user", content }];
 
@@ -32,6 +38,20 @@ async function runOpenAI() {
   tell("openai-node", { streamed: answer, steps, streamed_tokens: tokens });
   const wrong = await completions.create({ model: "reasond", messages: said(QUESTION), n: 2 }).catch((error) => error);
   tell("openai-node", { error: [wrong.constructor.name, wrong.code, wrong.param] });
+  const sums = [];
+  const add = {
+    name: "add",
+    description: "Adds.",
+    parse: JSON.parse,
+    parameters: NUMBERS,
+    function: ({ a, b }) => (sums.push([a, b]), a + b),
+  };
+  const runner = completions.runTools({
+    model: "reasond",
+    messages: said(BY_TOOL),
+    tools: [{ type: "function", function: add }],
+  });
+  tell("openai-node", { by_tool: await runner.finalContent(), sums });
   const left = await completions.create({ model: IN_WINDOWS, messages: said(FOREVER), stream: true });
   for await (const chunk of left) if (chunk.choices[0].delta.reasoning) break;
   tell("openai-node", { has_left: true });
@@ -54,6 +74,17 @@ async function runAiSdk() {
   const schema = jsonSchema({ type: "object", properties: { n: { type: "integer" } }, required: ["n"] });
   const parsed = await generateObject({ model: exact("reasond"), system: "You are exact.", prompt: AS_JSON, schema });
   tell("ai-sdk", { parsed: parsed.object.n });
+  const sums = [];
+  const execute = async ({ a, b }) => (sums.push([a, b]), a + b);
+  const add = tool({ description: "Adds.", inputSchema: jsonSchema(NUMBERS), execute });
+  const agent = streamText({
+    model: provider("reasond"),
+    prompt: BY_TOOL,
+    tools: { add },
+    stopWhen: stepCountIs(4),
+  });
+  await agent.consumeStream();
+  tell("ai-sdk", { by_tool: await agent.text, sums });
   let found;
   const wrong = streamText({ model: provider("reasond/nothing"), prompt: QUESTION, maxRetries: 0, onError() {} });
   for await (const part of wrong.fullStream) if (part.type === "error") found = part.error;

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import openai
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ QUESTION = "What is 6 times 7?"
 SLOWLY = "What is 6 times 7? Think slowly."
 FOREVER = "What is 6 times 7? Think forever."
 AS_JSON = "What is 6 times 7, as JSON?"
+BY_TOOL = "What is 40 plus 2? Use the tool."
 IN_WINDOWS = "in-windows"
 
 
@@ -96,10 +98,30 @@ def error_of(client: Any, **wrong: Any) -> list[Any]:
     return []
 
 
+def add_for(sums: list[list[int]]) -> Any:
+    """Return a tool that notes its calls."""
+
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        sums.append([a, b])
+        return a + b
+
+    return add
+
+
 def run_langchain(base_url: str, token: str) -> None:
     chat = ChatOpenAI(model="reasond", base_url=base_url, api_key=token, stream_usage=True)
     whole = chat.invoke(QUESTION)
     pieces = list(chat.stream(QUESTION))
+    sums: list[list[int]] = []
+    messages: list[Any] = [HumanMessage(BY_TOOL)]
+    with_tool = chat.bind_tools([add_for(sums)])
+    while not messages[-1].text or messages[-1].type != "ai":
+        messages.append(with_tool.invoke(messages))
+        for call in messages[-1].tool_calls:
+            total = add_for(sums)(**call["args"])
+            messages.append(ToolMessage(str(total), tool_call_id=call["id"]))
+    tell("langchain", by_tool=messages[-1].content, sums=sums)
     tell(
         "langchain",
         answer=whole.content,
@@ -117,6 +139,10 @@ def run_pydantic_ai(base_url: str, token: str) -> None:
     tell("pydantic-ai", answer=whole.output, reasoning="".join(thoughts), tokens=whole.usage.total_tokens)
     exact = Agent(agent.model, output_type=NativeOutput(Number), instructions="You are exact.")
     tell("pydantic-ai", parsed=exact.run_sync(AS_JSON).output.n)
+    sums: list[list[int]] = []
+    with_tool = Agent(OpenAIChatModel("reasond", provider=provider), tools=[add_for(sums)])
+    used = with_tool.run_sync(BY_TOOL)
+    tell("pydantic-ai", by_tool=used.output, sums=sums, tool_tokens=used.usage.total_tokens)
     tell("pydantic-ai", steps=asyncio.run(stream_pydantic_ai(agent)))
 
 

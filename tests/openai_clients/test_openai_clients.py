@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.testing import running_server
-from tests.faults.upstream import DONE, chunk, streaming, upstream, usage
+from tests.faults.upstream import DONE, chunk, event, streaming, upstream, usage
 from tests.openai_clients.client_environments import HERE, find_node_program, find_python
 
 if TYPE_CHECKING:
@@ -40,8 +40,22 @@ base_url = "{base_url}"
 strategy = "bounded_context"
 config = {{ carryover_mode = "tail", max_iterations = 2 }}
 """
+ADD = {"name": "add", "arguments": '{"a": 40, "b": 2}'}
 ANSWER = streaming(chunk("6 times 7 is 42.<answer>42</answer>"), chunk(finish="stop"), usage(20, 10), DONE)
 JSON_ANSWER = streaming(chunk('<answer>{"n": 42}</answer>'), chunk(finish="stop"), usage(20, 10), DONE)
+CALL = streaming(
+    event(
+        {
+            "choices": [
+                {"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "p1", "type": "function", "function": ADD}]}}
+            ]
+        }
+    ),
+    chunk(finish="tool_calls"),
+    usage(20, 10),
+    DONE,
+)
+BY_TOOL = streaming(chunk("40 plus 2 is 42."), chunk(finish="stop"), usage(30, 5), DONE)
 FIRST_PART = streaming(chunk("Part one."), chunk(finish="length"), usage(20, 5), DONE)
 
 
@@ -60,6 +74,8 @@ class ScriptedModel:  # same name: scripts a model server here
         elif is_endless:
             await conversation.until_gone()
             self.left.put_nowait(None)
+        elif "Use the tool" in asked:
+            await (BY_TOOL if '"tool_call_id"' in asked else CALL)(conversation)
         elif "as JSON" in asked:
             assert "You are exact." in asked
             await JSON_ANSWER(conversation)
@@ -136,6 +152,11 @@ async def test_the_clients_of_python(tmp_path: Path) -> None:
     ]
     assert own["parsed"] == seen["pydantic-ai"]["parsed"] == 42
     assert own["has_left"]
+    assert {name: seen[name].pop("by_tool") for name in ("langchain", "pydantic-ai")} == dict.fromkeys(
+        ("langchain", "pydantic-ai"), "40 plus 2 is 42."
+    )
+    assert [seen[name].pop("sums") for name in ("langchain", "pydantic-ai")] == [[[40, 2]]] * 2
+    assert seen["pydantic-ai"]["tool_tokens"] == 65
     assert seen["langchain"] == {"answer": "42", "tokens": 30, "streamed": "42", "streamed_tokens": 30}
     thinking = seen["pydantic-ai"]
     assert (thinking["answer"], thinking["reasoning"], thinking["tokens"]) == ("42", "6 times 7 is 42.42", 30)
@@ -151,6 +172,7 @@ async def test_the_clients_of_node(tmp_path: Path) -> None:
         assert (found["answer"], found["reasoning"], found["tokens"]) == ("42", "6 times 7 is 42.", 30)
         assert {each: found[each] for each in STREAMED} == STREAMED
         assert found["streamed_tokens"] == 55
+        assert (found["by_tool"], found["sums"]) == ("40 plus 2 is 42.", [[40, 2]])
     assert "reasond/react" in seen["openai-node"]["models"]
     assert seen["openai-node"]["error"] == ["BadRequestError", "INVALID_REQUEST", "n"]
     assert seen["openai-node"]["has_left"]

@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "reasond"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+RUN_BY_TESTS = {"config.toml", "envoy", "haproxy", "nginx", "reasond.service"}
+INSTRUCTIONS = {
+    "CMD",
+    "COPY",
+    "ENTRYPOINT",
+    "ENV",
+    "EXPOSE",
+    "FROM",
+    "HEALTHCHECK",
+    "RUN",
+    "STOPSIGNAL",
+    "USER",
+    "VOLUME",
+    "WORKDIR",
+}
+ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}")
 SECRETS = {
     "REASOND_SIGNING_KEY": secrets.token_urlsafe(48),
     "REASOND__STORE__URL": "postgresql://reasond:p@postgres/reasond",
@@ -35,6 +52,47 @@ def read_yaml(path: Path) -> Any:
 def read_version(project: Path) -> str:
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
     return str(tomllib.loads(text)["project"]["version"])
+
+
+def test_what_is_not_run_here_says_so_in_its_first_lines() -> None:
+    # The chart is one thing; its description speaks for it.
+    files = {"helm": [CHART / "Chart.yaml"], "mesh": sorted((DEPLOY / "mesh").iterdir())}
+    others = [path for path in DEPLOY.iterdir() if path.name not in RUN_BY_TESTS]
+    checked = [file for path in others for file in files.get(path.name, [path])] + WORKFLOWS
+    beginnings = {path.name: path.read_text(encoding="utf-8").splitlines()[:2] for path in checked}
+    assert {"Dockerfile", "compose.yaml", "Chart.yaml", "release.yml"} <= set(beginnings)
+    assert [
+        name for name, lines in beginnings.items() if not re.search(r"^#.*Not run\b", "\n".join(lines), re.MULTILINE)
+    ] == []
+
+
+def test_the_image_is_made_of_known_instructions_and_files_that_exist() -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    lines = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    steps = [line.split() for line in lines if line]
+    assert {step[0] for step in steps} <= INSTRUCTIONS
+    assert [step[0] for step in steps].count("FROM") == 2
+    copied = [step for step in steps if step[0] == "COPY"]
+    assert {step[1] for step in copied if step[1].startswith("--")} == {"--from=build"}
+    sources = [source for step in copied if not step[1].startswith("--") for source in step[1:-1]]
+    assert len(sources) > 5
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_what_compose_mounts_exists_and_prometheus_asks_a_service_for_its_metrics() -> None:
+    compose = read_yaml(DEPLOY / "compose.yaml")
+    mounts = [mount.split(":") for each in compose["services"].values() for mount in each.get("volumes", [])]
+    places = {target for _, target, *_ in mounts}
+    assert [name for name, *_ in mounts if not (name in compose["volumes"] or (DEPLOY / name).is_file())] == []
+    for service in compose["services"].values():
+        assert set(service.get("depends_on", {})) <= set(compose["services"])
+    prometheus = read_yaml(DEPLOY / "prometheus.yml")
+    assert {f"/etc/prometheus/{name}" for name in prometheus["rule_files"]} <= places
+    (target,) = prometheus["scrape_configs"][0]["static_configs"][0]["targets"]
+    name, _, port = target.partition(":")
+    assert name in compose["services"]
+    config = tomllib.loads((DEPLOY / "config.toml").read_text(encoding="utf-8"))
+    assert config["metrics"]["address"].rpartition(":")[2] == port
 
 
 @pytest.mark.parametrize("place", ["compose", "chart"])
@@ -81,9 +139,11 @@ def test_the_image_is_no_root_and_installs_extras_that_exist() -> None:
 
 def test_workflows_grant_only_what_a_job_needs() -> None:
     release = read_yaml(ROOT / ".github" / "workflows" / "release.yml")
-    assert release["permissions"] == {}
+    pages = read_yaml(ROOT / ".github" / "workflows" / "pages.yml")
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
-    assert all("permissions" in job for job in release["jobs"].values())
+    for workflow in (release, pages):
+        assert workflow["permissions"] == {}
+        assert all("permissions" in job for job in workflow["jobs"].values())
 
 
 def test_the_unit_passes_the_check_of_systemd(tmp_path: Path) -> None:
@@ -97,6 +157,21 @@ def test_the_unit_passes_the_check_of_systemd(tmp_path: Path) -> None:
     environ = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}
     done = subprocess.run([program, "verify", unit], capture_output=True, text=True, check=False, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_templates_of_the_chart_close_their_blocks_and_are_yaml_without_their_actions() -> None:
+    kinds = []
+    for template in sorted((CHART / "templates").iterdir()):
+        text = template.read_text(encoding="utf-8")
+        words = [action.split()[0] for action in ACTION.findall(text)]
+        assert words.count("end") == sum(word in {"define", "if", "range", "with"} for word in words), template.name
+        assert "{{" not in ACTION.sub("", text), template.name
+        if template.name.startswith("_"):
+            continue
+        # A line of actions alone is dropped; elsewhere an action stands for a value.
+        kept = [line for line in text.splitlines() if ACTION.sub("", line).strip() or not ACTION.search(line)]
+        kinds += [each["kind"] for each in yaml.safe_load_all("\n".join(ACTION.sub("value", line) for line in kept))]
+    assert kinds == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
 
 
 def test_the_chart_names_only_values_that_it_has() -> None:

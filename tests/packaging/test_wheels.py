@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 import pytest
 
@@ -80,6 +81,11 @@ asyncio.run(sink.aclose(within_s=120))
 assert sorted(came) == ["call", "run", "serve"], came
 server.stop(0).wait()
 """
+CONSOLE = """
+from reasond_server.console.console_pages import console_pages
+
+assert {"/console", "/console/app.js", "/console/console.css", "/console/preact.js"} <= set(console_pages())
+"""
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
 MAX_BASE_BYTES = 35_000_000
 
@@ -116,12 +122,18 @@ def server_wheelhouse(wheels: dict[str, Path], tmp_path_factory: pytest.TempPath
     return folder
 
 
+def test_the_wheel_of_the_server_installs_its_manual_page(wheels: dict[str, Path]) -> None:
+    with ZipFile(wheels["reasond-server"]) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith("share/man/man1/reasond.1")]
+        assert wheel.read(name) == (ROOT / "docs" / "reasond.1").read_bytes()
+
+
 def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict[str, Path], tmp_path: Path) -> None:
     environment = new_environment(tmp_path / "lowest-server")
     environment.install(*lowest(SERVER), *wheels.values())
     assert environment.distributions()["pydantic"].startswith("2.12")
     environment.run(
-        "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE
+        "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE + CONSOLE
     )
     assert "serve" in environment.run("reasond", "--help")
     environment.run("python", "-c", OBSERVED)
@@ -184,4 +196,6 @@ def test_the_wheels_hold_no_foreign_package(wheels: dict[str, Path]) -> None:
         ).stdout
         tops = {line.split()[0].partition("/")[0] for line in listed.splitlines()[1:]}
         package = name.replace("-", "_")
-        assert {top for top in tops if not top.endswith(".dist-info")} == {package}
+        # The manual page is data of the distribution.
+        data = {top for top in tops if top.startswith(f"{package}-") and top.endswith((".dist-info", ".data"))}
+        assert tops - data == {package}

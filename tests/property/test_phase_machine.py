@@ -288,7 +288,7 @@ def test_every_transition_is_one_of_the_table(store: str, request: pytest.Fixtur
         if not url:
             return Phases("memory:" if store == "memory" else f"sqlite:///{tmp_path}/{next(numbers)}.db", tmp_path)
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("TRUNCATE executions, entries, claims, forgotten, agents")
+            connection.execute("TRUNCATE executions, entries, claims, forgotten, agents, payloads")
         return Phases(url, tmp_path)
 
     run_state_machine_as_test(

@@ -138,6 +138,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("plan_and_solve", _SUM, "", ()),
     ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
+    ("best_of_n", _SUM, "", (("samples", 3), ("verifier", "program"), ("check_program", "print(1)"))),
     ("chain_of_verification", _SUM, "", ()),
     ("program_of_thought", _SUM, "", (("max_attempts", 3),)),
 )
@@ -252,7 +253,7 @@ class SlowPrograms:
 
     is_available = True
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
         """Return the result after a while, in which the process may be killed."""
         await asyncio.sleep(0.5)
         number = int(source.removeprefix("print(").removesuffix(")"))
@@ -299,10 +300,10 @@ class _Calculator:
 
 
 @functools.cache
-def courses() -> Mapping[str, Course]:
-    """Return the undisturbed run of each real strategy with its question, by name."""
+def courses() -> Mapping[tuple[str, tuple[tuple[str, object], ...]], Course]:
+    """Return the undisturbed run of each real strategy with its question, by its name and its parameters."""
     return {
-        name: VirtualLoop(has_threads=True).run(_course(name, query, material, config))
+        (name, config): VirtualLoop(has_threads=True).run(_course(name, query, material, config))
         for name, query, material, config in _REAL
     }
 

@@ -12,7 +12,8 @@ from reasond_server.repair.activities import PatchCheck, RepairCandidate
 from reasond_server.repair.assignments import RepairAssignment
 from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
 from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
-from reasond_server.repair.repair_work import RepairKind, perform_once
+from reasond_server.repair.repair_site import perform_once
+from reasond_server.repair.repair_work import RepairKind
 from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import (
@@ -70,6 +71,7 @@ class SimulatedRepairs(RepairKind):
         self.clock = clock
         self.policy = _POLICY
         self.model = None
+        self.engine = None
         self.observer = Unwatched()
         self.workshop: Any = _Workshop()
 
@@ -190,7 +192,7 @@ class SimulatedActivities:
             return json.dumps({"marker": marker, "score": score})
 
         self.checks_run += 1
-        return await perform_once(self._run, "check", digest_of_texts(marker), run)
+        return await perform_once(self._run.effects, "check", digest_of_texts(marker), run)
 
     def _chance(self, what: str) -> random.Random:
         """Return chance that is the same in every life."""

@@ -297,7 +297,7 @@ class Verdict:
             return
         self._judge_budget(execution_id, usage, question.budget)
         if not question.is_listed and question.tag not in world.failed:
-            self._judge_course(execution_id, steps, result, courses()[question.strategy])
+            self._judge_course(execution_id, steps, result, courses()[question.strategy, question.config])
         # A budget of tokens may cut replies short, which then cost less.
         if result.finish_reason is FinishReason.ANSWERED and question.budget.max_total_tokens is None:
             self._judge_cost(execution_id, usage, question)
@@ -331,7 +331,7 @@ class Verdict:
         elif question.tag in world.failed:
             return
         else:
-            least = courses()[question.strategy].usage
+            least = courses()[question.strategy, question.config].usage
         most_calls = world.begun[question.tag]
         is_exact = usage.source is UsageSource.REPORTED
         if is_exact and usage != least:

@@ -328,7 +328,7 @@ class World:
     def has_on_record(self, execution_id: str, marker: str) -> str:
         """Return the execution if its own records hold as many calls with `marker` as an undisturbed run makes."""
         question = self.questions.get(self.tag_of(execution_id))
-        most = 1 if question is None else courses()[question.strategy].asked.get(marker, 1)
+        most = 1 if question is None else courses()[question.strategy, question.config].asked.get(marker, 1)
         found = sum(marker in body for body in self.committed.get(execution_id, ()))
         return execution_id if found >= most else ""
 

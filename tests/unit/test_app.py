@@ -18,6 +18,7 @@ from reasond_server.config import LoadedSettings, ServerSettings, load
 from reasond_server.errors import SettingsError
 from reasond_server.testing import Reply, ScriptedModel
 from tests.engines.serving import Engine
+from tests.http_clients import make_http_client
 
 FREE_PORTS = {
     "REASOND_CONFIG": os.devnull,
@@ -52,7 +53,7 @@ async def wait_for_health(listening: Listening, *, is_serving: bool = False) -> 
 
 
 async def http_status(listening: Listening, path: str) -> int:
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         return (await client.get(f"{listening.http}{path}")).status_code
 
 
@@ -108,7 +109,7 @@ async def test_draining_reports_it_sends_clients_away_and_lets_running_work_end(
 async def test_an_http_connection_is_not_kept_in_the_drain() -> None:
     server = server_with(SERVER__DRAIN_DELAY_S="2")
     listening = await server.start()
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         assert "connection" not in (await client.get(f"{listening.http}/healthz")).headers
         draining = asyncio.create_task(server.drain())
         await wait_for_health(listening)
@@ -244,7 +245,7 @@ def test_a_table_for_a_strategy_that_is_not_installed_is_refused() -> None:
 async def test_the_card_names_what_can_be_called_here() -> None:
     server = server_with(REASONING__ENABLED_STRATEGIES='["chain_of_thought"]')
     listening = await server.start()
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         card = (await client.get(f"{listening.http}/.well-known/agent-card.json")).json()
     methods = card["capabilities"]["extensions"][0]["params"]["supported_methods"]
     assert "reasoning.execute" in methods
@@ -261,7 +262,7 @@ async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> Non
         SERVER__PUBLIC_GRPC_URL="https://grpc.example.com:443", SERVER__PUBLIC_HTTP_URL="https://example.com/reason/"
     )
     listening = await server.start()
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         card = (await client.get(f"{listening.http}/.well-known/agent-card.json")).json()
     assert [one["url"] for one in card["supportedInterfaces"]] == [
         "https://example.com/reason/api/v1/jsonrpc",

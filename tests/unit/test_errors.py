@@ -67,6 +67,8 @@ SNAPSHOT_NOT_FOUND      NOT_FOUND            -32603  full
 NOT_REPRODUCED          FAILED_PRECONDITION  -32603  full
 CHECK_UNUSABLE          FAILED_PRECONDITION  -32603  full
 SANDBOX_UNAVAILABLE     FAILED_PRECONDITION  -32603  full
+ENGINE_UNAVAILABLE      UNAVAILABLE          -32603  full
+ENGINE_FAILED           ABORTED              -32603  full
 """
 
 
@@ -122,6 +124,7 @@ def test_what_is_retried_after_unavailable_has_spent_nothing() -> None:
         "STORE_UNAVAILABLE",
         "ISSUER_UNAVAILABLE",
         "MODEL_UNAVAILABLE",
+        "ENGINE_UNAVAILABLE",
     }
 
 
@@ -136,6 +139,8 @@ def test_what_the_server_or_its_model_did_not_do_is_a_fault_and_what_the_caller_
         "MODEL_FAILED",
         "MODEL_PROTOCOL",
         "NOT_RESUMABLE",
+        "ENGINE_UNAVAILABLE",
+        "ENGINE_FAILED",
         "INTERNAL",
     }
 
@@ -149,6 +154,7 @@ def test_an_error_says_when_to_come_back_unless_whoever_raises_it_knows_better()
         "DRAINING",
         "STORE_UNAVAILABLE",
         "ISSUER_UNAVAILABLE",
+        "ENGINE_UNAVAILABLE",
     }
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from reasond_server.access.peers import Peers
 from reasond_server.config import Settings
-from reasond_server.http_api.metrics_page import ReaderGate
+from reasond_server.http_api.page_gate import PageGate
 from reasond_server.instruments import Measuring, listener_of, measuring_of, page_of, words_of
 from reasond_server.runs.phase import STOP_REASONS
-from reasond_server.telemetry.observers import UNOBSERVED, ServerSnapshot
+from reasond_server.telemetry.observers import PROGRAM_OUTCOMES, UNOBSERVED, ServerSnapshot
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from reasond_server.types import Principal
@@ -30,7 +31,7 @@ async def nobody(token: str) -> Principal:
     raise AssertionError(token)
 
 
-GATE = ReaderGate(authenticate=nobody, peers=Peers())
+GATE = PageGate(authenticate=nobody, peers=Peers())
 
 
 def listener(chosen: Settings) -> Any:
@@ -75,7 +76,7 @@ async def test_an_own_listener_asks_for_a_token_where_others_reach_it_unless_the
     assert page_of(chosen, measure(chosen).counting, GATE) is None
     # Call the app without its listener, because a test must not open a port to the network.
     transport = httpx.ASGITransport(app=listener(chosen)._app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+    async with make_http_client(transport=transport, base_url="http://here") as client:
         assert (await client.get("/metrics")).status_code == status
 
 
@@ -96,6 +97,7 @@ def test_every_rpc_and_every_json_rpc_method_is_a_word() -> None:
 def test_every_way_in_which_a_run_is_stopped_is_a_word() -> None:
     words = words_of(Settings(), strategies=[], model="m")
     assert set(STOP_REASONS.values()) <= words["reason"]
+    assert set(PROGRAM_OUTCOMES) <= words["outcome"]
 
 
 def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:

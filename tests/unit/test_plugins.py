@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from reasond_server import plugins
 from reasond_server.errors import InternalError, SettingsError
 from reasond_server.plugins import PluginGroup
+from reasond_server.reasoning.registry import STRATEGIES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Lamp(NamedTuple):
@@ -86,3 +91,19 @@ def test_what_cannot_be_used_is_named(name: str, value: str, words: str) -> None
     assert words in caught.value.full_message
     assert repr(name) in caught.value.full_message
     assert "secret" not in caught.value.full_message
+
+
+def test_packages_are_looked_at_once_and_again_where_the_path_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LAMPS.find_installed()
+    looks = plugins._look_up.cache_info().misses
+    assert LAMPS.find_installed() == {}
+    assert STRATEGIES.find_installed()
+    assert plugins._look_up.cache_info().misses == looks
+    info = tmp_path / "lamps-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lamps\nVersion: 1\n", "utf-8")
+    (info / "entry_points.txt").write_text("[test.lamps]\nlamp = lamps:Lamp\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(LAMPS.find_installed()) == ["lamp"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
+from reasond_server.cancelling import end_task
 from reasond_server.errors import IssuerUnavailableError
 
 if TYPE_CHECKING:
@@ -150,8 +151,7 @@ class JwksKeys:
     async def aclose(self) -> None:
         """Stop fetching, cancel an open request, and close connections."""
         if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait([self._fetching])
+            await end_task(self._fetching)
         if self._next is not None:
             self._next.cancel()
         await self._fetcher.aclose()

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import MessageToJson
 
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond import Budget
+from reasond_server.cli.connecting import connect
 from reasond_server.cli.display import RunDisplay
 from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
+from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 MAX_MATERIAL_BYTES: Final = 2_000_000
 MAX_IMAGE_BYTES: Final = 3_500_000
 _CANCEL_LIMIT_S = 5.0
+_STDIN = "-"
 
 _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     {
@@ -62,21 +65,24 @@ class Question:
     model: str | None
     schema: str | None
     images: tuple[str, ...]
+    history: str | None
+    stop: tuple[str, ...]
+    max_output_tokens: int | None
     is_kept_running: bool
     resume: str | None
 
 
-def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+def ask(
+    question: Question, *, way: Way, environ: Mapping[str, str], as_json: bool, is_verbose: bool = False
+) -> ExitCode:
     """Ask `question` and show the run; return the exit code for its finish reason.
 
     Raises:
         CommandError: an option is wrong, or the call failed.
     """
-    viewer: _Viewer = _JsonLines() if as_json else People(question.query or "")
-    with (
-        open_client(way, environ) as client,
-        failures(target_of(way, environ), has_result=lambda: viewer.has_result),
-    ):
+    live = LiveConsole(human_stream(), is_verbose=is_verbose)
+    viewer: _Viewer = _JsonLines() if as_json else People(live, question.query or "")
+    with connect(way, environ, has_result=lambda: viewer.has_result) as client:
         stream = _stream_of(question, client, wants_deltas=viewer.wants_deltas)
         try:
             with viewer.display(), stream:
@@ -166,14 +172,15 @@ class _JsonLines(_Viewer):
 class People(_Viewer):
     """For people: writes steps and figures to `human_stream()`, and the answer to stdout."""
 
-    def __init__(self, query: str) -> None:
+    def __init__(self, live: LiveConsole, query: str = "") -> None:
         super().__init__()
-        self._display = RunDisplay(human_stream(), query=query)
-        self.wants_deltas = self._display.is_live
+        self._live = live
+        self._display = RunDisplay(live, query=query)
+        self.wants_deltas = live.is_live
 
     def display(self) -> contextlib.AbstractContextManager[None]:
         """See the base class."""
-        return self._display.open()
+        return self._live.open()
 
     def show(self, event: ReasonIterationsResponse) -> None:
         """See the base class."""
@@ -207,16 +214,21 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         return _resume(question, client, wants_deltas=wants_deltas)
     if question.query is None:
         raise usage_error("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
+    if [question.material, question.schema, question.history].count(_STDIN) > 1:
+        raise usage_error("only one of --material, --schema and --history can read stdin", "Name files for the others.")
     strategy = question.strategy or (_default_strategy(question, client) if question.settings else None)
     return client.reason_iterations(
         _utf8(question.query, "the question"),
-        material=_read(question.material) if question.material is not None else "",
+        material=_read(question.material, "--material") if question.material is not None else "",
         strategy=strategy,
         config=dict(map(parse_setting, question.settings)) if question.settings else None,
         agent=question.agent,
+        budget=None if question.max_output_tokens is None else Budget(max_output_tokens=question.max_output_tokens),
         system=_utf8(question.system, "--system"),
+        history=() if question.history is None else _read_history(question.history),
         model=question.model,
         answer_schema=None if question.schema is None else _read_schema(question.schema),
+        stop=[_utf8(text, "--stop") for text in question.stop],
         images=[_read_image(name) for name in question.images],
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
@@ -224,9 +236,9 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
 
 
 def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
-    asked = (question.query, question.material, question.model, question.schema)
-    others = (question.strategy, question.settings, question.system, question.images)
-    if any(each is not None for each in asked) or any(others):
+    asked = (question.query, question.material, question.model, question.schema, question.history)
+    others = (question.strategy, question.settings, question.system, question.images, question.stop)
+    if any(each is not None for each in (*asked, question.max_output_tokens)) or any(others):
         raise usage_error("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
     return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
@@ -288,7 +300,7 @@ def _read_image(name: str) -> tuple[str, bytes]:
 def _read_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema in the file `name`; the server checks it."""
     try:
-        schema = json.loads(_read(name))
+        schema = json.loads(_read(name, "--schema"))
     except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
@@ -296,17 +308,51 @@ def _read_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def _read(name: str) -> str:
-    """Return the text of the file `name`, or of stdin if the name is -."""
-    shown = "stdin" if name == "-" else f"the file {name[:200]!r}"
+def _read_history(name: str) -> list[tuple[str, str]]:
+    return parse_history(_read(name, "--history"), _show_name(name))
+
+
+def parse_history(text: str, shown: str) -> list[tuple[str, str]]:
+    """Parse messages with `role` and `text`, as a JSON list or one JSON object per line; `shown` names their file.
+
+    Raises:
+        CommandError: there is none, or one of them has another form.
+    """
+    example = 'Such as {"role": "user", "text": "I have three dogs."}; the other role is "assistant".'
+    lines = [line for line in text.splitlines() if line.strip()]
     try:
-        if name == "-":
+        messages = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        raise usage_error(f"{shown} is no JSON list and no JSON lines", example) from None
+    if not messages:
+        raise usage_error(f"{shown} has no messages", example)
+    return [
+        _read_message(message, f"message {number} of {shown}", example) for number, message in enumerate(messages, 1)
+    ]
+
+
+def _read_message(message: object, shown: str, example: str) -> tuple[str, str]:
+    match message:
+        case {"role": "user" | "assistant" as role, "text": str(text), **others} if not others:
+            return role, text
+    raise usage_error(f"{shown} is no object with a role and a text alone", example)
+
+
+def _show_name(name: str) -> str:
+    return "stdin" if name == _STDIN else f"the file {name[:200]!r}"
+
+
+def _read(name: str, option: str) -> str:
+    """Return the text of the file `name`, or of stdin if the name is -; `option` names it."""
+    shown = _show_name(name)
+    try:
+        if name == _STDIN:
             content = _read_bounded(sys.stdin.buffer, shown)
         else:
             with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
                 content = _read_bounded(file, shown)
     except OSError as error:
-        raise usage_error(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+        raise usage_error(f"{shown} cannot be read: {error.strerror}", f"Check {option}.") from None
     if kind := find_kind(content):
         return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
     _require_size(content, MAX_MATERIAL_BYTES, shown)

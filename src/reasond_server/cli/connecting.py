@@ -96,6 +96,22 @@ def failures(target: str, *, has_result: Callable[[], bool] = lambda: True, resu
         raise CommandError(_sentence(error), code=ExitCode.BAD_REQUEST) from None
 
 
+@contextlib.contextmanager
+def connect(
+    way: Way, environ: Mapping[str, str], *, has_result: Callable[[], bool] = lambda: True, resume: str = "ask"
+) -> Iterator[Client]:
+    """Yield a client, whose errors become CommandErrors; the other arguments are those of `failures`.
+
+    Raises:
+        CommandError: an option or an environment variable is invalid, or a call failed.
+    """
+    with (
+        open_client(way, environ) as client,
+        failures(target_of(way, environ), has_result=has_result, resume=resume),
+    ):
+        yield client
+
+
 def exit_code_of(error: reasond.ReasondError) -> ExitCode:
     """Return the exit code for `error`."""
     return _CODES_BY_REASON.get(error.reason, _CODES.get(type(error), ExitCode.FAILURE))

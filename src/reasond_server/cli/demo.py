@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import time
 from importlib import resources
@@ -43,18 +44,21 @@ _SERVED: Final = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
 _LIMIT_S = 60.0
 
 
-def run(*, is_only_turn: bool = False) -> ExitCode:
-    """Run the whole demo, or only its turn.
+def run(*, is_only_turn: bool = False, is_verbose: bool = False, is_kept: bool = False) -> ExitCode:
+    """Run the whole demo, or only its turn; with `is_kept` the server stays until Ctrl-C.
+
+    `is_verbose` shows each line on a terminal, too.
 
     Raises:
         CommandError: the server gave no answer.
     """
-    _say("reasond demo: starting a server with the embedded model; no key and no network is needed")
-    asyncio.run(_demonstrate(time.monotonic(), is_only_turn=is_only_turn))
+    _say("reasond demo: a server with the embedded model; no key and no network is needed")
+    begun = time.monotonic()
+    asyncio.run(_demonstrate(begun, is_only_turn=is_only_turn, is_verbose=is_verbose, is_kept=is_kept))
     return ExitCode.OK
 
 
-async def _demonstrate(begun: float, *, is_only_turn: bool) -> None:
+async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is_kept: bool) -> None:
     from reasond_server.app import Server
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure
@@ -64,33 +68,53 @@ async def _demonstrate(begun: float, *, is_only_turn: bool) -> None:
     listening = await server.start()
     try:
         _say(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
+        if not is_kept:
+            _say(f"its page for a browser, until the demo ends (`demo --keep` keeps it): {listening.console_link}")
         if not is_only_turn:
-            await _read_the_book(listening)
+            await _read_the_book(listening, is_verbose=is_verbose)
             await _ask_over_http(listening)
-        await _run_turn(listening, number=1 if is_only_turn else 3)
+        await _run_turn(listening, number=1 if is_only_turn else 3, is_verbose=is_verbose)
+        if is_kept:
+            await keep_serving(listening)
     finally:
         await server.stop()
     _show_calls(is_only_turn=is_only_turn)
 
 
-async def _read_the_book(listening: Listening) -> None:
+async def keep_serving(listening: Listening) -> None:
+    """Print the address at which a browser shows the runs, and wait for SIGINT or SIGTERM."""
+    _say(f"\nSee these runs in a browser, until Ctrl-C:\n  {listening.console_link}")
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    await is_over.wait()
+
+
+async def _read_the_book(listening: Listening, *, is_verbose: bool) -> None:
     """Stream a bounded-context run over gRPC and show its steps, its answer and what it cost."""
     from reasond import AsyncClient, ReasondError
     from reasond_server.cli.demo_turn import FILE
     from reasond_server.cli.display import RunDisplay
+    from reasond_server.cli.live import LiveConsole
 
     book = resources.files("reasond_server").joinpath(FILE).read_text("utf-8")
     _say(f"\n1. {_TITLE}: {len(book):,} characters,")
     _say("   far more than one window holds. Read window by window, streamed over gRPC:")
     _say(f"   {QUESTION}\n")
-    _say("   A line per window: how full it is, tokens in and out, time; then the notes that the next")
-    _say("   window gets instead of the text: tokens before -> after shortening, and what is new.\n")
-    display = RunDisplay(sys.stdout)
+    live = LiveConsole(sys.stdout, is_verbose=is_verbose)
+    if live.is_folding:
+        _say("   Each window gets the notes of the one before it, not the text. New notes:\n")
+    else:
+        _say("   A line per window: how full it is, tokens in and out, time; then the notes that the next")
+        _say("   window gets instead of the text: tokens before -> after shortening, and what is new.\n")
+    display = RunDisplay(live, is_kept=False)
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         stream = client.reason_iterations(QUESTION, material=book, strategy="bounded_context", config=_CONFIG)
         try:
-            async for event in stream:
-                display.show(event)
+            with live.open():
+                async for event in stream:
+                    display.show(event)
         except ReasondError as error:
             raise CommandError(f"The run failed: {error.message}") from None
     result = stream.result
@@ -135,32 +159,35 @@ def _post(listening: Listening) -> dict[str, Any]:
     return response
 
 
-async def _run_turn(listening: Listening, *, number: int) -> None:
+async def _run_turn(listening: Listening, *, number: int, is_verbose: bool) -> None:
     """Run a turn with tools over gRPC."""
     from reasond import AsyncClient
     from reasond_server.cli.demo_turn import show_turn
 
     _say(f"\n{number}. A turn of a conversation, in which the model calls tools:")
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
-        await show_turn(client)
+        await show_turn(client, is_verbose=is_verbose)
 
 
 def _show_calls(*, is_only_turn: bool) -> None:
     """Print the same calls for every client, to be used with a long-running server."""
     from reasond_server.cli.demo_turn import REQUEST, book_title
 
-    _say(f"\n{2 if is_only_turn else 4}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
-    _say("   prints an export line with its token. With [llm] in a config.toml there your own model answers:")
-    _say("   docs/guides/getting-started.md has it for Ollama, vLLM and OpenAI. Paste the line elsewhere, then:\n")
+    number = 2 if is_only_turn else 4
+    _say(f"\n{number}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
+    _say("   prints its page for a browser and an export line with its token (the page of")
+    _say("   the runs above: `reasond demo --keep`). docs/guides/getting-started.md has the")
+    _say("   lines for a model of your own. Paste the export line elsewhere, then:\n")
     _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
     if not is_only_turn:
         for name, command in calls(SHORT_QUESTION, _SERVED):
             _say(f"  # {name}\n  {command}")
-        _say("")
+        _say(f"  # the turn, for every client: {program('reasond')} demo --turn")
+        return
     for name, command in turn_calls(REQUEST, book_title.name, book_title(), _SERVED):
-        _say(f"  # a turn: {name}\n  {command}")
+        _say(f"  # {name}\n  {command}")
     result = shlex.quote(json.dumps(book_title()))
-    _say("  # grpcurl and curl stop at the hand-off; whoever knows the result of c2 goes on with it")
+    _say("  # grpcurl and curl stop at the hand-off; whoever knows the result of c2 goes on:")
     _say(f"  {program('reasond')} turns resolve TURN_ID --result c2={result}")
 
 

@@ -42,14 +42,14 @@ _CONFIG: Final = MappingProxyType(
 )
 
 
-def run() -> ExitCode:
-    """Run the demo.
+def run(*, is_verbose: bool = False, is_kept: bool = False) -> ExitCode:
+    """Run the demo; with `is_kept` the server stays until Ctrl-C, `is_verbose` shows each line on a terminal, too.
 
     Raises:
         CommandError: no sandbox works here, or the project was not repaired.
     """
     write("reasond demo: starting a server with the embedded model; no key and no network is needed")
-    asyncio.run(_demonstrate(time.monotonic()))
+    asyncio.run(_demonstrate(time.monotonic(), is_verbose=is_verbose, is_kept=is_kept))
     return ExitCode.OK
 
 
@@ -70,8 +70,9 @@ def _read_folder(folder: Traversable, path: PurePosixPath) -> Mapping[str, str]:
     return files
 
 
-async def _demonstrate(begun: float) -> None:
+async def _demonstrate(begun: float, *, is_verbose: bool, is_kept: bool) -> None:
     from reasond_server.app import Server
+    from reasond_server.cli.demo import keep_serving
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure
 
@@ -81,7 +82,9 @@ async def _demonstrate(begun: float) -> None:
     listening = await server.start()
     try:
         write(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}\n")
-        result = await _repair(listening)
+        result = await _repair(listening, is_verbose=is_verbose)
+        if is_kept:
+            await keep_serving(listening)
     finally:
         await server.stop()
     if not result.is_accepted:
@@ -94,7 +97,7 @@ def list_variables() -> Mapping[str, str]:
     """Return the settings of the demo, the same everywhere; only the interpreter of the tests is found."""
     settings = {
         "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
-        "REASOND__SERVER__HTTP_ADDRESS": "",
+        "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
         "REASOND__LLM__PROVIDER": "demo",
         "REASOND__REPAIR__ENABLED": "true",
         "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
@@ -105,18 +108,20 @@ def list_variables() -> Mapping[str, str]:
     return settings
 
 
-async def _repair(listening: Listening) -> Repair:
+async def _repair(listening: Listening, *, is_verbose: bool) -> Repair:
     """Repair the project over gRPC, and show each step.
 
     Raises:
         CommandError: no sandbox works here, or the repair failed.
     """
     from reasond import AsyncClient, Check, CheckRole, ReasondError, SandboxLevel, repair_task
+    from reasond_server.cli.live import LiveConsole
     from reasond_server.cli.repair_display import RepairDisplay
     from reasond_server.cli.repair_text import describe_level
 
     files, held_out = read_project()
-    display = RepairDisplay(sys.stdout)
+    live = LiveConsole(sys.stdout, is_verbose=is_verbose)
+    display = RepairDisplay(live, is_kept=False)
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         level = SandboxLevel.Name((await client.list_environments()).level).removeprefix("SANDBOX_LEVEL_")
         if level == "OFF":
@@ -137,8 +142,9 @@ async def _repair(listening: Listening) -> Repair:
         )
         stream = client.repair_steps(task)
         try:
-            async for event in stream:
-                display.show(event)
+            with live.open():
+                async for event in stream:
+                    display.show(event)
         except ReasondError as error:
             raise CommandError(f"The repair failed: {error.message}") from None
     if stream.result is None:

@@ -18,8 +18,9 @@ from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.starting import require_startable
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load
-from reasond_server.errors import SettingsError
+from reasond_server.errors import ReasondError, SettingsError
 from reasond_server.reasoning.registry import STRATEGIES
+from reasond_server.repair_engines import examine_engine
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.sandboxes import open_sandboxes
 from reasond_server.stores import examine_stores
@@ -48,6 +49,7 @@ _EXTRAS = {
     "tiktoken": "tiktoken",
     "tokenizers": "tokenizers",
     "mcp": "mcp",
+    "temporal": "temporalio",
 }
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
@@ -95,6 +97,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Diagn
     yield _store(loaded.settings)
     yield from _tools(loaded.settings)
     yield from asyncio.run(_examine_sandbox(loaded.settings))
+    yield _engine(loaded.settings, environ)
     yield _startable(config, environ)
     yield from _ports(loaded.settings)
 
@@ -238,6 +241,18 @@ async def _examine_environment(environment: ExecutionEnvironment, opened: Opened
     finally:
         await tree.remove()
     return Diagnosis(level="ok", subject="environment", text=place)
+
+
+def _engine(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
+    """Return where repairs are worked out, and whether a cluster answers."""
+    try:
+        text = asyncio.run(examine_engine(settings, environ))
+    except SettingsError as error:
+        return Diagnosis(level="fail", subject="engine", text=error.message, remedy=error.remedy)
+    except ReasondError as error:
+        remedy = "Start it, or correct [engine] address; repairs are refused until then."
+        return Diagnosis(level="warn", subject="engine", text=error.message, remedy=remedy)
+    return Diagnosis(level="ok", subject="engine", text=text)
 
 
 def _store(settings: Settings) -> Diagnosis:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from reasond import ExecutionState, FollowExecutionResponse, TraceView
 from reasond_server.cli.asking import People
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.connecting import connect
+from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.repair_display import RepairDisplay
 from reasond_server.cli.run_text import RunLines, summary, word_of
 from reasond_server.cli.terminal import human_stream, one_line, printable, write
+from reasond_server.cli.turn_display import TurnDisplay
 from reasond_server.cli.turn_listing import json_line
-from reasond_server.cli.turn_text import lines_of_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +50,7 @@ def list_executions(wanted: WantedExecutions, *, way: Way, environ: Mapping[str,
     """
     state = _read_state(wanted.state)
     since, until = _read_time(wanted.since, "--since"), _read_time(wanted.until, "--until")
-    with open_client(way, environ) as client, failures(target_of(way, environ)):
+    with connect(way, environ) as client:
         for execution in client.list_executions(
             strategy=wanted.strategy, state=state, create_time_after=since, create_time_before=until
         ):
@@ -62,23 +64,25 @@ def show_execution(execution_id: str, *, way: Way, environ: Mapping[str, str], a
     Raises:
         CommandError: the call failed.
     """
-    with open_client(way, environ) as client, failures(target_of(way, environ)):
+    with connect(way, environ) as client:
         found = client.get_execution(execution_id, trace_view=TraceView.TRACE_VIEW_FULL)
     write(json_line(found) if as_json else "\n".join(_lines_of(found)))
     return ExitCode.OK
 
 
-def follow(execution_id: str, after: int, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+def follow(
+    execution_id: str, after: int, *, way: Way, environ: Mapping[str, str], as_json: bool, is_verbose: bool = False
+) -> ExitCode:
     """Show the events of an execution after `after` to its end, as the command that began it does.
 
     Raises:
         CommandError: the call or the execution failed.
     """
-    with open_client(way, environ) as client, failures(target_of(way, environ), has_result=bool):
+    with connect(way, environ, has_result=bool) as client:
         stream = client.follow_execution(execution_id, after_sequence=after, reconnect=True)
-        observer = _Observer()
+        observer = _Observer(LiveConsole(human_stream(), is_verbose=is_verbose))
         try:
-            with stream:
+            with contextlib.nullcontext() if as_json else observer.live.open(), stream:
                 for response in stream:
                     if as_json:
                         write(json_line(response))
@@ -95,9 +99,12 @@ def follow(execution_id: str, after: int, *, way: Way, environ: Mapping[str, str
 class _Observer:
     """Shows the events of an execution to a person, those of each kind as its own command does."""
 
-    def __init__(self) -> None:
-        self._task = People("")
-        self._repair = RepairDisplay(human_stream())
+    def __init__(self, live: LiveConsole) -> None:
+        self.live = live
+        self._task = People(live)
+        self._repair = RepairDisplay(live)
+        self._turn = TurnDisplay(live)
+        self._end: FollowExecutionResponse | None = None
 
     def show(self, response: FollowExecutionResponse) -> None:
         """Show one event."""
@@ -105,18 +112,20 @@ class _Observer:
             self._task.follow([response.reasoning])
         elif response.HasField("repair"):
             self._repair.show(response.repair)
-            if response.repair.HasField("completed"):
-                self._repair.show_patch(response.repair.completed)
-                self._repair.show_end(response.repair.completed)
         else:
-            for line in lines_of_event(response.turn):
-                write(line, stream=human_stream())
-            if response.turn.HasField("completed"):
-                write(printable(response.turn.completed.answer))
+            self._turn.show(response.turn)
+        self._end = response
 
     def finish(self) -> None:
-        """Show the answer of a task, if it has ended."""
+        """Show what came of the execution, if it has ended."""
         self._task.finish()
+        if self._end is None:
+            return
+        if self._end.repair.HasField("completed"):
+            self._repair.show_patch(self._end.repair.completed)
+            self._repair.show_end(self._end.repair.completed)
+        elif self._end.turn.HasField("completed"):
+            write(printable(self._end.turn.completed.answer))
 
 
 def line_of_execution(execution: Execution) -> str:

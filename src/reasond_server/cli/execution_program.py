@@ -4,12 +4,15 @@
 # The annotations stay values (no `from __future__`), because typer reads them.
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reasond_server.cli.options import AsJson, CaFile, Target, Tls, Token, end
+from reasond_server.cli.options import AsEvents, AsJson, Timeout, Verbose, call_server
 from reasond_server.cli.outcome import ExitCode
+
+if TYPE_CHECKING:
+    from reasond_server.cli.connecting import Way
 
 executions_app = typer.Typer(help="List, show and observe executions.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -18,6 +21,7 @@ Time = Annotated[str | None, typer.Option(metavar="TIME", help="Such as 2026-11-
 
 
 @executions_app.command("list", short_help="List executions, newest first.")
+@call_server()
 def list_executions(
     *,
     strategy: Annotated[str, typer.Option(metavar="NAME", help="Only executions of this strategy.")] = "",
@@ -26,68 +30,43 @@ def list_executions(
     ] = None,
     since: Time = None,
     until: Time = None,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """List the caller's tasks and repairs, newest first: those that began at --since or later, and before --until."""
+    from reasond_server.cli import execution_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import execution_listing
-        from reasond_server.cli.connecting import Way
-
-        wanted = execution_listing.WantedExecutions(strategy=strategy, state=state, since=since, until=until)
-        way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
-        return execution_listing.list_executions(wanted, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    wanted = execution_listing.WantedExecutions(strategy=strategy, state=state, since=since, until=until)
+    return execution_listing.list_executions(wanted, way=way, environ=os.environ, as_json=as_json)
 
 
 @executions_app.command("show", short_help="Show what an execution was asked, and its result.")
+@call_server()
 def show_execution(
     execution_id: ExecutionId,
     *,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """Show an execution of a task: its question, its steps, its figures and its answer."""
+    from reasond_server.cli import execution_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import execution_listing
-        from reasond_server.cli.connecting import Way
-
-        way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
-        return execution_listing.show_execution(execution_id, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return execution_listing.show_execution(execution_id, way=way, environ=os.environ, as_json=as_json)
 
 
 @executions_app.command("follow", short_help="Observe an execution of any kind.")
+@call_server(timeout=Timeout)
 def follow_execution(
     execution_id: ExecutionId,
     *,
     after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, help="Event to begin after.")] = 0,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest time for the command.", show_default="600")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
-) -> None:
+    way: "Way",
+    verbose: Verbose = False,
+    as_json: AsEvents = False,
+) -> ExitCode:
     """Observe a task, a turn or a repair to its end; leaving by Ctrl-C changes nothing for it."""
+    from reasond_server.cli import execution_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import execution_listing
-        from reasond_server.cli.connecting import Way
-
-        way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
-        return execution_listing.follow(execution_id, after, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return execution_listing.follow(
+        execution_id, after, way=way, environ=os.environ, as_json=as_json, is_verbose=verbose
+    )

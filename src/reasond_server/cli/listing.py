@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.connecting import connect
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.run_text import word_of
 from reasond_server.cli.terminal import printable, write
@@ -26,7 +26,7 @@ def show_strategies(*, way: Way, environ: Mapping[str, str], as_json: bool) -> E
     Raises:
         CommandError: the call failed.
     """
-    with open_client(way, environ) as client, failures(target_of(way, environ)):
+    with connect(way, environ) as client:
         response = client.list_strategies()
     if as_json:
         write(json.dumps(as_plain(response), indent=2, ensure_ascii=False))

@@ -1,73 +1,212 @@
-"""The console of a run that a person follows: lines that stay, and on a terminal one line of what happens now."""
+"""The console of what a person follows: on a terminal a region that is drawn anew, elsewhere one line after another.
+
+The region has, from above: what runs, the last steps, a bar with the time left where that is known, and what happens
+now. It is erased at its end, so that only lines stay that somebody wants to read afterwards.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import math
+import sys
+from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.terminal import console, one_line
+from reasond_server.cli.run_progress import draw_bar
+from reasond_server.cli.terminal import console, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
 
-    from rich.status import Status
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.spinner import Spinner
 
-_TAIL_CHARACTERS = 400
+    from reasond_server.cli.run_progress import ShownProgress
+
+Line = tuple[str, str]
+"""A line, and how a terminal shows it."""
+
+MOST_STEPS: Final = 5
+_TAIL_CHARACTERS: Final = 400
+_REDRAWS_PER_S: Final = 8
+_SPINNER_COLUMNS: Final = 2
+_INDENT: Final = "  "
+_OTHER_ROWS: Final = 4
+"""The rows of the region that show no steps."""
 
 
 class LiveConsole:
-    """Prints lines to `stream`; on a terminal the last line shows the text that is being generated."""
+    """Prints lines to `stream`; on a terminal that can be drawn on, steps are folded unless `is_verbose` is set."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, is_verbose: bool = False) -> None:
         self._console = console(stream)
-        self._status: Status | None = None
+        # FORCE_COLOR makes a terminal of every stream for rich; a file can have colours and cannot be drawn on.
+        self._is_terminal = stream.isatty() and self._console.is_terminal
+        self._is_verbose = is_verbose
+        self._encoding = stream.encoding or "ascii"
+        self.is_ascii = not self._encoding.lower().startswith("utf")
+        self._region: Live | None = None
+        self._spinner: Spinner | None = None
+        # The region is drawn by a thread of its own: what it reads is replaced and never changed.
+        self._head: Line = ("", "")
+        self._remark: Line = ("", "")
+        self._steps: tuple[Line, ...] = ()
+        self.step_count = 0
+        self._is_held = False
+        self._progress: ShownProgress | None = None
+        self._now = "waiting for the server"
         self._written = ""
 
     @property
     def is_live(self) -> bool:
         """Whether text is shown while it is generated, so that deltas are needed."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
+        return self._is_terminal and not self._console.is_dumb_terminal
+
+    @property
+    def is_folding(self) -> bool:
+        """Whether steps are shown while they are news, and do not stay."""
+        return self.is_live and not self._is_verbose
 
     @property
     def width(self) -> int | None:
         """The columns of the terminal; None if there is none, so lines may have any length."""
-        return self._console.width if self._console.is_terminal else None
+        return self._console.width if self._is_terminal else None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Show the progress on a terminal until the block ends."""
+        """Draw the region on a terminal until the block ends; the steps that are left are printed then."""
         if not self.is_live:
             yield
             return
-        with self._console.status("waiting for the server", spinner="dots") as status:
-            self._status = status
-            try:
+        from rich.live import Live  # noqa: PLC0415 - loaded only if there is a region
+        from rich.spinner import Spinner  # noqa: PLC0415 - see above
+
+        self._is_held = False
+        self._spinner = Spinner("line" if self.is_ascii else "dots")
+        region = Live(
+            console=self._console, get_renderable=self._draw, refresh_per_second=_REDRAWS_PER_S, transient=True
+        )
+        try:
+            with region:
+                self._region = region
                 yield
-            finally:
-                self._status = None
+        finally:
+            self._region = None
+            if not self._is_held:
+                self._print_steps()
+                self._forget_steps()
+
+    def hold_steps(self) -> None:
+        """Keep the steps of this region for the next one, instead of printing them at its end."""
+        self._is_held = self.is_folding
+
+    def ask(self, question: str) -> str:
+        """Return the line that a person types, without its end; `question` stands below the steps that are held.
+
+        Where steps are folded, all of it is erased afterwards.
+        """
+        width, stream = self.width, self._console.file
+        rows = self._print_steps()
+        stream.write(question)
+        stream.flush()
+        typed = sys.stdin.readline()
+        if width is not None and width == self.width and self.is_folding and typed.endswith("\n"):
+            from rich.cells import cell_len  # noqa: PLC0415 - loaded only if there is a terminal
+            from rich.control import Control  # noqa: PLC0415 - see above
+            from rich.segment import ControlType  # noqa: PLC0415 - see above
+
+            shown = (question + typed).splitlines()
+            rows += sum(max(math.ceil(cell_len(line) / width), 1) for line in shown)
+            self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * rows))
+        return typed.rstrip("\r\n")
 
     def print(self, line: str = "", *, style: str = "", is_cropped: bool = True) -> None:
-        """Print a line; on a terminal it is cut to the width unless `is_cropped` is False."""
-        if self._console.is_terminal and is_cropped:
+        """Print a line that stays; on a terminal it is cut to the width unless `is_cropped` is False."""
+        if self._is_terminal and is_cropped:
             self._console.print(line, style=style, no_wrap=True, overflow="ellipsis")
         else:
             self._console.print(line, style=style)
         self._console.file.flush()
 
+    def print_answer(self, answer: str) -> None:
+        """Print an answer, which is the text of somebody else, between two empty lines."""
+        self.print()
+        self.print(printable(answer) if answer else "(no answer)", style="bold", is_cropped=False)
+        self.print()
+
+    def print_head(self, line: str) -> None:
+        """Print what runs; where steps are folded it stands above them."""
+        if self.is_folding:
+            self._head = (line, "dim")
+        else:
+            self.print(line, style="dim")
+
+    def print_remark(self, line: str) -> None:
+        """Print what a person may do about the run; where steps are folded it stands above them."""
+        if self.is_folding:
+            self._remark = (line, "yellow")
+        else:
+            self.print(line, style="yellow", is_cropped=False)
+
+    def print_step(self, line: str, *, style: str = "") -> None:
+        """Print a step; where steps are folded the last ones are shown."""
+        if self._region is None or not self.is_folding:
+            self.print(line, style=style)
+            return
+        self._steps = (*self._steps, (line, style))[-MOST_STEPS:]
+        self.step_count += 1
+
+    def settle(self, room: int) -> bool:
+        """Let the steps stay if there were at most `room` of them; return whether they do."""
+        stays = self.step_count <= min(room, MOST_STEPS)
+        if not stays:
+            self._forget_steps()
+        return stays
+
+    def show_progress(self, progress: ShownProgress | None) -> None:
+        """Show how far the run has come; None shows no bar."""
+        self._progress = progress
+
     def say_now(self, text: str) -> None:
         """Show on a terminal what happens now, until the next call."""
         self._written = ""
-        self._update(text)
+        self._now = text
 
     def add_written(self, text: str) -> None:
         """Show on a terminal the end of the text that is being generated."""
         self._written = (self._written + text)[-_TAIL_CHARACTERS:]
-        room = max(self._console.width - 4, 20)
-        self._update(one_line(self._written[-room:], room))
 
-    def _update(self, text: str) -> None:
-        if self._status is not None:
-            from rich.text import Text  # noqa: PLC0415 - rich is loaded only if there is a status line
+    def _draw(self) -> RenderableType:
+        from rich.console import Group  # noqa: PLC0415 - loaded only if there is a region
+        from rich.text import Text  # noqa: PLC0415 - see above
 
-            self._status.update(Text(text, no_wrap=True, overflow="ellipsis"))
+        # A terminal that counts a character as wider than we do must not wrap the line.
+        room = max(self._console.width - 1, 1)
+        shown = [line for line in (self._head, self._remark) if line[0]] if self.is_folding else []
+        steps = self._steps[-max(self._console.height - _OTHER_ROWS, 1) :]
+        shown += [(_INDENT + line, style) for line, style in steps]
+        now = self._written[-room:] or self._now
+        if self._progress is not None:
+            shown.append((_INDENT + now, "dim"))
+            now = draw_bar(self._progress, width=room - _SPINNER_COLUMNS, is_ascii=self.is_ascii)
+        assert self._spinner is not None  # noqa: S101 - for mypy: the region is open
+        self._spinner.update(text=Text(self._fit(now, room - _SPINNER_COLUMNS)))
+        return Group(*(Text(self._fit(line, room), style=style) for line, style in shown), self._spinner)
+
+    def _fit(self, line: str, room: int) -> str:
+        indent = line[: len(line) - len(line.lstrip())]
+        text = indent + one_line(line, room - len(indent))
+        # What cannot be encoded would be written as an escape sequence, which takes more columns.
+        return text.encode(self._encoding, "replace").decode(self._encoding)
+
+    def _print_steps(self) -> int:
+        """Print the last steps, and return how many rows that took."""
+        if earlier := self.step_count - len(self._steps):
+            self.print(f"{_INDENT}({earlier} earlier step{'' if earlier == 1 else 's'})", style="dim")
+        for line, style in self._steps:
+            self.print(_INDENT + line, style=style)
+        return len(self._steps) + bool(earlier)
+
+    def _forget_steps(self) -> None:
+        self._steps, self.step_count = (), 0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from reasond import ExecutionCursor, repair_task
 from reasond_server.cli.asking import parse_cursor, parse_setting
 from reasond_server.cli.check_commands import describe_checks, list_checks
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.connecting import connect
+from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.patch_applying import apply_patch
 from reasond_server.cli.repair_display import RepairDisplay
@@ -60,7 +61,9 @@ class WantedRepair:
     resume: str | None = None
 
 
-def repair(wanted: WantedRepair, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+def repair(
+    wanted: WantedRepair, *, way: Way, environ: Mapping[str, str], as_json: bool, is_verbose: bool = False
+) -> ExitCode:
     """Send the files, follow the repair to its end, and write or apply the patch.
 
     With `resume` nothing is sent, and the repair that it names is followed.
@@ -72,11 +75,9 @@ def repair(wanted: WantedRepair, *, way: Way, environ: Mapping[str, str], as_jso
     root = _find_root(wanted)
     if way.timeout_s is None and not environ.get("REASOND_TIMEOUT_S"):
         way = replace(way, timeout_s=_DEFAULT_TIMEOUT_S)
-    follower = _Follower(as_json=as_json, is_kept_running=wanted.is_kept_running)
-    with (
-        open_client(way, environ) as client,
-        failures(target_of(way, environ), has_result=lambda: wanted.is_kept_running, resume="repair"),
-    ):
+    live = None if as_json else LiveConsole(human_stream(), is_verbose=is_verbose)
+    follower = _Follower(live, is_kept_running=wanted.is_kept_running)
+    with connect(way, environ, has_result=lambda: wanted.is_kept_running, resume="repair") as client:
         result = follower.follow(client, cursor or _make_task(wanted, root, client, follower))
     return _finish(wanted, root, result)
 
@@ -184,11 +185,12 @@ def _send(client: Client, root: Path, follower: _Follower) -> str:
 
 
 class _Follower:
-    """Follows the events of a repair, for people or for programs."""
+    """Follows the events of a repair, for people on `live` or, without it, for programs."""
 
-    def __init__(self, *, as_json: bool, is_kept_running: bool) -> None:
+    def __init__(self, live: LiveConsole | None, *, is_kept_running: bool) -> None:
         self._is_kept_running = is_kept_running
-        self._display = None if as_json else RepairDisplay(human_stream())
+        self._live = live
+        self._display = None if live is None else RepairDisplay(live)
 
     def tell(self, line: str) -> None:
         """Tell people what is done; stdout of a program gets events alone."""
@@ -196,10 +198,10 @@ class _Follower:
 
     def follow(self, client: Client, source: RepairTask | ExecutionCursor) -> Repair | None:
         """Show the events to the end; Ctrl-C cancels the repair, unless it is kept running."""
-        is_live = self._display is not None and self._display.is_live
+        is_live = self._live is not None and self._live.is_live
         stream = client.repair_steps(source, include_deltas=is_live, keep_running=self._is_kept_running)
         try:
-            with self._display.open() if self._display else contextlib.nullcontext(), stream:
+            with self._live.open() if self._live else contextlib.nullcontext(), stream:
                 self._show(stream)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.repair.patch_reading import check_patch
+from reasond_server.sandbox.sandbox import SandboxFailedError
+from reasond_server.sandbox.scratch import open_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,9 +47,7 @@ def apply_patch(patch: str, root: Path) -> Sequence[str]:
         raise _refuse(f"The patch was not applied: {problem}")
     if shutil.which("git") is None:
         raise _refuse("git is not installed, so the patch cannot be checked and was not applied")
-    with tempfile.TemporaryDirectory(prefix="reasond-patch-") as scratch:
-        folder = Path(scratch).resolve() / "files"
-        folder.mkdir()
+    with _open_folder() as folder:
         # The empty path follows the last one, and a path has two figures before it.
         listed = _run_git(["--numstat", "-z"], patch, folder).split("\0")[:-1]
         paths = [entry.split("\t", 2)[2] for entry in listed]
@@ -58,6 +58,18 @@ def apply_patch(patch: str, root: Path) -> Sequence[str]:
         changes = [_compare(root / path, folder / path) for path in paths]
     _write_changes(changes)
     return paths
+
+
+@contextlib.contextmanager
+def _open_folder() -> Iterator[Path]:
+    """Yield an empty folder, and remove what commands left that were killed."""
+    try:
+        with open_private_folder(Path(tempfile.gettempdir()).resolve() / f"reasond-patches-{os.geteuid()}") as scratch:
+            folder = scratch / "files"
+            folder.mkdir()
+            yield folder
+    except SandboxFailedError as error:
+        raise _refuse(f"The patch was not applied: {error}") from None
 
 
 def _copy_file(root: Path, folder: Path, path: str) -> None:

@@ -5,18 +5,23 @@
 
 import os
 import sys
+from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reasond_server.cli.ask_program import ask
 from reasond_server.cli.execution_program import executions_app
 from reasond_server.cli.key_program import keys_app
-from reasond_server.cli.options import AsJson, CaFile, Config, Dev, Target, Tls, Token, end
+from reasond_server.cli.options import AsJson, Config, Dev, Verbose, call_server, end
 from reasond_server.cli.outcome import MEANINGS, ExitCode
 from reasond_server.cli.repair_program import repair
 from reasond_server.cli.turn_program import sessions_app, turn, turns_app
+
+if TYPE_CHECKING:
+    from reasond_server.cli.connecting import Way
 
 _EXIT_CODES = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in MEANINGS.items())
 # A line of \b keeps click from filling the paragraph that follows.
@@ -60,6 +65,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # By default grpc writes a line to stderr when a connection is closed early, such as at the end of a demo.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # Else grpc starts its threads again in each process that is begun, where they may crash before git or a job runs.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     app(prog_name="reasond")
 
 
@@ -111,6 +120,32 @@ def serve(
     end(command)
 
 
+class Queue(StrEnum):
+    """A queue of the engine of repairs."""
+
+    MODELS = "models"
+    CHECKS = "checks"
+
+
+@app.command(short_help="Work for the engine of repairs until SIGTERM or Ctrl-C.")
+def worker(
+    *,
+    config: Config = None,
+    queue: Annotated[
+        list[Queue] | None,
+        typer.Option(help="The queue to work on; checks needs no key of a model. Repeatable; without it both."),
+    ] = None,
+) -> None:
+    """Do the work of repairs that [engine] hands out, until SIGTERM or Ctrl-C. It serves nobody."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import working
+
+        return working.work(config=config, queues=[each.value for each in queue or Queue])
+
+    end(command)
+
+
 @app.command(short_help="Watch an answer being found in a long book, a turn with tools, or a repair.")
 def demo(
     *,
@@ -118,6 +153,10 @@ def demo(
     repair: Annotated[
         bool, typer.Option("--repair", help="Only a repair: a failing project, run in a sandbox.")
     ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the server, so that a browser can show the runs, until Ctrl-C.")
+    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Start a server with the embedded model; watch it find an answer in a long book and work on a turn with tools."""
 
@@ -125,101 +164,28 @@ def demo(
         if repair:
             from reasond_server.cli import demo_repair
 
-            return demo_repair.run()
+            return demo_repair.run(is_verbose=verbose, is_kept=keep)
         from reasond_server.cli import demo
 
-        return demo.run(is_only_turn=turn)
+        return demo.run(is_only_turn=turn, is_verbose=verbose, is_kept=keep)
 
     end(command)
 
 
-@app.command(short_help="Ask a question and watch the steps.")
-def ask(  # noqa: PLR0917 - one parameter per option
-    query: Annotated[
-        str | None, typer.Argument(metavar="[QUESTION]", help="The question; left out with --resume.")
-    ] = None,
-    strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Strategy; else the agent or the server chooses.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; repeat for more than one."),
-    ] = None,
-    material: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The long text that the question is about, PDF and DOCX too; - reads stdin."),
-    ] = None,
-    agent: Annotated[str, typer.Option(metavar="ID", help="Registered agent whose strategies apply.")] = "",
-    system: Annotated[str, typer.Option(metavar="TEXT", help="Instructions for every model call.")] = "",
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A backend that the server offers; else its own model.")
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON Schema that the answer must satisfy; - reads stdin.")
-    ] = None,
-    image: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="An image that the question is about; may be repeated.")
-    ] = None,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,  # noqa: FBT002 - an option
-    ca_file: CaFile = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest time for the run.", show_default="600")
-    ] = None,
-    keep_running: Annotated[  # noqa: FBT002 - an option
-        bool, typer.Option("--keep-running", help="Let the run go on when this command is interrupted or cut off.")
-    ] = False,
-    resume: Annotated[
-        str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a run after that event instead.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,  # noqa: FBT002 - an option
-) -> None:
-    """Ask a question and watch it being worked out, one line per step; Ctrl-C cancels the run.
-
-    Where stdout is no terminal it gets the answer alone, and the steps go to stderr.
-    """
-
-    def command() -> ExitCode:
-        from reasond_server.cli import asking, connecting
-
-        question = asking.Question(
-            query=query,
-            strategy=strategy,
-            settings=tuple(settings or ()),
-            material=material,
-            agent=agent,
-            system=system,
-            model=model,
-            schema=schema,
-            images=tuple(image or ()),
-            is_kept_running=keep_running,
-            resume=resume,
-        )
-        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
-        return asking.ask(question, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+app.command(short_help="Ask a question and watch the steps.")(ask)
 
 
 @app.command(short_help="List the strategies of a server.")
+@call_server()
 def strategies(
     *,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """List the strategies of a server, with their parameters, defaults and ranges."""
+    from reasond_server.cli import listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import connecting, listing
-
-        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
-        return listing.show_strategies(way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return listing.show_strategies(way=way, environ=os.environ, as_json=as_json)
 
 
 @app.command("token", short_help="Mint a token for development.")

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.live import LiveConsole
-from reasond_server.cli.repair_text import RepairLines, color_diff, write_end
+from reasond_server.cli.repair_text import RepairLines, color_diff, write_end, write_verdict
+from reasond_server.cli.run_end import MOST_LINES, fit_end, name_replay
+from reasond_server.cli.run_progress import count_to
 from reasond_server.cli.run_text import word_of
 from reasond_server.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from typing import TextIO
-
-    from reasond import Repair, RepairStepsResponse
+    from reasond import Repair, RepairStarted, RepairStepsResponse
+    from reasond_server.cli.live import Line, LiveConsole
+    from reasond_server.cli.run_progress import ShownProgress
 
 
 class RepairDisplay:
-    """Prints the events of one repair to `stream`."""
+    """Shows the events of one repair on `live`; `is_kept` says that it can be shown again after this command."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._live = LiveConsole(stream)
+    def __init__(self, live: LiveConsole, *, is_kept: bool = True) -> None:
+        self._live = live
         self._lines = RepairLines()
-
-    @property
-    def is_live(self) -> bool:
-        """Whether text is shown while it is generated, so that deltas are needed."""
-        return self._live.is_live
-
-    def open(self) -> AbstractContextManager[None]:
-        """Return the context in which the progress is shown on a terminal."""
-        return self._live.open()
+        self._is_kept = is_kept
+        self._candidates = 0
+        self._most_candidates = 0
+        self._end: list[Line] = []
 
     def show(self, event: RepairStepsResponse) -> None:
-        """Print `event`, if it is of a kind that people read."""
+        """Show `event`, if it is of a kind that people read."""
         kind = event.WhichOneof("event")
         if kind == "delta":
             self._live.add_written(event.delta.text)
-            return
+        elif kind == "started":
+            self._start(event.started)
+        elif kind == "candidate":
+            self._live.show_progress(self._count_candidates())
+        elif kind == "completed" and self._live.is_folding:
+            self._fold(event)
         for line, style in self._lines.write(event):
-            self._live.print(line, style=style)
-        if kind == "started":
-            self._live.say_now("running the checks on the original")
-        elif kind in {"baseline", "critique", "reflection"}:
+            if kind == "started":
+                self._live.print_head(line)
+            else:
+                self._live.print_step(line, style=style)
+        if kind in {"baseline", "critique", "reflection"}:
             self._live.say_now("searching")
 
     def show_patch(self, result: Repair) -> None:
@@ -57,5 +59,27 @@ class RepairDisplay:
 
     def show_end(self, result: Repair) -> None:
         """Print whether the patch was accepted, its cost and the warnings."""
-        for line, style in write_end(result):
+        for line, style in self._end or write_end(result):
             self._live.print(line, style=style, is_cropped=False)
+
+    def _start(self, started: RepairStarted) -> None:
+        config = json.loads(started.config_json or "{}")
+        most = config.get("max_candidates")
+        self._most_candidates = most if isinstance(most, int) else 0
+        self._live.say_now("running the checks on the original")
+
+    def _count_candidates(self) -> ShownProgress | None:
+        if not self._most_candidates:
+            return None
+        self._candidates += 1
+        return count_to(self._candidates, self._most_candidates, "candidate")
+
+    def _fold(self, event: RepairStepsResponse) -> None:
+        """Write the end, and keep the steps if they fit beside it."""
+        self._end = fit_end(
+            [*write_verdict(event.completed)],
+            event.completed.warnings,
+            steps=self._live.step_count,
+            hint=name_replay(event.execution_id) if self._is_kept else "",
+        )
+        self._live.settle(MOST_LINES - len(self._end))

@@ -5,12 +5,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reasond_server.cli.options import CaFile, Target, Tls, Token, end
+from reasond_server.cli.options import AsEvents, Verbose, call_server
 from reasond_server.cli.outcome import ExitCode
+
+if TYPE_CHECKING:
+    from reasond_server.cli.connecting import Way
 
 Tests = Annotated[list[str] | None, typer.Option(metavar="COMMAND", help="It fails now and shall pass; repeatable.")]
 Regressions = Annotated[
@@ -26,6 +29,11 @@ Editable = Annotated[
 ]
 
 
+@call_server(
+    timeout=Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
+    ]
+)
 def repair(
     path: Annotated[
         Path | None,
@@ -48,21 +56,16 @@ def repair(
     description: Annotated[str, typer.Option(metavar="TEXT", help="What is wrong or wanted, in words.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply an accepted patch, whole or not at all.")] = False,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
-    ] = None,
+    way: "Way",
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="Let the repair go on when this command is interrupted or cut off.")
     ] = False,
     resume: Annotated[
         str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a repair after that event instead.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
-) -> None:
+    verbose: Verbose = False,
+    as_json: AsEvents = False,
+) -> ExitCode:
     """Have failing code repaired: candidates are run on the server until one passes the checks.
 
     A command may begin with how it reports (junit, go_json, tap or exit_code), as in "tap:prove -v". pytest, go test
@@ -71,26 +74,21 @@ def repair(
     What git lists below PATH is sent, without .env* and keys. Where stdout is no terminal it gets the patch alone, and
     the rest goes to stderr. Ctrl-C cancels the repair.
     """
+    from reasond_server.cli import mending
 
-    def command() -> ExitCode:
-        from reasond_server.cli import connecting, mending
-
-        wanted = mending.WantedRepair(
-            root=path,
-            tests=test or (),
-            regressions=regression or (),
-            held_out=held_out or (),
-            environment=environment,
-            search=search,
-            settings=settings or (),
-            editable=editable or (),
-            description=description,
-            is_plan=plan,
-            is_applied=apply,
-            is_kept_running=keep_running,
-            resume=resume,
-        )
-        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
-        return mending.repair(wanted, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    wanted = mending.WantedRepair(
+        root=path,
+        tests=test or (),
+        regressions=regression or (),
+        held_out=held_out or (),
+        environment=environment,
+        search=search,
+        settings=settings or (),
+        editable=editable or (),
+        description=description,
+        is_plan=plan,
+        is_applied=apply,
+        is_kept_running=keep_running,
+        resume=resume,
+    )
+    return mending.repair(wanted, way=way, environ=os.environ, as_json=as_json, is_verbose=verbose)

@@ -99,10 +99,16 @@ class RepairLines:
 
 
 def write_end(result: Repair) -> Iterator[Line]:
-    """Yield what follows a patch: whether it was accepted, what it was checked with, its cost, and the warnings.
+    """Yield what follows a patch: its verdict, and the warnings.
 
     The error of a repair that failed is raised by its stream.
     """
+    yield from write_verdict(result)
+    yield from ((f"note: {printable(warning)}", "yellow") for warning in result.warnings)
+
+
+def write_verdict(result: Repair) -> Iterator[Line]:
+    """Yield whether a patch was accepted, what it was checked with, and its cost."""
     is_plan = word_of(result, "goal") == "PLAN"
     noun = "plan" if is_plan else "patch"
     if result.is_accepted:
@@ -121,7 +127,6 @@ def write_end(result: Repair) -> Iterator[Line]:
     if not is_plan:
         words.append(f"{result.checks:,} checks with {seconds(span_of(result.check_cpu))} of processor time")
     yield f"{', '.join(words)}, {seconds(span_of(result.elapsed))}", "dim"
-    yield from ((f"note: {printable(warning)}", "yellow") for warning in result.warnings)
 
 
 def color_diff(patch: str) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.cli.reading_news import ReadingNews
 from reasond_server.cli.terminal import columns, one_line, printable
 from reasond_server.types import STEPS
 
@@ -71,6 +72,7 @@ class RunLines:
     readings: int = 0
     notes: frozenset[str] = frozenset()
     votes: Counter[str] = field(default_factory=Counter)
+    news: ReadingNews = field(default_factory=ReadingNews)
     is_ascii: bool = False
 
     def start(self, started: ExecutionStarted) -> str:
@@ -100,6 +102,15 @@ class RunLines:
         if note == _NOTHING_NEW:
             return [figures]
         return [figures, _INDENT + one_line(note, max(width - len(_INDENT), 1))]
+
+    def tell(self, step: Iteration, *, width: int) -> str:
+        """Return what `step` brought, without figures, in at most `width` columns; empty if it brought nothing new."""
+        place = self._place(step)
+        if step.bounded_context.HasField("reading") and not step.answer_found:
+            found = self.news.find(step.bounded_context)
+            return one_line(f"segment {step.bounded_context.reading.segment}: {found}", width) if found else ""
+        note = self._note(step, width)
+        return one_line(f"{place}: {note}" if note else place, width)
 
     def _place(self, step: Iteration) -> str:
         """Return the number of the step and the total; reading steps are counted separately."""
@@ -141,11 +152,11 @@ class RunLines:
         return one_line(f"noted: {new[-1]}", _NOTE_WIDTH) if new else _NOTHING_NEW
 
 
-def bar(share: float, *, is_ascii: bool = False) -> str:
-    """Return a bar of eight characters that is full to `share` (0.0-1.0)."""
+def bar(share: float, *, is_ascii: bool = False, width: int = _BAR_WIDTH) -> str:
+    """Return a bar of `width` characters that is full to `share` (0.0-1.0)."""
     full, empty = _ASCII if is_ascii else _BLOCKS
-    filled = round(min(max(share, 0.0), 1.0) * _BAR_WIDTH)
-    return full * filled + empty * (_BAR_WIDTH - filled)
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return full * filled + empty * (width - filled)
 
 
 def note_of(step: Iteration, *, votes: int, width: int) -> str:
@@ -259,11 +270,12 @@ def summary(result: Reasoning) -> list[str]:
     usage, metrics = result.metrics.usage, result.metrics
     tokens = f"{metrics.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)"
     ending = finish_reason_of(result).lower().replace("_", " ")
-    calls = _count(usage.model_calls, "model call")
-    return [f"{ending}; {calls}, {tokens}, {seconds(span_of(metrics.execution_time))}", *_specific(metrics)]
+    calls = count_of(usage.model_calls, "model call")
+    return [f"{ending}; {calls}, {tokens}, {seconds(span_of(metrics.execution_time))}", *describe_strategy(metrics)]
 
 
-def _specific(metrics: Metrics) -> list[str]:
+def describe_strategy(metrics: Metrics) -> list[str]:
+    """Return the lines of the metrics that only the strategy has."""
     kind = metrics.WhichOneof("strategy_specific")
     if kind == "bounded_context":
         return _bounded_context(metrics)
@@ -283,7 +295,7 @@ def _specific(metrics: Metrics) -> list[str]:
 def _bounded_context(metrics: Metrics) -> list[str]:
     figures = metrics.bounded_context
     count = "counted by the model's own tokenizer" if figures.is_window_exact else "estimated"
-    own = f"; {_count(figures.carryover_calls, 'call')} for carryovers alone" if figures.carryover_calls else ""
+    own = f"; {count_of(figures.carryover_calls, 'call')} for carryovers alone" if figures.carryover_calls else ""
     saved: dict[str, list[str]] = {}
     for name in ("savings", "reprompt_savings"):
         if figures.HasField(name):
@@ -306,16 +318,16 @@ def _describe_savings(saved: Savings) -> str:
 def _react(metrics: Metrics) -> str:
     figures = metrics.react
     failed = f" ({figures.failed_tool_calls} failed)" if figures.failed_tool_calls else ""
-    line = f"{_count(figures.total_iterations, 'cycle')}, {_count(figures.tool_calls, 'tool call')}{failed}"
+    line = f"{count_of(figures.total_iterations, 'cycle')}, {count_of(figures.tool_calls, 'tool call')}{failed}"
     if figures.corrections:
-        line += f", {_count(figures.corrections, 'correction')}"
+        line += f", {count_of(figures.corrections, 'correction')}"
     return f"{line}, {figures.masked_observations} masked" if figures.masked_observations else line
 
 
 def _tree_of_thought(metrics: Metrics) -> str:
     figures = metrics.tree_of_thought
     return (
-        f"{_count(figures.nodes_evaluated, 'node')} judged, {figures.nodes_pruned} pruned, "
+        f"{count_of(figures.nodes_evaluated, 'node')} judged, {figures.nodes_pruned} pruned, "
         f"{figures.nodes_duplicate} duplicate, depth {figures.depth_reached}, best score {figures.best_score:.2f}"
     )
 
@@ -324,7 +336,7 @@ def _self_consistency(metrics: Metrics) -> str:
     figures = metrics.self_consistency
     votes = [f"{one.votes} for {one_line(one.answer, _ANSWER_WIDTH)}" for one in figures.votes[:_SHOWN_ANSWERS]]
     more = [f"{len(figures.votes) - _SHOWN_ANSWERS} other answers"] if len(figures.votes) > _SHOWN_ANSWERS else []
-    line = f"{_count(figures.samples, 'sample')}: {', '.join([*votes, *more]) or 'no votes'}"
+    line = f"{count_of(figures.samples, 'sample')}: {', '.join([*votes, *more]) or 'no votes'}"
     line += f"; margin {figures.margin * 100:.0f} %"
     if figures.is_stopped_early:
         line += ", decided early"
@@ -333,7 +345,7 @@ def _self_consistency(metrics: Metrics) -> str:
 
 def _self_refine(metrics: Metrics) -> str:
     figures = metrics.self_refine
-    line = f"{_count(figures.critiques, 'critique')}, {_count(figures.revisions, 'revision')}"
+    line = f"{count_of(figures.critiques, 'critique')}, {count_of(figures.revisions, 'revision')}"
     if figures.is_passed:
         return f"{line}; the last critique found nothing"
     return f"{line}; the last revision repeated an answer" if figures.is_repeated else line
@@ -343,34 +355,35 @@ def _best_of_n(metrics: Metrics) -> str:
     figures = metrics.best_of_n
     shown = [_describe_answer(one) for one in figures.answers[:_SHOWN_ANSWERS]]
     more = [f"{len(figures.answers) - _SHOWN_ANSWERS} other answers"] if len(figures.answers) > _SHOWN_ANSWERS else []
-    line = f"{_count(figures.samples, 'sample')}, {_count(figures.judgements, 'judgement')}: "
+    line = f"{count_of(figures.samples, 'sample')}, {count_of(figures.judgements, 'judgement')}: "
     line += ", ".join([*shown, *more]) or "no answers"
     return f"{line}; no answer had score enough" if figures.is_abstained else line
 
 
 def _describe_answer(answer: ScoredAnswer) -> str:
     score = f"score {answer.score:.2f}" if answer.HasField("score") else "not judged"
-    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {_count(answer.votes, 'vote')})"
+    return f"{one_line(answer.answer, _ANSWER_WIDTH)} ({score}, {count_of(answer.votes, 'vote')})"
 
 
 def _chain_of_verification(metrics: Metrics) -> str:
     figures = metrics.chain_of_verification
     change = "the draft was corrected" if figures.is_revised else "the answer is that of the draft"
-    return f"{_count(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
+    return f"{count_of(figures.questions, 'question')} about the draft, {figures.answered} answered; {change}"
 
 
 def _plan_and_solve(metrics: Metrics) -> str:
     figures = metrics.plan_and_solve
-    return f"a plan of {_count(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
+    return f"a plan of {count_of(figures.plan_steps, 'step')}" if figures.is_planned else "no plan"
 
 
 def _program_of_thought(metrics: Metrics) -> str:
     figures = metrics.program_of_thought
     failed = f" ({figures.failed_attempts} without an answer)" if figures.failed_attempts else ""
-    return f"{_count(figures.attempts, 'program')}{failed}, run for {seconds(span_of(figures.program_time))}"
+    return f"{count_of(figures.attempts, 'program')}{failed}, run for {seconds(span_of(figures.program_time))}"
 
 
-def _count(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
+    """Return `count` with its noun, in the plural unless it is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

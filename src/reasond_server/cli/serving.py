@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib.util
 import json
 import logging
@@ -39,7 +38,6 @@ _WORKERS_VARIABLE = "REASOND__SERVER__WORKERS"
 _METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BESIDE = " " * len("  model  ")
 _CLOSING_S = 2.0
-_OBJECTS_AT_START = 50_000
 _log = logging.getLogger("reasond.cli")
 
 
@@ -67,7 +65,7 @@ def _serve(
     config: Path | None, environ: Mapping[str, str], *, is_dev: bool, ready_file: Path | None, link: Link | None
 ) -> ExitCode:
     loaded = load(config, environ)
-    _write_logs(loaded.settings.logs, is_dev=is_dev)
+    write_logs(loaded.settings.logs, is_dev=is_dev)
     is_encrypted = loaded.settings.server.tls == "files"
 
     def announce(listening: Listening) -> None:
@@ -123,8 +121,6 @@ def _serve_alone(
     loaded: LoadedSettings, *, is_dev: bool, ready_file: Path | None, on_ready: Callable[[Listening], None]
 ) -> ExitCode:
     """Serve in this process."""
-    # Imports create almost no garbage, so collections would waste time; the running server sets its own threshold.
-    gc.set_threshold(_OBJECTS_AT_START)
     provide_open_files(loaded.settings.server)
     from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does not need gRPC
 
@@ -135,7 +131,7 @@ def _serve_alone(
     return ExitCode.OK
 
 
-def _write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
+def write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
     """Configure logging to stderr from the settings."""
     is_terminal = sys.stderr.isatty()
     configure(
@@ -192,6 +188,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
     mode = "development: loopback only, a key that ends with this process" if is_dev else "tokens of [auth] keys"
     lines = [
         "reasond is ready",
+        *([f"  open   {listening.console_link}"] if listening.console else []),
         f"  gRPC   {listening.grpc}",
         f"  HTTP   {listening.http or 'off'}",
         *([f"  counts {listening.metrics}"] if listening.metrics else []),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from reasond_server.grpc_api.listening import CertificateReloader, require_priva
 from reasond_server.instruments import tls_files_of, tracing_options
 from reasond_server.limiting import limiting_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.registry import STRATEGIES, check_tables, discover
+from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.repair.critic import CRITICS
 from reasond_server.stores import require_driver
 from reasond_server.telemetry.exporting import require_receiver
@@ -29,7 +28,6 @@ from reasond_server.verifiers import agent_tokens_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from importlib.metadata import EntryPoints
 
     from reasond_server.config import LoadedSettings, Settings
     from reasond_server.config.sources import Examined
@@ -72,20 +70,17 @@ def _list_checks(
 ) -> Iterator[tuple[Callable[[], object], Sequence[str]]]:
     """Yield each check of the start with the keys that it needs; it is skipped if one of them is invalid."""
     settings = loaded.settings
-    # Looked up once: each look reads the metadata of every installed package.
-    installed = entry_points()
-    strategies = installed.select(group=STRATEGIES.group)
     for name in settings.reasoning.enabled_strategies:
-        yield partial(_check_strategy, name, settings, strategies), ("reasoning.enabled_strategies",)
+        yield partial(_check_strategy, name, settings), ("reasoning.enabled_strategies",)
     for name in settings.reasoning.strategies:
-        yield partial(check_tables, [name], installed=strategies), ()
+        yield partial(check_tables, [name]), ()
     for key, group, names in (
         ("tools.enabled", INSTALLED_TOOLS, settings.tools.enabled),
         ("turns.context_providers", INSTALLED_PROVIDERS, settings.turns.context_providers),
         ("repair.critics", CRITICS, settings.repair.critics if settings.repair.enabled else ()),
     ):
         for name in names:
-            yield partial(group.load, [name], installed=installed.select(group=group.group)), (key,)
+            yield partial(group.load, [name]), (key,)
     yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
     yield partial(named_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
@@ -96,8 +91,8 @@ def _list_checks(
     yield partial(require_driver, settings.store.url), ()
 
 
-def _check_strategy(name: str, settings: Settings, installed: EntryPoints) -> None:
-    registry = discover([name], installed=installed)
+def _check_strategy(name: str, settings: Settings) -> None:
+    registry = discover([name])
     StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies)
 
 

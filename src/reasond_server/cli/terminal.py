@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _STACK = re.compile(r"([\u0300-\u036f\u20d0-\u20ff]{4})[\u0300-\u036f\u20d0-\u20ff]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
+_EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
+
 
 def human_stream() -> TextIO:
     """Return the stream for people; it is not stdout if a program reads that."""
@@ -58,6 +60,9 @@ def columns(text: str) -> int:
 
 
 def _columns_of(character: str) -> int:
+    if character == _EMOJI_STYLE:
+        # It makes a picture of two columns of a character that has one.
+        return 1
     if unicodedata.combining(character) or unicodedata.category(character) in {"Cf", "Me", "Mn"}:
         return 0
     return 2 if unicodedata.east_asian_width(character) in {"F", "W"} else 1

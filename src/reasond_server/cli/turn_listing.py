@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToJson
 
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.connecting import connect
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import write
 from reasond_server.cli.turn_text import line_of_session, line_of_turn, lines_of_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from google.protobuf.message import Message
 
-    from reasond import Client
     from reasond_server.cli.connecting import Way
 
 
@@ -27,7 +25,7 @@ def list_turns(session: str, *, way: Way, environ: Mapping[str, str], as_json: b
     Raises:
         CommandError: the call failed, as in the other functions.
     """
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         for turn in client.list_turns(session=session):
             write(json_line(turn) if as_json else line_of_turn(turn))
     return ExitCode.OK
@@ -35,7 +33,7 @@ def list_turns(session: str, *, way: Way, environ: Mapping[str, str], as_json: b
 
 def show_turn(turn_id: str, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
     """Print a turn."""
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         found = client.get_turn(turn_id)
     result = found.result if found.HasField("result") else None
     write(json_line(found) if as_json else "\n".join(lines_of_turn(found.turn, result)))
@@ -44,14 +42,14 @@ def show_turn(turn_id: str, *, way: Way, environ: Mapping[str, str], as_json: bo
 
 def cancel_turn(turn_id: str, *, way: Way, environ: Mapping[str, str]) -> ExitCode:
     """Cancel a turn and print it."""
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         write(line_of_turn(client.cancel_turn(turn_id)))
     return ExitCode.OK
 
 
 def list_sessions(*, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
     """Print the caller's sessions, one per line."""
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         for session in client.list_sessions():
             write(json_line(session) if as_json else line_of_session(session))
     return ExitCode.OK
@@ -59,7 +57,7 @@ def list_sessions(*, way: Way, environ: Mapping[str, str], as_json: bool) -> Exi
 
 def show_session(session_id: str, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
     """Print a session."""
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         session = client.get_session(session_id)
     write(json_line(session) if as_json else line_of_session(session))
     return ExitCode.OK
@@ -67,7 +65,7 @@ def show_session(session_id: str, *, way: Way, environ: Mapping[str, str], as_js
 
 def delete_session(session_id: str, *, way: Way, environ: Mapping[str, str]) -> ExitCode:
     """Delete a session and its turns."""
-    with _calling(way, environ) as client:
+    with connect(way, environ) as client:
         client.delete_session(session_id)
     return ExitCode.OK
 
@@ -81,9 +79,3 @@ def json_line(message: Message) -> str:
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
     )
-
-
-@contextlib.contextmanager
-def _calling(way: Way, environ: Mapping[str, str]) -> Iterator[Client]:
-    with open_client(way, environ) as client, failures(target_of(way, environ)):
-        yield client

@@ -4,12 +4,11 @@
 # The annotations stay values (no `from __future__`), because typer reads them.
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reasond_server.cli.options import AsJson, CaFile, Target, Tls, Token, end
+from reasond_server.cli.options import AsEvents, AsJson, Timeout, Verbose, call_server
 from reasond_server.cli.outcome import ExitCode
 
 if TYPE_CHECKING:
@@ -24,120 +23,88 @@ Tools = Annotated[
     str | None,
     typer.Option(metavar="MODULE", help="Module or file whose @reasond.client_tool functions the model may call."),
 ]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Longest time for the command.", show_default="600")
-]
 
 
+@call_server(timeout=Timeout)
 def turn(
     text: Annotated[str, typer.Argument(help="What you say.")],
     *,
     session: Annotated[str, typer.Option(metavar="NAME", help="Conversation that the turn belongs to.")] = "",
     mode: Annotated[str | None, typer.Option(metavar="NAME", help="Mode to begin in.")] = None,
     tools: Tools = None,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
-    timeout: Timeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
-) -> None:
+    way: "Way",
+    verbose: Verbose = False,
+    as_json: AsEvents = False,
+) -> ExitCode:
     """Run a turn, one line per event, until it has its answer; approvals are asked for on the terminal.
 
     Ctrl-C leaves the turn to the server: `reasond turns` goes on with it.
     """
+    from reasond_server.cli import turning
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turning
-
-        wanted = turning.WantedTurn(text=text, session=session, mode=mode, tools=tools)
-        return turning.run_turn(
-            wanted, way=_way(target, token, tls, ca_file, timeout), environ=os.environ, as_json=as_json
-        )
-
-    end(command)
+    wanted = turning.WantedTurn(text=text, session=session, mode=mode, tools=tools)
+    return turning.run_turn(wanted, way=way, environ=os.environ, as_json=as_json, is_verbose=verbose)
 
 
 @turns_app.command("list", short_help="List turns, newest first.")
+@call_server()
 def list_turns(
     *,
     session: Annotated[str, typer.Option(metavar="NAME", help="Only turns of this session.")] = "",
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """List the caller's turns, newest first."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        way = _way(target, token, tls, ca_file)
-        return turn_listing.list_turns(session, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return turn_listing.list_turns(session, way=way, environ=os.environ, as_json=as_json)
 
 
 @turns_app.command("show", short_help="Show a turn with its tool calls.")
+@call_server()
 def show_turn(
     turn_id: TurnId,
     *,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """Show a turn with its tool calls, what it waits for, and its answer."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        way = _way(target, token, tls, ca_file)
-        return turn_listing.show_turn(turn_id, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return turn_listing.show_turn(turn_id, way=way, environ=os.environ, as_json=as_json)
 
 
 @turns_app.command("cancel", short_help="Cancel a turn.")
+@call_server()
 def cancel_turn(
-    turn_id: TurnId, *, target: Target = None, token: Token = None, tls: Tls = False, ca_file: CaFile = None
-) -> None:
+    turn_id: TurnId,
+    *,
+    way: "Way",
+) -> ExitCode:
     """Cancel a turn that runs or waits."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        return turn_listing.cancel_turn(turn_id, way=_way(target, token, tls, ca_file), environ=os.environ)
-
-    end(command)
+    return turn_listing.cancel_turn(turn_id, way=way, environ=os.environ)
 
 
 @turns_app.command("attach", short_help="Follow a turn to its next exit.")
+@call_server(timeout=Timeout)
 def attach_turn(
     turn_id: TurnId,
     *,
     after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, help="Event to begin after.")] = 0,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
-    timeout: Timeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
-) -> None:
+    way: "Way",
+    verbose: Verbose = False,
+    as_json: AsEvents = False,
+) -> ExitCode:
     """Follow a turn from an event on to its end or its next hand-off; 0 replays it from the start."""
+    from reasond_server.cli import turning
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turning
-
-        way = _way(target, token, tls, ca_file, timeout)
-        return turning.attach(turn_id, after, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return turning.attach(turn_id, after, way=way, environ=os.environ, as_json=as_json, is_verbose=verbose)
 
 
 @turns_app.command("resolve", short_help="Settle the calls that a turn waits for.")
+@call_server(timeout=Timeout)
 def resolve_turn(
     turn_id: TurnId,
     *,
@@ -150,83 +117,52 @@ def resolve_turn(
     ] = None,
     error: Annotated[list[str] | None, typer.Option(metavar="CALL=TEXT", help="How it failed; repeatable.")] = None,
     tools: Tools = None,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
-    timeout: Timeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
-) -> None:
+    way: "Way",
+    verbose: Verbose = False,
+    as_json: AsEvents = False,
+) -> ExitCode:
     """Settle all calls that a turn waits for, and follow it; what no option settles is asked for on the terminal."""
+    from reasond_server.cli import turning
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turning
-
-        answers = turning.read_answers(
-            approved=approve or (), refused=refuse or (), results=result or (), errors=error or ()
-        )
-        way = _way(target, token, tls, ca_file, timeout)
-        return turning.resolve(turn_id, answers, tools=tools, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    answers = turning.read_answers(
+        approved=approve or (), refused=refuse or (), results=result or (), errors=error or ()
+    )
+    return turning.resolve(
+        turn_id, answers, tools=tools, way=way, environ=os.environ, as_json=as_json, is_verbose=verbose
+    )
 
 
 @sessions_app.command("list", short_help="List sessions, last changed first.")
-def list_sessions(
-    *, target: Target = None, token: Token = None, tls: Tls = False, ca_file: CaFile = None, as_json: AsJson = False
-) -> None:
+@call_server()
+def list_sessions(*, way: "Way", as_json: AsJson = False) -> ExitCode:
     """List the caller's sessions, last changed first."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        return turn_listing.list_sessions(way=_way(target, token, tls, ca_file), environ=os.environ, as_json=as_json)
-
-    end(command)
+    return turn_listing.list_sessions(way=way, environ=os.environ, as_json=as_json)
 
 
 @sessions_app.command("show", short_help="Show a session.")
+@call_server()
 def show_session(
     session_id: SessionId,
     *,
-    target: Target = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca_file: CaFile = None,
+    way: "Way",
     as_json: AsJson = False,
-) -> None:
+) -> ExitCode:
     """Show a session."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        way = _way(target, token, tls, ca_file)
-        return turn_listing.show_session(session_id, way=way, environ=os.environ, as_json=as_json)
-
-    end(command)
+    return turn_listing.show_session(session_id, way=way, environ=os.environ, as_json=as_json)
 
 
 @sessions_app.command("delete", short_help="Delete a session and its turns.")
+@call_server()
 def delete_session(
-    session_id: SessionId, *, target: Target = None, token: Token = None, tls: Tls = False, ca_file: CaFile = None
-) -> None:
+    session_id: SessionId,
+    *,
+    way: "Way",
+) -> ExitCode:
     """Delete a session and all its turns; refused while one of them runs or waits."""
+    from reasond_server.cli import turn_listing
 
-    def command() -> ExitCode:
-        from reasond_server.cli import turn_listing
-
-        return turn_listing.delete_session(session_id, way=_way(target, token, tls, ca_file), environ=os.environ)
-
-    end(command)
-
-
-def _way(
-    target: str | None,
-    token: str | None,
-    tls: bool,  # noqa: FBT001 - an option
-    ca_file: Path | None,
-    timeout: float | None = None,
-) -> "Way":
-    from reasond_server.cli.connecting import Way
-
-    return Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
+    return turn_listing.delete_session(session_id, way=way, environ=os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import reasond
-from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.connecting import connect
+from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.run_text import word_of
-from reasond_server.cli.terminal import human_stream, printable, write
+from reasond_server.cli.terminal import human_stream, write
+from reasond_server.cli.turn_display import TurnDisplay
 from reasond_server.cli.turn_listing import json_line
-from reasond_server.cli.turn_text import figures_of, line_of_pending, lines_of_event
+from reasond_server.cli.turn_text import line_of_pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +61,9 @@ class Answers:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_turn(wanted: WantedTurn, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+def run_turn(
+    wanted: WantedTurn, *, way: Way, environ: Mapping[str, str], as_json: bool, is_verbose: bool = False
+) -> ExitCode:
     """Run a turn to its end; return the exit code for its finish reason.
 
     Raises:
@@ -71,31 +76,40 @@ def run_turn(wanted: WantedTurn, *, way: Way, environ: Mapping[str, str], as_jso
         mode=wanted.mode,
         client_tools=[tool.describe() for tool in tools],
     )
-    with open_client(way, environ) as client, failures(target_of(way, environ), has_result=bool):
-        return _Conversation(client, tools, as_json=as_json).follow(start)
+    with connect(way, environ, has_result=bool) as client:
+        return _Conversation(client, tools, as_json=as_json, is_verbose=is_verbose).follow(start)
 
 
-def attach(turn_id: str, after: int, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+def attach(
+    turn_id: str, after: int, *, way: Way, environ: Mapping[str, str], as_json: bool, is_verbose: bool = False
+) -> ExitCode:
     """Follow a turn to its next exit.
 
     Raises:
         CommandError: the call failed.
     """
     cursor = reasond.ExecutionCursor(execution_id=turn_id, after_sequence=after)
-    with open_client(way, environ) as client, failures(target_of(way, environ), has_result=bool):
-        conversation = _Conversation(client, (), as_json=as_json)
+    with connect(way, environ, has_result=bool) as client:
+        conversation = _Conversation(client, (), as_json=as_json, is_verbose=is_verbose)
         return conversation.show_events(cursor) or ExitCode.OK
 
 
 def resolve(
-    turn_id: str, answers: Answers, *, tools: str | None, way: Way, environ: Mapping[str, str], as_json: bool
+    turn_id: str,
+    answers: Answers,
+    *,
+    tools: str | None,
+    way: Way,
+    environ: Mapping[str, str],
+    as_json: bool,
+    is_verbose: bool = False,
 ) -> ExitCode:
     """Settle the calls that a turn waits for, and follow it to its end.
 
     Raises:
         CommandError: the turn does not wait, the answers do not fit its calls, or the call failed.
     """
-    with open_client(way, environ) as client, failures(target_of(way, environ), has_result=bool):
+    with connect(way, environ, has_result=bool) as client:
         turn = client.get_turn(turn_id).turn
         if turn.state != _WAITING:
             state = word_of(turn, "state").lower()
@@ -104,7 +118,7 @@ def resolve(
                 remedy=f"See reasond turns show {turn_id}",
                 code=ExitCode.BAD_REQUEST,
             )
-        conversation = _Conversation(client, load_tools(tools), as_json=as_json, answers=answers)
+        conversation = _Conversation(client, load_tools(tools), as_json=as_json, is_verbose=is_verbose, answers=answers)
         return conversation.follow(conversation.settle(turn))
 
 
@@ -178,31 +192,44 @@ class _Conversation:
         tools: Sequence[ClientFunction[..., Any]],
         *,
         as_json: bool,
+        is_verbose: bool = False,
         answers: Answers | None = None,
     ) -> None:
         self._client = client
         self._tools = tools
         self._as_json = as_json
+        self._live = LiveConsole(human_stream(), is_verbose=is_verbose)
+        self._display = TurnDisplay(self._live)
         self._answers = answers or Answers()
         self._turn_id = ""
         self._sequence = 0
 
     def follow(self, source: reasond.TurnStart | reasond.TurnReentry) -> ExitCode:
         """Follow a turn to its end, and settle what it hands off."""
-        code = self.show_events(source)
+        code = self.show_events(source, holds_steps=True)
         while code is None:
-            code = self.show_events(self.settle(self._client.get_turn(self._turn_id).turn))
+            reentry = self.settle(self._client.get_turn(self._turn_id).turn)
+            code = self.show_events(reentry, holds_steps=True)
         return code
 
-    def show_events(self, source: reasond.TurnStart | reasond.TurnReentry | reasond.ExecutionCursor) -> ExitCode | None:
-        """Show the events to the next exit; return the exit code of an end, None after a hand-off."""
+    def show_events(
+        self, source: reasond.TurnStart | reasond.TurnReentry | reasond.ExecutionCursor, *, holds_steps: bool = False
+    ) -> ExitCode | None:
+        """Show the events to the next exit; return the exit code of an end, None after a hand-off.
+
+        With `holds_steps` a hand-off leaves nothing on a terminal, because the turn is followed further.
+        """
         result: TurnResult | None = None
+        wants_deltas = self._live.is_live and not self._as_json
         try:
-            for event in self._client.execute_turn(source):
-                self._turn_id, self._sequence = event.turn_id, event.sequence
-                self._show(event)
-                if event.HasField("completed"):
-                    result = event.completed
+            with contextlib.nullcontext() if self._as_json else self._live.open():
+                for event in self._client.execute_turn(source, include_deltas=wants_deltas):
+                    self._turn_id, self._sequence = event.turn_id, event.sequence
+                    self._show(event)
+                    if event.HasField("completed"):
+                        result = event.completed
+                    elif event.HasField("handed_off") and holds_steps:
+                        self._live.hold_steps()
         except KeyboardInterrupt:
             if self._turn_id and result is None:
                 warn(
@@ -232,7 +259,9 @@ class _Conversation:
             # A person stands in for a tool that is not here.
             pending.kind = _APPROVE if pending.kind == _APPROVE else _RESOLVE
         open_turn = reasond.Turn(turn_id=turn.turn_id, handoff=rest)
-        reentry = self._client.settle_turn(open_turn, tools=self._tools, approve=_ask_decision, resolve=_ask_result)
+        reentry = self._client.settle_turn(
+            open_turn, tools=self._tools, approve=self._ask_decision, resolve=self._ask_result
+        )
         for pending in turn.handoff.calls:
             self._add_answer(reentry, pending)
         self._answers = Answers()
@@ -263,40 +292,30 @@ class _Conversation:
     def _show(self, event: reasond.ExecuteTurnResponse) -> None:
         if self._as_json:
             write(json_line(event))
-            return
-        for line in lines_of_event(event):
-            write(line, stream=human_stream())
+        else:
+            self._display.show(event)
 
     def _finish(self, result: TurnResult) -> None:
-        if result.answer:
-            write(printable(result.answer) if sys.stdout.isatty() else result.answer)
-        write(figures_of(result), stream=human_stream())
-        for warning in result.warnings:
-            write(f"note: {printable(warning)}", stream=human_stream())
+        if sys.stdout.isatty():
+            self._live.print_answer(result.answer)
+        elif result.answer:
+            write(result.answer)
+        self._display.show_end(result)
 
+    def _ask_decision(self, pending: PendingCall) -> bool | str:
+        """Ask the person at the terminal; anything but yes refuses, and a longer text is the reason."""
+        said = self._live.ask(f"{line_of_pending(pending)}\napprove? [y/N or why not] ").strip()
+        if said.lower() in {"y", "yes"}:
+            return True
+        return "" if said.lower() in {"", "n", "no"} else said
 
-def _ask_decision(pending: PendingCall) -> bool | str:
-    """Ask the person at the terminal; anything but yes refuses, and a longer text is the reason."""
-    said = _read_line(f"{line_of_pending(pending)}\napprove? [y/N or why not] ").strip()
-    if said.lower() in {"y", "yes"}:
-        return True
-    return "" if said.lower() in {"", "n", "no"} else said
-
-
-def _ask_result(pending: PendingCall) -> object:
-    """Ask the person at the terminal what came of a call: JSON, or a text."""
-    said = _read_line(f"{line_of_pending(pending)}\nresult (JSON, or a text): ")
-    try:
-        return json.loads(said)
-    except (ValueError, RecursionError):
-        return said
-
-
-def _read_line(prompt: str) -> str:
-    stream = human_stream()
-    stream.write(prompt)
-    stream.flush()
-    return sys.stdin.readline().rstrip("\r\n")
+    def _ask_result(self, pending: PendingCall) -> object:
+        """Ask the person at the terminal what came of a call: JSON, or a text."""
+        said = self._live.ask(f"{line_of_pending(pending)}\nresult (JSON, or a text): ")
+        try:
+            return json.loads(said)
+        except (ValueError, RecursionError):
+            return said
 
 
 def _json_text(value: object) -> str:

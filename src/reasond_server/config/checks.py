@@ -282,6 +282,16 @@ def _repair_problems(settings: Settings) -> Iterator[Violation]:
     yield from _sandbox_problems(settings)
 
 
+def _engine_problems(settings: Settings) -> Iterator[Violation]:
+    """Reject an engine whose workers would not find what was done."""
+    if settings.engine.repair == "temporal" and not settings.store.record_content:
+        yield Violation(
+            field="engine.repair",
+            description='is "temporal", but store.record_content = false keeps no text for its workers; set it to '
+            'true, or this to "in_process"',
+        )
+
+
 def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
     """Reject folders of environments and workspaces that are not there, and images that no level in use can hold."""
     sandbox = settings.repair.sandbox
@@ -391,6 +401,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_repair_problems, ("repair", "llm.backends")),
+    (_engine_problems, ("engine.repair", "store.record_content")),
     (_program_problems, ("repair", "reasoning.program_environment")),
     (_workers_problems, ("store.url", "limits.storage")),
 )

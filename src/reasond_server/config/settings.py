@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.config.auth import AuthSettings
+from reasond_server.config.engines import EngineSettings
 from reasond_server.config.openai_interface import OpenAiSettings
 from reasond_server.config.operation import (
     LimitsSettings,
@@ -83,6 +84,10 @@ class ServerSettings(Section):
         default="127.0.0.1:8001",
         description="Where HTTP (JSON-RPC, agent card, health) listens, host:port; port 0 picks a free one; "
         "empty turns HTTP off.",
+    )
+    console: bool = Field(
+        default=True,
+        description="Whether HTTP serves /console: pages for a browser, which show data for a token only.",
     )
     grpc_unix_socket: str = Field(
         default="", max_length=100, description="Path of a Unix socket on which gRPC listens as well; empty: none."
@@ -349,6 +354,7 @@ class Settings(Section):
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
     turns: TurnsSettings = Field(default_factory=TurnsSettings)
     repair: RepairSettings = Field(default_factory=RepairSettings)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
     openai: OpenAiSettings = Field(default_factory=OpenAiSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)

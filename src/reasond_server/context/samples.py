@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.answers import answer_of_text, normalize_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
+from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
 from reasond_server.llm.model import ModelFinish
+from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.context.replies import Fragment
+    from reasond_server.errors import ReasondError
 
 SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""
+
+SHORT_ANSWER_RULE: Final = (
+    "Think step by step, then write <answer>the final answer</answer> and nothing after it. Between the tags stands "
+    "the answer alone, as short as it can be: no explanation, and a unit only if the question asks for one."
+)
+"""Asks for an answer that can be compared with those of other samples."""
 
 _WARM_UP_S: Final = 1.0
 _LADDER_SPREAD: Final = 0.3
@@ -112,3 +121,40 @@ def build_ladder(temperature: float, samples: int) -> Sequence[float]:
     wanted = [temperature * (1 + _LADDER_SPREAD * rung / largest) for rung in rungs]
     least = min(_LEAST_TEMPERATURE, temperature)
     return [round(min(max(each, least), _MOST_TEMPERATURE), 4) for each in wanted]
+
+
+def refuse_equal_samples(temperature: float, samples: int) -> None:
+    """Refuse a temperature at which all samples would be equal.
+
+    Raises:
+        InvalidConfigError: `temperature` is 0 with more than one sample.
+    """
+    if temperature == 0 and samples > 1:
+        description = (
+            f"must be above 0 with {samples} samples, which would all say the same at 0.0; with samples 1 it may be 0"
+        )
+        raise InvalidConfigError.of(Violation(field="temperature", description=description))
+
+
+def explain_silence(samples: Sequence[SampledAnswer]) -> FinishReason:
+    """Return the finish reason if no sample has an answer: CONTENT_FILTERED if the provider withheld every one."""
+    is_withheld = all(each.is_withheld for each in samples)
+    return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
+
+
+def describe_gaps(
+    samples: Sequence[SampledAnswer], errors: Sequence[ReasondError], *, taken: int, consequence: str = ""
+) -> Sequence[str]:
+    """Return the warnings about those of `taken` samples that have no answer; `consequence` ends their sentences."""
+    failed = [error for error in errors if not isinstance(error, TokenBudgetExhaustedError)]
+    withheld = sum(each.is_withheld for each in samples)
+    silent = sum(not each.normalized_answer for each in samples) - withheld
+    gaps = []
+    if failed:
+        reasons = ", ".join(sorted({error.reason for error in failed}))
+        gaps.append(f"{len(failed)} of {taken} samples failed ({reasons}){consequence}.")
+    if withheld:
+        gaps.append(f"{withheld} of {taken} samples were withheld by a content filter{consequence}.")
+    if silent:
+        gaps.append(f"{silent} of {taken} samples ended without a whole answer{consequence}.")
+    return gaps

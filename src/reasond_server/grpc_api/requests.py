@@ -17,7 +17,7 @@ from reasond_server.tools.json_reading import read_strict_json
 from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from google.protobuf import duration_pb2, timestamp_pb2
     from google.protobuf.descriptor import EnumDescriptor
@@ -58,7 +58,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         agent_capabilities=tuple(task.agent_capabilities),
         budget=budget_of(task.budget, path="task.budget") if task.HasField("budget") else _NO_BUDGET,
         system=task.system,
-        history=tuple(_read_history(task)) if task.history else (),
+        history=tuple(read_history(task.history, path="task.history")) if task.history else (),
         model=task.model if task.HasField("model") else None,
         stop=tuple(task.stop),
         answer_schema=_read_schema(task.answer_schema_json) if task.answer_schema_json else None,
@@ -66,12 +66,17 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
     )
 
 
-def _read_history(task: execution_pb2.ReasoningTask) -> Iterator[HistoryMessage]:
-    for index, message in enumerate(task.history):
-        path = f"task.history[{index}].role"
-        word = enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=path)
+def read_history(messages: Iterable[execution_pb2.HistoryMessage], *, path: str) -> Iterator[HistoryMessage]:
+    """Yield the messages of the field at `path`.
+
+    Raises:
+        InvalidRequestError: a message has no role.
+    """
+    for index, message in enumerate(messages):
+        role = f"{path}[{index}].role"
+        word = enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=role)
         if word is None:
-            raise invalid(path, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
+            raise invalid(role, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
         yield HistoryMessage(role=Speaker(word), text=message.text)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
 from reasond_server.grpc_api.filling import Alternatives, Fillers
-from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, required_id
+from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, read_history, required_id
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import Budget, ToolResult
@@ -89,6 +89,8 @@ def start_of(start: turns_pb2.TurnStart) -> TurnStart:
             for index, block in enumerate(start.context)
         ),
         budget=budget_of(start.budget, path="start.budget") if start.HasField("budget") else _NO_BUDGET,
+        system=start.system,
+        history=tuple(read_history(start.history, path="start.history")),
     )
 
 

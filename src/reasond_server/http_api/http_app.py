@@ -11,6 +11,7 @@ from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.jsonrpc_calls import Gate
 from reasond_server.http_api.metrics_page import METRICS_PATH
+from reasond_server.http_api.page_gate import CHECK_PATH, CheckPage
 from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint, refuse_agents
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
-PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH)
+PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH, CHECK_PATH)
 """All paths that may be served."""
 
 _HELD_BODIES: Final = 16
@@ -59,7 +60,7 @@ class HttpApp(Reception):
     `methods` are those of all services; `card` returns the public card of the server. `authenticate` converts a token
     into a principal, and `require` rejects one that lacks the permission for an operation. Health is neither limited
     nor authenticated. `metrics` are served if they are given. `interfaces` are further protocols by the root of their
-    paths; they share the gate and the limits of bodies.
+    paths; they share the gate and the limits of bodies. `further_pages` are pages by their paths.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class HttpApp(Reception):
         metrics: MetricsPage | None = None,
         tracing: Tracing | None = None,
         interfaces: Mapping[str, Interface] | None = None,
+        further_pages: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         gate = Gate(authenticate=authenticate, require=require, peers=peers)
         intake = Intake(
@@ -92,6 +94,7 @@ class HttpApp(Reception):
             "/healthz": HealthPage(),
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),
+            **(further_pages or {}),
         }
         endpoints: dict[str, ASGIApp] = {JSONRPC_PATH: rpc, TOKEN_PATH: refuse_agents}
         if agent_tokens is not None:
@@ -106,6 +109,7 @@ class HttpApp(Reception):
                 observer=observer,
             )
         doors = {root: build(gate, intake, observer) for root, build in (interfaces or {}).items()}
+        doors[f"{CHECK_PATH}/"] = CheckPage(authenticate=authenticate, peers=peers, observer=observer)
         addresses = Addresses(pages=pages, endpoints=endpoints, subtrees=doors)
         super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
 
@@ -126,7 +130,7 @@ class AgentCardPage:
         view = self._card()
         etag = f'"{view.etag}"'
         headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
-        if _matches(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
+        if is_known(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:
             await send_answer(send, 200, view.card_json.encode(), headers=headers)
@@ -156,7 +160,7 @@ class ReadinessPage:
             await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
 
 
-def _matches(if_none_match: list[str], etag: str) -> bool:
+def is_known(if_none_match: list[str], etag: str) -> bool:
     """Return whether the client's copy is current (RFC 9110, section 13.1.2: weak comparison)."""
     tags = {tag.strip().removeprefix("W/") for value in if_none_match for tag in value.split(",")}
     return bool(tags & {"*", etag})

@@ -56,7 +56,7 @@ Moment = Annotated[datetime, BeforeValidator(_read_moment)]
 class Params(BaseModel):
     """Base of all parameters: strict types, no unknown names."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 class NoParams(Params):
@@ -236,6 +236,8 @@ class StartTurnParams(TurnStreamParams):
     client_tools: list[ClientToolParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
     context: list[ContextBlockParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
     budget: BudgetParams | None = None
+    system: str = ""
+    history: Annotated[list[HistoryParams], Field(max_length=_MOST_ITEMS)] = Field(default_factory=list)
     request_id: str | None = None
 
     def start(self) -> TurnStart:
@@ -252,6 +254,8 @@ class StartTurnParams(TurnStreamParams):
             ),
             context=tuple(ContextBlock(name=each.name, scope=each.scope, text=each.text) for each in self.context),
             budget=self.budget.budget() if self.budget else NO_BUDGET,
+            system=self.system,
+            history=tuple(HistoryMessage(role=Speaker(each.role), text=each.text) for each in self.history),
         )
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 
-QUIET_PATHS: Final = frozenset({"/healthz", "/metrics", "/readyz"})
-"""Probes and scrapes come every few seconds; their lines are logged at DEBUG."""
+QUIET_PATHS: Final = frozenset({"/healthz", "/metrics", "/readyz", "/api/v1/auth/check"})
+"""Probes and scrapes come every few seconds, and a check of a token before each call; they are logged at DEBUG."""
 
 _CLIENT_GONE: Final = 499
 _BAD_REQUEST: Final = 400
@@ -49,7 +49,7 @@ _log = logging.getLogger("reasond.http")
 class Addresses:
     """The routes: `pages` for GET and HEAD, `endpoints` for POST, by their exact paths.
 
-    `subtrees` serve all paths below theirs, such as `/v1/`, with any method. `hint` is the advice for requests of
+    `subtrees` serve their path, such as `/v1/`, and all below it, with any method. `hint` is the advice for requests of
     unknown paths.
     """
 
@@ -78,7 +78,7 @@ class Addresses:
         found = self._served.get(path)
         if found is None:
             for root, subtree in self._subtrees.items():
-                if path.startswith(root):
+                if f"{path}/".startswith(root):
                     return subtree
             raise RefusalError(404, f"there is nothing at this address; {self._hint}")
         exchange_of(scope).route = path

@@ -33,7 +33,7 @@ _HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 class TokenBody(BaseModel):
     """The request body of an agent."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     agent_id: str = Field(min_length=1, max_length=_MAX_AGENT_ID_CHARACTERS)
     secret: str = Field(min_length=1, max_length=MAX_SECRET_CHARACTERS)

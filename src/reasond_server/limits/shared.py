@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from reasond_server.awake import limit_awake_time
+from reasond_server.cancelling import end_task
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.budgets import RESERVED_S, Reservation, build_refusal
 from reasond_server.limits.request_limits import release_slot
@@ -328,8 +329,7 @@ class RedisSlots:
     async def aclose(self) -> None:
         """Stop renewing; the slots in use expire unless another server moves them first."""
         if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+            await end_task(self._renewing)
 
     async def take(self, caller: str, slot: str) -> bool:
         """See Slots.

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.llm.call_watch import CallWatch
 from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
 from reasond_server.llm.counting.requests import bound_extras, bound_images, bound_messages, count_extras, text_of_call
@@ -70,8 +72,9 @@ class _MeteredCall:
     """The state of a call before it ends; calls are compared by identity.
 
     `prompt_tokens` (messages) and `extra_tokens` (tools, tool calls and schema) are None until they are counted.
-    `spent` is None while only an estimate is known. `pieces` is the text that the model wrote, in order, and `calls`
-    are its tool calls.
+    `spent` is None while only an estimate is known. `lost_tokens` is what was reserved for the last attempt, if it may
+    be billed although it failed, `lost_before` the same of earlier attempts. `pieces` is the text that the model wrote,
+    in order, and `calls` are its tool calls.
     """
 
     request: ChatRequest
@@ -85,6 +88,8 @@ class _MeteredCall:
     uncounted_bytes: int = 0
     is_cut: bool = False
     has_begun: bool = False
+    lost_tokens: int = 0
+    lost_before: int = 0
     reservation: TokenReservation | None = None
     spent: Usage | None = NOTHING
 
@@ -113,6 +118,9 @@ class MeteredModel(WrappedModel[ChatModel]):
     (UsageSource.ESTIMATED). A call that is refused (`errors.UNSPENT`) before any text costs nothing. If a model writes
     more than `max_tokens`, its stream is closed; with an estimating counter, a lower estimate must exceed the limit.
 
+    An attempt without an answer that the provider may bill is no usage, because nobody knows it. But budgets count
+    what was reserved for it as spent, and its repetition is reserved again.
+
     Args:
         model: the model to call.
         budget: the budget of the task.
@@ -127,6 +135,7 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     Attributes:
         is_clamped: whether the budget reduced the `max_tokens` of a call.
+        lost_tokens: what was reserved for attempts without an answer that the provider may bill.
         warnings_of_calls: the warnings of all ended calls, each once.
         before_call: awaited with the reserved tokens before each call begins; 0 if no budget limits them.
     """
@@ -158,7 +167,9 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._is_bounded = budget.max_total_tokens is not None or account is not None
         self._most_output = budget.max_output_tokens
         self._spent = NOTHING
-        self._last_call = NOTHING
+        self.lost_tokens = 0
+        # The usage of the last ended call, and what was reserved for its attempts without an answer.
+        self._last = (NOTHING, 0)
         self._open: list[_MeteredCall] = []
         self._time_left = time_left
         self._is_closed = False
@@ -182,7 +193,12 @@ class MeteredModel(WrappedModel[ChatModel]):
     @property
     def last_call(self) -> Usage:
         """Usage that the last ended call was charged with."""
-        return self._last_call
+        return self._last[0]
+
+    @property
+    def last_lost_tokens(self) -> int:
+        """What was reserved for attempts of the last ended call that may be billed without a usage."""
+        return self._last[1]
 
     def switch_to(self, model: ChatModel | None = None, counter: TokenCounter | None = None) -> None:
         """Make all further calls with `model` and `counter`, or with its own model again; the budget stays the same.
@@ -216,18 +232,21 @@ class MeteredModel(WrappedModel[ChatModel]):
         *,
         request: ChatRequest | None = None,
         is_clamped: bool = False,
+        lost_tokens: int = 0,
     ) -> None:
         """Charge a replayed call, whose answer is taken from a record.
 
         The call is not refused, because it was within the budget when it was made. `usage` and `warnings` are
         those of its `Finished`. If `request` is given, the counter learns from it again, so calls must be recalled in
-        the order in which they finished. `is_clamped` is whether the budget reduced its `max_tokens`.
+        the order in which they finished. `is_clamped` is whether the budget reduced its `max_tokens`, `lost_tokens`
+        are those of its attempts without an answer.
 
         Raises:
             InternalError: the run is over.
         """
         self._require_open()
         self._spent += usage
+        self.lost_tokens += lost_tokens
         self.is_clamped = self.is_clamped or is_clamped
         self.warnings_of_calls.update(dict.fromkeys(warnings))
         if request is not None:
@@ -306,17 +325,42 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
         self._spent += charged
+        told = min(charged.total_tokens, call.lost_tokens)
+        self.lost_tokens -= told
         self._on_spent(charged)
         try:
             if call.reservation is not None and self._account is not None:
-                await self._account.settle(call.reservation, used=charged.total_tokens)
+                await self._account.settle(call.reservation, used=max(charged.total_tokens, call.lost_tokens))
         finally:
             # Set last, without an `await` after it: another call of the run may end while this one is settled.
-            self._last_call = charged
+            self._last = (charged, call.lost_before + call.lost_tokens - told)
+
+    async def _count_lost(self, call: _MeteredCall, is_repeated: bool) -> None:  # noqa: FBT001 - see `note_lost`
+        """Count what was reserved for an attempt as spent, and reserve as much again if it is repeated."""
+        most, reserved = self._budget.max_total_tokens, call.reserved_tokens
+        self.lost_tokens += reserved
+        call.lost_tokens = reserved
+        if not is_repeated:
+            return
+        call.spent = NOTHING
+        spent = self._sum_taken()
+        if most is not None and spent > most:
+            raise build_exhausted_error("max_total_tokens", limit=most, spent=spent - reserved, needed=reserved)
+        if self._account is not None:
+            # The earlier reservation is never settled, so it stays spent.
+            call.reservation = await self._account.reserve(least=reserved, most=reserved)
+        call.lost_before, call.lost_tokens, call.spent = call.lost_before + reserved, 0, None
+
+    def _sum_taken(self) -> int:
+        """Return the tokens that are spent, lost or reserved."""
+        return self._spent.total_tokens + self.lost_tokens + sum(call.reserved_tokens for call in self._open)
 
     def _apply_allowance(self, request: ChatRequest, call: _MeteredCall) -> ChatRequest:
         """Return the request with the `max_tokens` and the time that the budget allows."""
         left_s = self._time_left()
+        if self._is_bounded:
+            note_lost = partial(self._count_lost, call)
+            return replace(request, max_tokens=call.max_tokens, time_left_s=left_s, note_lost=note_lost)
         # Most requests need no change, and a copy takes longer than the rest of this function.
         if left_s == request.time_left_s and call.max_tokens == request.max_tokens:
             return request
@@ -330,7 +374,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             # No `await` between the reservation and `_open`: other calls of the run reserve from the same budget.
             call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
         except ReasondError:
-            self._last_call = NOTHING
+            self._last = (NOTHING, 0)
             raise
         self._open.append(call)
         if self._account is not None:
@@ -344,7 +388,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.reservation = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
         except BaseException:
             self._open.remove(call)
-            self._last_call = NOTHING
+            self._last = (NOTHING, 0)
             raise
         if call.reservation.tokens < call.reserved_tokens:
             call.max_tokens, call.reserved_tokens = call.reservation.tokens - prompt_bound, call.reservation.tokens
@@ -378,7 +422,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Refuse a call beyond `max_model_calls`."""
         most = self._budget.max_model_calls
         if most is not None and (calls := self._spent.model_calls + len(self._open)) >= most:
-            raise _build_exhausted_error("max_model_calls", limit=most, spent=calls, needed=1)
+            raise build_exhausted_error("max_model_calls", limit=most, spent=calls, needed=1)
 
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _MeteredCall:
         """Return the call with `max_tokens` reduced to what the budget has left, or refuse it."""
@@ -392,11 +436,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
         prompt_bound = counted + bound_extras(request)
         if budget.max_total_tokens is not None:
-            spent = self._spent.total_tokens + sum(call.reserved_tokens for call in self._open)
+            spent = self._sum_taken()
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
             if most < 1:
                 limit = budget.max_total_tokens
-                raise _build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
+                raise build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
         return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
@@ -405,7 +449,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Return the tokens that a call may write of the `limit` for all calls, or refuse it."""
         spent = self._spent.output_tokens + sum(call.max_tokens for call in self._open)
         if spent >= limit:
-            raise _build_exhausted_error("max_output_tokens", limit=limit, spent=spent, needed=1)
+            raise build_exhausted_error("max_output_tokens", limit=limit, spent=spent, needed=1)
         return min(request.max_tokens, limit - spent)
 
     def _cut_text(self, call: _MeteredCall, text: str) -> str:
@@ -440,7 +484,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         )
 
 
-def _build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
+def build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
+    """Return the error of a budget whose field `name` does not cover the next model call."""
     return TokenBudgetExhaustedError(
         f"The budget does not cover the next model call: {name} is {limit}, {spent} are spent or reserved, "
         f"{needed} more are needed",
@@ -451,37 +496,3 @@ def _build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) ->
 
 def _forget(_usage: Usage) -> None:
     """Keep nothing about what a call has spent."""
-
-
-_CLOSED = "closed"
-
-
-class CallWatch:
-    """Reports one call, which begins now, to `observer`; the outcome of an abandoned call is "closed"."""
-
-    __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
-
-    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
-        self._observer = observer
-        self._model = model
-        self._monotonic = monotonic
-        self._outcome = _CLOSED
-        self._has_content = False
-        self._started_s = monotonic()
-
-    def note_event(self, event: ModelEvent) -> None:
-        """Record an event of the model."""
-        if isinstance(event, Finished):
-            self._outcome = event.reason.value
-        elif not self._has_content:
-            self._has_content = True
-            self._observer.first_content(self._model, self._monotonic() - self._started_s)
-
-    def note_failure(self, error: BaseException) -> None:
-        """Record the error that ended the call; closing and cancellation are not failures."""
-        if isinstance(error, Exception):
-            self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
-
-    def report_end(self) -> None:
-        """Report that the call is over."""
-        self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)

@@ -10,7 +10,7 @@ from reasond_server.types import ToolCall
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.types import Json, Usage
 
@@ -101,6 +101,8 @@ class ChatRequest:
             when the time is over, and keeps the text received until then.
         has_enough: returns whether the caller needs no more text. After that only the end of the call matters, for its
             usage. If the end is late, the model may produce a `Finished` itself.
+        note_lost: awaited after an attempt that gave no answer but may be billed, with whether it will be repeated. It
+            raises an error if no budget covers the repetition.
     """
 
     messages: Sequence[Message]
@@ -116,6 +118,7 @@ class ChatRequest:
     label: str = ""
     time_left_s: float | None = None
     has_enough: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    note_lost: Callable[[bool], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
 
 
 class ModelFinish(StrEnum):

@@ -38,7 +38,7 @@ class Preface:
         rules, rest = (messages[0].content, messages[1:]) if has_rules else ("", messages)
         system = "\n\n".join(part for part in (self.system, rules) if part)
         first = (Message(role=Role.SYSTEM, content=system),) if system else ()
-        return (*first, *_join_neighbours(*self.history, *(self._add_images(rest) if self.images else rest)))
+        return (*first, *join_neighbours(*self.history, *(self._add_images(rest) if self.images else rest)))
 
     def _add_images(self, messages: Sequence[Message]) -> Sequence[Message]:
         at = next((place for place, each in enumerate(messages) if each.role is Role.USER), None)
@@ -47,7 +47,8 @@ class Preface:
         return (*messages[:at], replace(messages[at], images=self.images), *messages[at + 1 :])
 
 
-def _join_neighbours(*messages: Message) -> list[Message]:
+def join_neighbours(*messages: Message) -> list[Message]:
+    """Return `messages` with neighbours of one author joined, unless they call tools."""
     joined: list[Message] = []
     for message in messages:
         last = joined[-1] if joined else None

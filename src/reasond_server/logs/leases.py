@@ -13,6 +13,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from reasond_server.cancelling import end_task
 from reasond_server.errors import ReasondError
 
 if TYPE_CHECKING:
@@ -122,9 +123,7 @@ class Upkeep:
     async def aclose(self) -> None:
         """Stop the task. The leases are not given back: they expire."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_task(self._task)
             self._task = None
 
     def hurry(self) -> None:

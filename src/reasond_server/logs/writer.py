@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from reasond_server.cancelling import end_task
 from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -122,8 +123,7 @@ class LogWriter:
         task = self._task
         if task is not None:
             await asyncio.wait({task}, timeout=within_s)
-            task.cancel()
-            await asyncio.wait({task})
+            await end_task(task)
 
     def _open_gathered(self) -> None:
         gathered, self._patient = self._patient, []

@@ -36,16 +36,16 @@ SAMPLING: Final = (
     "verbosity",
     "prediction",
 )
-_NO_TOOLS: Final = "is not supported here: the tools of the server are those of the strategy; leave it out"
+_OLD_TOOLS: Final = "is not supported: it is the older name of tools; leave it out"
+_ODD_CHOICE: Final = "must be 'auto' or 'none': the model decides whether it calls a tool; leave it out"
 _ONE_ANSWER: Final = "must be 1: a strategy gives one answer; leave it out"
 _NO_LOGPROBS: Final = "is not supported: the answer of a strategy has no log probabilities; leave it out"
 _TEXT_ONLY: Final = "is not supported: answers are text; leave it out"
 # Values that ask for nothing, and why any other value is refused.
 _REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
-    "tools": (([],), _NO_TOOLS),
-    "tool_choice": (("none", "auto"), _NO_TOOLS),
-    "functions": (([],), _NO_TOOLS),
-    "function_call": (("none", "auto"), _NO_TOOLS),
+    "tool_choice": (("none", "auto"), _ODD_CHOICE),
+    "functions": (([],), _OLD_TOOLS),
+    "function_call": (("none", "auto"), _OLD_TOOLS),
     "n": ((1,), _ONE_ANSWER),
     "logprobs": ((False,), _NO_LOGPROBS),
     "top_logprobs": ((0,), _NO_LOGPROBS),
@@ -106,8 +106,9 @@ class ChatParams(Params):
     reasoning_effort: Any = None
     verbosity: Any = None
     prediction: Any = None
+    # Tools of the client: the chat is a turn.
+    tools: list[dict[str, Any]] | None = None
     # Refused unless they ask for nothing.
-    tools: Any = None
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
@@ -153,7 +154,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
     preset = catalogue.find(params.model)
     own = params.reasond
     schema, wrong = _read_format(params.response_format)
-    problems = [*_find_refused(params), *_find_conflicts(params, preset), *wrong]
+    problems = [*find_refused(params), *_find_conflicts(params, preset), *wrong]
     if problems:
         raise InvalidRequestError.of(*problems)
     said = read_messages(params.messages)
@@ -165,9 +166,10 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
         strategy=preset.strategy,
         config=config,
         agent=preset.agent or own.agent,
-        budget=narrow(_read_budget(params), preset.budget),
+        budget=narrow(read_budget(params), preset.budget),
         system=said.system,
         history=said.history,
+        images=said.images,
         model=own.model,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         answer_schema=schema,
@@ -181,7 +183,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
     )
 
 
-def _find_refused(params: ChatParams) -> list[Violation]:
+def find_refused(params: ChatParams) -> list[Violation]:
     """Return the parameters that ask for what cannot be done, in the order of the table."""
     if params.model_fields_set.isdisjoint(_REFUSED):
         return []
@@ -192,7 +194,7 @@ def _find_refused(params: ChatParams) -> list[Violation]:
     ]
 
 
-def _read_budget(params: ChatParams) -> Budget:
+def read_budget(params: ChatParams) -> Budget:
     """Return the bounds of the request: its own ones, and those of OpenAI's parameters."""
     own = params.reasond.budget
     budget = NO_BUDGET if own is None else own.budget()

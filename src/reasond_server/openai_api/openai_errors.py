@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
@@ -32,17 +33,22 @@ _STATUSES: Final = {
     "DEADLINE_EXCEEDED": 504,
 }
 _FAULT: Final = 500
+_TOOL: Final = re.compile(r"client_tools\[(?P<place>\d+)\]\.(?P<name>\w+)")
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES_OF_REFUSALS: Final = {404: "METHOD_NOT_FOUND", 405: "METHOD_NOT_FOUND", 503: "OVERLOADED"}
 # The names of fields in the core, where this interface has others.
 _PARAMETERS: Final = {
     "query": "messages",
+    "message": "messages",
+    "results": "messages",
     "system": "messages",
     "history": "messages",
+    "images": "messages",
     "answer_schema": "response_format.json_schema.schema",
     "material": "reasond.material",
     "request_id": "reasond.request_id",
     "budget.max_output_tokens": "max_completion_tokens",
+    "client_tools": "tools",
 }
 
 
@@ -96,6 +102,8 @@ def _build_content(message: str, *, status: int, code: str, param: str | None) -
 
 def _name_of(field: str, reason: str) -> str:
     """Return the name of a wrong field in this interface."""
+    if (tool := _TOOL.match(field)) is not None:
+        return f"tools.{tool['place']}.function.{tool['name'].removesuffix('_json')}"
     if (known := _PARAMETERS.get(field.partition("[")[0])) is not None:
         return known
     if field.startswith("budget."):

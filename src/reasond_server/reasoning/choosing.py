@@ -17,6 +17,7 @@ from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
@@ -25,6 +26,28 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json, Principal, Task
+
+
+@value
+class _Rule:
+    """What the rule of `auto_choice` needs: the agent, whether it may take the reader, whether the task asks for it."""
+
+    agent: RegisteredAgent | None
+    may_read: bool
+    is_asked_for: bool
+
+
+@value
+class ChosenStrategy:
+    """The strategy, its configuration, and the configuration in the form shown to callers.
+
+    With a `rule` the choice is not final: `Chooser.apply_rule` may replace it.
+    """
+
+    selection: Selection
+    config: StrategyConfig
+    shown_config: Json
+    rule: _Rule | None = None
 
 
 class Chooser:
@@ -62,38 +85,13 @@ class Chooser:
         self._within_s = within_s
         self._has_programs = has_programs
 
-    async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
-        """Return the strategy, its configuration, and the configuration in the form shown to callers.
-
-        The texts of the task are not examined yet; only their size is, where the rule of `auto_choice` applies.
+    async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
+        """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
 
         Raises:
             ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
         """
         agent = await self._agent(caller, task) if task.agent else None
-        selection = await self._selection(caller, task, agent)
-        strategy = selection.strategy
-        of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
-        config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
-        if config.uses_tools or config.runs_programs:
-            require_tools(caller)
-        if config.runs_programs and not self._has_programs:
-            raise build_refusal()
-        return selection, config, shown_config
-
-    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
-        """Return the agent that the task names."""
-        try:
-            async with limit_awake_time(self._within_s):
-                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
-                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-            ) from None
-
-    async def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
-        """Choose a strategy that the caller may use."""
         is_auto = self._is_auto_enabled and task.strategy == AUTO
         if is_auto and task.config:
             description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
@@ -107,20 +105,63 @@ class Chooser:
             default=self._default_strategy,
         )
         selection = select(wish, self._registry)
+        rule = None
         if is_auto or (self._is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
-            selection = await self._apply_rule(wish, selection, task, is_told=is_auto)
-        require_strategy(caller, selection.strategy.name)
-        return selection
+            rule = _Rule(agent=agent, may_read=wish.may_take(READER), is_asked_for=is_auto)
+        return self._configure(caller, task, selection, agent, rule)
 
-    async def _apply_rule(self, wish: Wish, selection: Selection, task: Task, *, is_told: bool) -> Selection:
-        """Return the reader of long texts if the task does not fit, else `selection`, told as chosen if `is_told`."""
+    def _configure(
+        self,
+        caller: Principal,
+        task: Task,
+        selection: Selection,
+        agent: RegisteredAgent | None,
+        rule: _Rule | None = None,
+    ) -> ChosenStrategy:
+        """Return the choice of `selection`, if the caller may use it with the configuration that results."""
+        strategy = selection.strategy
+        # With a rule that may still take the reader, this strategy may be one that the caller may not use.
+        if rule is None or not rule.may_read:
+            require_strategy(caller, strategy.name)
+        of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
+        config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
+        if config.uses_tools or config.runs_programs:
+            require_tools(caller)
+        if config.runs_programs and not self._has_programs:
+            raise build_refusal()
+        return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
+
+    async def apply_rule(self, caller: Principal, task: Task, choice: ChosenStrategy) -> ChosenStrategy:
+        """Return the choice by the rule of `auto_choice`, if it applies: long texts may be read by another strategy.
+
+        For a long text this may take seconds of processor time.
+
+        Raises:
+            ReasondError: as `choose`.
+        """
+        rule = choice.rule
+        if rule is None:
+            return choice
+        selection = choice.selection
         fit = await measure_fit(task, preface_model(self._models.find(task.model), task))
-        if not fit.fits and wish.may_take(READER) and READER in self._registry:
+        is_replaced = not fit.fits and rule.may_read and READER in self._registry
+        if is_replaced:
             selection = replace(selection, strategy=self._registry.get(READER))
-        elif not is_told:
-            return selection
-        warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
-        return replace(selection, source=StrategySource.AUTO, warnings=(warning,))
+        if is_replaced or rule.is_asked_for:
+            warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
+            selection = replace(selection, source=StrategySource.AUTO, warnings=(warning,))
+        return self._configure(caller, task, selection, rule.agent)
+
+    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+        """Return the agent that the task names."""
+        try:
+            async with limit_awake_time(self._within_s):
+                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+            ) from None
 
     async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
         """Let the strategy check the task; for a long text this may take seconds of processor time.

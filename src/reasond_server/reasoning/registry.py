@@ -86,13 +86,13 @@ def discover(enabled: Iterable[str], *, installed: Iterable[EntryPoint] | None =
     return StrategyRegistry(STRATEGIES.load(enabled, installed=installed))
 
 
-def check_tables(names: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> None:
+def check_tables(names: Iterable[str]) -> None:
     """Refuse a table `[reasoning.strategies.NAME]` if no installed strategy has that name.
 
     Raises:
         SettingsError: a table has an unknown name; the text names the nearest installed strategy.
     """
-    known = STRATEGIES.find_installed(installed)
+    known = STRATEGIES.find_installed()
     for name in names:
         if name not in known:
             raise SettingsError(

@@ -194,7 +194,7 @@ def _in_names(task: Task) -> Iterator[Violation]:
 def _in_options(task: Task) -> Iterator[Violation]:
     """Yield what is wrong with the instructions, the history, the model's name, the stop strings and the schema."""
     yield from find_in_text("system", task.system, most=MAX_SYSTEM_CHARACTERS)
-    yield from _in_history(task.history)
+    yield from find_in_history(task.history)
     if task.model is not None:
         yield from find_in_text("model", task.model, least=1, most=MAX_NAME_CHARACTERS)
     if len(task.stop) > MAX_STOPS:
@@ -208,7 +208,8 @@ def _in_options(task: Task) -> Iterator[Violation]:
         yield from _in_images(task.images)
 
 
-def _in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
+def find_in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
+    """Yield what is wrong with earlier messages of a conversation."""
     if len(history) > MAX_HISTORY_MESSAGES:
         text = f"must have at most {MAX_HISTORY_MESSAGES} messages, got {len(history)}; leave the oldest out"
         yield Violation(field="history", description=text)

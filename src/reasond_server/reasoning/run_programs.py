@@ -1,4 +1,4 @@
-"""Programs of models, run in the sandbox: each run of one is recorded, so that a replay sees the same output."""
+"""Programs of tasks, run in the sandbox: each run of one is recorded, so that a replay sees the same output."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors import SandboxUnavailableError
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, read_row
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.spans import RUN_PROGRAM
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
 from reasond_server.types.snapshots import SourceFile
 
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     import asyncio
 
     from reasond_server.runs.effects import Effects
+    from reasond_server.runs.run_trace import RunTrace
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox
     from reasond_server.sandbox.workspaces import Workspaces
+    from reasond_server.telemetry.observers import ProgramObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.programs import ProgramRunner
 
 PROGRAM: Final = "program"
@@ -26,6 +31,7 @@ PROGRAM: Final = "program"
 
 _SOURCE: Final = "program.py"
 _MATERIAL: Final = "material.txt"
+_ANSWER: Final = "answer.txt"
 # Warnings of the interpreter would stand among what the program prints.
 _COMMAND: Final = ("python3", "-B", "-X", "utf8", "-W", "ignore", _SOURCE)
 _LIMITS: Final = {
@@ -50,30 +56,34 @@ class SandboxPrograms:
         workspaces: Workspaces,
         environment: ExecutionEnvironment,
         permits: asyncio.Semaphore,
+        observer: ProgramObserver = UNOBSERVED,
     ) -> None:
         self._sandbox = sandbox
         self._workspaces = workspaces
         self._environment = environment
         self._permits = permits
+        self._observer = observer
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a program in a folder of its own; see the port.
 
         Raises:
             SandboxUnavailableError: the sandbox could not run it.
         """
-        files = [SourceFile(path=_SOURCE, content=source.encode("utf-8", "replace"))]
-        if material:
-            files.append(SourceFile(path=_MATERIAL, content=material.encode("utf-8", "replace")))
+        texts = {_SOURCE: source} | {name: text for name, text in ((_MATERIAL, material), (_ANSWER, answer)) if text}
+        files = [SourceFile(path=name, content=text.encode("utf-8", "replace")) for name, text in texts.items()]
         try:
             async with self._permits:
-                return _read_outcome(await self._run_job(files, most_s))
+                result = _read_outcome(await self._run_job(files, most_s))
         except SandboxFailedError as error:
-            _log.exception("a program of a model was not run")
+            self._observer.program_ended("not_run", 0.0)
+            _log.exception("a program was not run")
             raise SandboxUnavailableError(
-                "The sandbox of this server could not run a program of the model",
+                "The sandbox of this server could not run a program of the task",
                 remedy="Retry. If it stays so, the operator finds the cause in the server's log.",
             ) from error
+        self._observer.program_ended(_name_outcome(result) or "ok", result.elapsed_s)
+        return result
 
     async def _run_job(self, files: list[SourceFile], most_s: float) -> JobOutcome:
         limits = self._environment.limits
@@ -92,6 +102,35 @@ class SandboxPrograms:
             await tree.remove()
 
 
+class TracedPrograms:
+    """The programs of one run, with a span for each that is not replayed."""
+
+    def __init__(self, *, programs: ProgramRunner, trace: RunTrace, tracing: Tracing) -> None:
+        self._programs = programs
+        self._trace = trace
+        self._tracing = tracing
+
+    @property
+    def is_available(self) -> bool:
+        """Whether programs can be run at all."""
+        return self._programs.is_available
+
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
+        """Run a program within a span. Raises as the inner runner."""
+        span = self._tracing.part(RUN_PROGRAM, {"openinference.span.kind": "TOOL"}, parent=self._trace.open())
+        try:
+            result = await self._programs.run(source, material=material, answer=answer, most_s=most_s)
+            if outcome := _name_outcome(result):
+                span.fail(outcome)
+        except Exception as error:
+            span.fail(getattr(error, "reason", "INTERNAL"))
+            raise
+        else:
+            return result
+        finally:
+            span.end()
+
+
 class JournaledPrograms:
     """The programs of one run. A program that was interrupted is run again: it changes nothing outside its folder."""
 
@@ -104,15 +143,22 @@ class JournaledPrograms:
         """Whether programs can be run at all."""
         return self._programs.is_available
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a program, or return the recorded result if the run made it before. Raises as the inner runner."""
-        digest = digest_of_texts(source, material)
+        digest = digest_of_texts(source, material, *([answer] if answer else []))
         async with self._effects.begin(PROGRAM, digest, is_idempotent=True) as effect:
             if effect.recorded is not None:
                 return ProgramResult(**read_row(effect.recorded)["result"])
-            result = await self._programs.run(source, material=material, most_s=most_s)
+            result = await self._programs.run(source, material=material, answer=answer, most_s=most_s)
             await effect.complete(json.dumps({"v": VERSION, "result": asdict(result)}, separators=(",", ":")))
             return result
+
+
+def _name_outcome(result: ProgramResult) -> str:
+    """Return why a program gave no result, in one word; empty if it ended by itself with exit code 0."""
+    if result.exceeded:
+        return "limited"
+    return "failed" if result.exit_code else ""
 
 
 def _read_outcome(outcome: JobOutcome) -> ProgramResult:

@@ -313,11 +313,13 @@ class ReasoningService:
         began_s = self._clock.monotonic()
         place = await self._runner.find_place(caller.tenant, within_s=wanted.deadline_s)
         with place:
-            selection, config, shown_config = await self._chooser.choose(caller, task)
-            permit = await self._limits.admit(caller, selection.strategy.name)
+            choice = await self._chooser.choose(caller, task)
+            permit = await self._limits.admit(caller, choice.selection.strategy.name)
             place.keep(permit)
-            # After the admission: a caller over its limit must not be able to cause the cost of a check.
-            await self._chooser.check(selection.strategy, task, config)
+            # After the admission: a caller over its limit must not be able to cause the cost of counting and checking.
+            choice = await self._chooser.apply_rule(caller, task, choice)
+            selection = choice.selection
+            await self._chooser.check(selection.strategy, task, choice.config)
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
@@ -327,8 +329,8 @@ class ReasoningService:
                 strategy=selection.strategy,
                 strategy_source=selection.source,
                 warnings=selection.warnings,
-                config=config,
-                shown_config=shown_config,
+                config=choice.config,
+                shown_config=choice.shown_config,
             )
             request = WorkRequest(
                 tenant=caller.tenant,

@@ -15,7 +15,7 @@ from reasond_server.reasoning.answer_finishing import finish_answer
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
 from reasond_server.reasoning.requests import decode_task
-from reasond_server.reasoning.run_programs import JournaledPrograms
+from reasond_server.reasoning.run_programs import JournaledPrograms, TracedPrograms
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
@@ -96,14 +96,14 @@ class ReasoningKind:
     ) -> None:
         self.programs = programs
         self.models = models
-        self._clock = clock
+        self.clock = clock
         self._tools = tools
         self._find_strategy = find_strategy
 
     def create(self, assignment: Assignment, request: WorkRequest) -> ReasoningWork:
         """Return new work."""
         return ReasoningWork(
-            assignment=assignment, request=request, clock=self._clock, tools=self._tools, programs=self.programs
+            assignment=assignment, request=request, clock=self.clock, tools=self._tools, programs=self.programs
         )
 
     def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
@@ -118,7 +118,7 @@ class ReasoningKind:
         return ReasoningWork(
             assignment=assignment,
             request=replace(request, model=self._find_model(assignment.task)),
-            clock=self._clock,
+            clock=self.clock,
             tools=self._tools,
             programs=self.programs,
             known=[
@@ -382,7 +382,10 @@ class ReasoningWork:
         )
 
     def _build_programs(self, run: Run) -> ProgramRunner:
-        return JournaledPrograms(programs=self._programs, effects=run.effects)
+        programs = self._programs
+        if run.trace.tracing is not None:
+            programs = TracedPrograms(programs=programs, trace=run.trace, tracing=run.trace.tracing)
+        return JournaledPrograms(programs=programs, effects=run.effects)
 
     def _build_toolbox(self, run: Run) -> Toolbox:
         toolbox = self._tools.open_toolbox(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from reasond_server.repair.prompts import PreviousCandidate
 from reasond_server.types import NOTHING, Usage
 from reasond_server.types.repairs import CandidateStatus
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.repair.prompts import PreviousCandidate
+    from reasond_server.types import Json
 
 
 @value
@@ -32,6 +32,9 @@ class RepairCandidate:
         problem: why an INVALID reply cannot be used, for the model and the caller.
         usage: what the reply cost.
     """
+
+    # For engines, which hand candidates on as JSON.
+    __pydantic_config__: ClassVar[Json] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
     candidate_id: str
     number: int
@@ -57,6 +60,26 @@ class CandidateOrder:
     depth: int
     temperature: float
     previous: PreviousCandidate | None = None
+
+
+@value
+class TokenBounds:
+    """The most tokens of the calls for one candidate, prompts and replies: made from the original, or from another.
+
+    If the counter only estimates (not `is_exact`), the bytes of that other one come on top of `refined`, in each call.
+    """
+
+    original: int
+    refined: int
+    is_exact: bool = True
+
+    def bound_tokens(self, order: CandidateOrder, *, calls: int) -> int:
+        """Return the most tokens of a candidate that takes so many calls at most."""
+        if order.previous is None:
+            return self.original
+        if self.is_exact:
+            return self.refined
+        return self.refined + calls * len(f"{order.previous.diff}{order.previous.evidence}".encode())
 
 
 @value

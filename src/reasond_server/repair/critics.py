@@ -60,6 +60,7 @@ class Critics:
         observer: receives each run of a check that was really made.
 
     Attributes:
+        level: the level of the sandbox.
         checks_run: how many runs of checks were made, recorded ones included.
         check_cpu_s: their processor time.
     """
@@ -80,7 +81,7 @@ class Critics:
         perform: Perform = perform_directly,
         observer: RepairObserver = UNOBSERVED,
     ) -> None:
-        self._level = sandbox.level.value
+        self.level = sandbox.level
         self._observer = observer
         self._runner = CheckRunner(sandbox=sandbox, environment=environment, tree=tree, permits=permits)
         self._cpu_limit_s = environment.limits.cpu_s
@@ -135,6 +136,10 @@ class Critics:
             allow_unreproduced=self._allow_unreproduced,
         )
         return self._baseline
+
+    def resume_from(self, baseline: Baseline) -> None:
+        """Judge by a baseline that was measured before."""
+        self._baseline = baseline
 
     async def judge(self, changes: Mapping[str, bytes | None]) -> Critique:
         """Return what checks and critics say of the original with `changes`; held-out checks are not run.
@@ -199,7 +204,7 @@ class Critics:
 
         async def run() -> str:
             outcome = await self._runner.run(check, changes, limit_s=limit_s)
-            self._observer.check_ended(self._level, outcome.status.value, outcome.elapsed_s)
+            self._observer.check_ended(self.level.value, outcome.status.value, outcome.elapsed_s)
             return write_outcome(outcome)
 
         outcome = read_outcome(await self._perform(CHECK, digest, run))

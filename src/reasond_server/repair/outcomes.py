@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
 
+from reasond_server.types.repairs import CandidateVerdict, CheckReport, CheckRole, CheckStatus, Finding, TestOutcome
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from reasond_server.types.repairs import (
-        CandidateVerdict,
-        CheckReport,
-        CheckRole,
-        CheckStatus,
-        Finding,
-        TestOutcome,
-    )
 
 
 @value

@@ -66,7 +66,7 @@ async def make_patch(
             ("-c", "core.quotePath=false", "diff", "--no-index", *options, "a", "b"), folder
         )
     if status not in {0, _EXIT_DIFFERS}:
-        raise PatchError(f"git made no diff: {_show_output(errors, folder)}")
+        raise PatchError(f"git made no diff (status {status}): {_show_output(errors, folder)}")
     patch = _mend_headers(output.decode())
     if problem := patch and check_patch(patch):
         raise PatchError(problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from reasond_server.repair.look_ups import MOST_LOOK_UPS
 from reasond_server.types.repairs import RepairSearch
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class RepairParameters:
     allow_unreproduced: bool = False
     max_tokens: int = 4096
     seed: int | None = None
+
+    @property
+    def most_calls(self) -> int:
+        """The most model calls for one candidate."""
+        return 1 + MOST_LOOK_UPS if self.allow_tool_use else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

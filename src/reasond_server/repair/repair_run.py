@@ -6,6 +6,7 @@ on what they return, never on which of them ends first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from reasond_server.repair.searching import (
     OrderedEvents,
     RefineBeam,
     RoundWatcher,
+    bound_held_out,
     build_search_plan,
     build_selection,
     critique_of,
@@ -27,7 +29,6 @@ from reasond_server.repair.searching import (
 from reasond_server.repair.voting import JudgedCandidate, rank_candidates, vote_on
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
-from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import FinishReason
 from reasond_server.types.repairs import (
     BaselineStep,
@@ -42,12 +43,13 @@ from reasond_server.types.repairs import (
     ReflectionStep,
     ValidationStep,
     Verification,
+    VoteResult,
     VoteStep,
 )
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from reasond_server.repair.activities import RepairActivities, RepairCandidate
     from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
@@ -55,9 +57,8 @@ if TYPE_CHECKING:
     from reasond_server.repair.searching import RepairNode
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
-    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Budget, Event
-    from reasond_server.types.repairs import CheckReport, VoteResult
+    from reasond_server.types.repairs import CheckReport
 
 _MOST_RANKED: Final = 5
 # With the winner's patch, which stands twice in the result, they fit into one message of gRPC (4 MiB).
@@ -80,7 +81,10 @@ _NO_PATCH: Final = "No candidate gives a patch that applies."
 
 @value
 class RepairOutcome:
-    """What came of a repair; the fields are those of `types.repairs.Repair`."""
+    """What came of a repair; the fields are those of `types.repairs.Repair`.
+
+    `is_early` says that a candidate was accepted before the budget was spent.
+    """
 
     patch: str = ""
     is_accepted: bool = False
@@ -90,6 +94,7 @@ class RepairOutcome:
     ranking: Sequence[RankedPatch] = ()
     vote: VoteResult | None = None
     warnings: Sequence[str] = ()
+    is_early: bool = False
 
 
 class RepairRun:
@@ -101,7 +106,6 @@ class RepairRun:
         activities: the outside.
         emit: appends an event to the log.
         pause: awaited between rounds; returns whether the work has to stop here.
-        observer: receives rounds, scores and early ends.
 
     Attributes:
         judged: the candidates that were judged so far.
@@ -116,14 +120,12 @@ class RepairRun:
         activities: RepairActivities,
         emit: Callable[[Event], None],
         pause: Callable[[], Awaitable[bool]],
-        observer: RepairObserver = UNOBSERVED,
     ) -> None:
         self._parameters = parameters
         self._budget = budget
         self._activities = activities
         self._emit = emit
         self._pause = pause
-        self._observer = observer
         self._events = OrderedEvents(emit)
         self._keys: set[str] = set()
         self._warnings: list[str] = []
@@ -144,7 +146,7 @@ class RepairRun:
         baseline = await self._activities.measure_baseline()
         self._report_baseline(baseline)
         selection = self._build_selection()
-        search = self._build_search(selection)
+        search = self._build_search(selection, baseline)
         if not await self._search(search):
             return None
         self._note_ending(search, selection)
@@ -166,7 +168,7 @@ class RepairRun:
         parameters = self._parameters
         return build_selection(parameters, build_search_plan(parameters))
 
-    def _build_search(self, selection: SelectionPolicy[RepairNode]) -> TreeSearch[RepairNode]:
+    def _build_search(self, selection: SelectionPolicy[RepairNode], baseline: Baseline) -> TreeSearch[RepairNode]:
         parameters, budget = self._parameters, self._budget
         self._allowance = Allowance(
             max_calls=budget.max_model_calls,
@@ -176,6 +178,7 @@ class RepairRun:
                 CHECKS: max(0, parameters.max_checks - self._activities.checks_run),
                 CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self._activities.check_cpu_s),
             },
+            margin=bound_held_out(baseline, self._activities.worst_cost),
         )
         failures = (ModelError,)
         return TreeSearch(
@@ -199,38 +202,36 @@ class RepairRun:
 
     async def _search(self, search: TreeSearch[RepairNode]) -> bool:
         """Search to the end; return False if the work has to stop before."""
-        held = 0
-        try:
-            async with aclosing(search.run()) as nodes:
-                async for found in nodes:
-                    held += 1
-                    self._observer.candidates_changed(1)
-                    candidate, critique = found.node.payload.candidate, critique_of(found.node)
-                    if candidate is not None and critique is not None:
-                        self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
-                    if await self._pause():
-                        return False
-        finally:
-            self._observer.candidates_changed(-held)
+        async with aclosing(search.run()) as nodes:
+            async for found in nodes:
+                candidate, critique = found.node.payload.candidate, critique_of(found.node)
+                if candidate is not None and critique is not None:
+                    self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
+                if await self._pause():
+                    return False
         if not self.judged and search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
             raise TokenBudgetExhaustedError(
                 "The budget does not cover one candidate",
-                remedy="Raise max_total_tokens or max_model_calls in the budget; nothing was spent on candidates.",
+                remedy="Raise max_total_tokens or max_model_calls in the budget, or max_checks or max_check_cpu_s; "
+                "nothing was spent on candidates.",
             )
         return True
 
     async def _conclude(self, search: TreeSearch[RepairNode]) -> RepairOutcome:
         """Vote unless a candidate was accepted at once, then return the best patch that applies."""
         vote = None
-        if search.ending is SearchEnding.SOLVED:
-            self._observer.terminated_early()
-        elif self.judged:
+        if search.ending is not SearchEnding.SOLVED and self.judged:
             vote = vote_on(self.judged)
             self._emit(VoteStep(vote=vote))
         ranking, winner = await self._rank_patches()
         if winner is None:
             self._warnings.append(_NO_PATCH)
-            return RepairOutcome(finish_reason=self._why_ended(search), vote=vote, warnings=tuple(self._warnings))
+            return RepairOutcome(
+                finish_reason=self._why_ended(search),
+                vote=vote,
+                warnings=tuple(self._warnings),
+                is_early=search.ending is SearchEnding.SOLVED,
+            )
         is_accepted, verification = await self._verify(winner)
         best = ranking[0]
         return RepairOutcome(
@@ -247,6 +248,7 @@ class RepairRun:
             ],
             vote=vote,
             warnings=tuple(self._warnings),
+            is_early=search.ending is SearchEnding.SOLVED,
         )
 
     async def _rank_patches(self) -> tuple[Sequence[RankedPatch], JudgedCandidate | None]:
@@ -332,7 +334,6 @@ class RepairRun:
         )
 
     def _report_critique(self, candidate: RepairCandidate, critique: Critique) -> CritiqueStep:
-        self._observer.candidate_scored(critique.score)
         return CritiqueStep(
             candidate_id=candidate.candidate_id,
             verdict=critique.verdict,
@@ -363,7 +364,6 @@ class RepairRun:
         )
         self.rounds.append(reflection)
         self._critiques.append([critique for _, critique in scored])
-        self._observer.iteration_ended()
         self._emit(ReflectionStep(reflection=reflection))
 
     def _note_ending(self, search: TreeSearch[RepairNode], selection: SelectionPolicy[RepairNode]) -> None:

@@ -201,7 +201,7 @@ class RepairService:
         with await self._runner.find_place(caller.tenant) as place:
             permit = await self._limits.admit(caller, REPAIR)
             place.keep(permit)
-            self._require_sandbox(task)
+            await self._require_runnable(task)
             trace = current_trace()
             request = WorkRequest(
                 tenant=caller.tenant,
@@ -240,13 +240,19 @@ class RepairService:
         if not self._policy.is_enabled:
             raise InvalidRequestError(_DISABLED, remedy="Have the operator set enabled = true in [repair].")
 
-    def _require_sandbox(self, task: RepairTask) -> None:
-        """Refuse work that runs code where no sandbox holds it, before a token is spent.
+    async def _require_runnable(self, task: RepairTask) -> None:
+        """Refuse work that runs code where nothing would run it, before a token is spent.
 
         Raises:
             SandboxUnavailableError: no sandbox works here.
+            EngineUnavailableError: the engine cannot be reached.
         """
-        if task.goal is RepairGoal.FIX and self._kind.workshop.sandbox.level is SandboxLevel.OFF:
+        if task.goal is not RepairGoal.FIX:
+            return
+        if self._kind.engine is not None:
+            # Whether a sandbox works, its workers tell.
+            await self._kind.engine.require_reachable()
+        elif self._kind.workshop.sandbox.level is SandboxLevel.OFF:
             raise SandboxUnavailableError("No sandbox works on this server, so no code is run")
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import NotResumableError, SandboxUnavailableError
 from reasond_server.repair.assignments import describe_assignment, digest_of_event, read_assignment
-from reasond_server.repair.critics import Critics
+from reasond_server.repair.engine import BatchedRepair, RepairOrder
 from reasond_server.repair.local_activities import LocalActivities
 from reasond_server.repair.parameters import describe_parameters
 from reasond_server.repair.planning import PlanRun
-from reasond_server.repair.protection import build_protection
 from reasond_server.repair.repair_run import RepairOutcome, RepairRun
-from reasond_server.runs.phase import Phase
-from reasond_server.runs.plan import nonces
+from reasond_server.repair.repair_site import site_of
+from reasond_server.repair.workbench import Workbench
+from reasond_server.runs.accounts import read_calibration
+from reasond_server.runs.phase import LEAVES, Phase
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding
-from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import FinishReason, StrategySource
 from reasond_server.types.repairs import (
+    CandidateStep,
+    CritiqueStep,
+    ReflectionStep,
     Repair,
     RepairDelta,
     RepairGoal,
@@ -32,51 +32,28 @@ from reasond_server.types.repairs import (
     SandboxLevel,
     Verification,
 )
-from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Recovery
     from reasond_server.repair.activities import AllActivities
     from reasond_server.repair.assignments import RepairAssignment
-    from reasond_server.repair.critic import Critic
+    from reasond_server.repair.engine import RepairEngine
     from reasond_server.repair.repair_policy import RepairPolicy
+    from reasond_server.repair.workbench import Workshop
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import WorkRequest
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
-    from reasond_server.sandbox.workspaces import Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
-    from reasond_server.types.repairs import RepairTask
-    from reasond_server.types.snapshots import SourceFile
 
 REPAIR: Final = "repair"
 """The name of this kind of work."""
-_log = logging.getLogger("reasond.repair")
 _NO_CONTENT: Final = "the server keeps no content ([store] record_content), so the code is gone"
-
-
-@value
-class Workshop:
-    """What all repairs of a server share to run checks.
-
-    `workspaces` are None where no sandbox works. `permits` bounds the checks at once, `linter` is the path of ruff if
-    it is installed, `critics` are those that packages added.
-    """
-
-    sandbox: Sandbox
-    workspaces: Workspaces | None
-    environments: Mapping[str, ExecutionEnvironment]
-    permits: asyncio.Semaphore
-    linter: Path | None = None
-    critics: Sequence[Critic] = ()
 
 
 class RepairKind:
@@ -89,6 +66,7 @@ class RepairKind:
         workshop: where checks run.
         model: the model of repairs, if it is not that of the server.
         observer: receives what happens to repairs.
+        engine: works repairs out elsewhere; None: they are worked out in this process, as plans always are.
     """
 
     kind: str = REPAIR
@@ -104,7 +82,12 @@ class RepairKind:
         workshop: Workshop,
         model: ChatModel | None = None,
         observer: RepairObserver = UNOBSERVED,
+        engine: RepairEngine | None = None,
     ) -> None:
+        self.engine = engine
+        self.workbench = Workbench(
+            clock=clock, policy=policy, snapshots=snapshots, workshop=workshop, observer=observer
+        )
         self.clock = clock
         self.policy = policy
         self.snapshots = snapshots
@@ -141,64 +124,17 @@ class RepairKind:
             SandboxUnavailableError: no sandbox works here.
             NotResumableError: the environment, or a command, is not configured any more.
         """
-        task, parameters = self._write_out_commands(assignment.task), assignment.parameters
-        files: Mapping[str, SourceFile] = {}
-        if task.snapshot_id:
-            files = await self.snapshots.load(run.identity.tenant, task.snapshot_id)
-        workshop = self.workshop
-        activities = partial(
-            LocalActivities,
-            run=run,
-            model=model,
-            task=task,
-            parameters=parameters,
-            files=files,
-            is_protected=build_protection(task.editable),
-            nonce=nonces(run.nonce)(),
-            clock=self.clock,
-        )
-        if task.goal is RepairGoal.PLAN:
-            yield activities(critics=None)
+        bench = self.workbench
+        assignment = bench.write_out_commands(assignment)
+        site = site_of(run)
+        files = await bench.load(site.tenant, assignment.task)
+        make = partial(LocalActivities, files=files, trace=site.trace, folder=bench.folder)
+        writer = bench.make_writer(site, model, assignment, files)
+        if assignment.task.goal is RepairGoal.PLAN:
+            yield make(writer=writer, critics=None)
             return
-        if workshop.workspaces is None:
-            raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
-        if task.environment not in workshop.environments:
-            raise NotResumableError(f"the environment {task.environment!r} is not configured any more")
-        try:
-            tree = await workshop.workspaces.write_tree(tuple(files.values()))
-        except SandboxFailedError as error:
-            _log.exception("code was not written to the disk", extra={"execution_id": run.identity.execution_id})
-            raise SandboxUnavailableError("The code could not be written to the disk of the server") from error
-        try:
-            critics = Critics(
-                sandbox=workshop.sandbox,
-                environment=workshop.environments[task.environment],
-                tree=tree,
-                files=files,
-                checks=task.checks,
-                permits=workshop.permits,
-                critic_timeout_ms=parameters.critic_timeout_ms,
-                allow_unreproduced=parameters.allow_unreproduced,
-                linter=workshop.linter,
-                critics=workshop.critics,
-                perform=partial(perform_once, run),
-                observer=self.observer,
-            )
-            yield activities(critics=critics, folder=workshop.workspaces.private)
-        finally:
-            await tree.remove()
-
-    def _write_out_commands(self, task: RepairTask) -> RepairTask:
-        """Return a task whose checks have the arguments that their names stand for.
-
-        Raises:
-            NotResumableError: a command is not configured any more.
-        """
-        known = self.policy.commands
-        if gone := [check.command for check in task.checks if not check.argv and check.command not in known]:
-            raise NotResumableError(f"the command {gone[0]!r} is not configured any more")
-        checks = [replace(check, argv=tuple(check.argv or known[check.command]), command="") for check in task.checks]
-        return replace(task, checks=checks)
+        async with bench.open_critics(site, assignment, files) as critics:
+            yield make(writer=writer, critics=critics)
 
     def shape_delta(self, delta: TextDelta, run: Run | None) -> RepairDelta:  # noqa: ARG002 - the port's form
         """Return the text as that of a repair."""
@@ -249,6 +185,7 @@ class RepairWork:
     __slots__ = (
         "_activities",
         "_assignment",
+        "_candidates",
         "_kind",
         "_outcome",
         "_progress",
@@ -275,8 +212,9 @@ class RepairWork:
         self.metrics = None
         self._kind = kind
         self._assignment = assignment
-        self._activities: AllActivities | None = None
-        self._progress: RepairRun | PlanRun | None = None
+        self._activities: AllActivities | BatchedRepair | None = None
+        self._progress: RepairRun | PlanRun | BatchedRepair | None = None
+        self._candidates = 0
         self._outcome: RepairOutcome | None = None
 
     @property
@@ -307,6 +245,21 @@ class RepairWork:
             SnapshotNotFoundError: the code is not kept any more.
             ReasondError: the repair failed.
         """
+        engine, is_fix = self._kind.engine, self._assignment.task.goal is RepairGoal.FIX
+        try:
+            outcome = await (self._work_here(run) if engine is None or not is_fix else self._work_on(engine, run))
+        finally:
+            self._kind.observer.candidates_changed(-self._candidates)
+        if outcome is None:
+            return
+        if outcome.is_early:
+            self._kind.observer.terminated_early()
+        self._outcome = outcome
+        self.steps.close()
+        run.report_end(RunEnding(finish_reason=outcome.finish_reason, warnings=tuple(outcome.warnings)))
+
+    async def _work_here(self, run: Run) -> RepairOutcome | None:
+        """Work the repair out in this process."""
         run.effects.is_replayed = True
         if self._kind.model is not None:
             run.accounts.model.switch_to(self._kind.model)
@@ -316,12 +269,28 @@ class RepairWork:
         async with self._kind.open_activities(run, model, self._assignment) as activities:
             self._activities = activities
             self._progress = progress = self._make_run(run, activities)
-            outcome = await progress.work()
-        if outcome is None:
-            return
-        self._outcome = outcome
-        self.steps.close()
-        run.report_end(RunEnding(finish_reason=outcome.finish_reason, warnings=tuple(outcome.warnings)))
+            return await progress.work()
+
+    async def _work_on(self, engine: RepairEngine, run: Run) -> RepairOutcome | None:
+        """Let an engine work the repair out; it goes on there if the run leaves this process."""
+        order = RepairOrder(
+            tenant=run.identity.tenant,
+            subject=self.request.subject,
+            execution_id=run.identity.execution_id,
+            nonce=run.nonce,
+            assignment=self.describe(),
+            calibration={} if self._kind.model else read_calibration(run.accounts.model.counter),
+        )
+        self._activities = self._progress = progress = BatchedRepair(
+            append=partial(self._append, run), charge=run.accounts.charge_again, pause=partial(self._pause, run)
+        )
+        try:
+            return await progress.work(engine.work_out(order))
+        finally:
+            if progress.is_over:
+                engine.forget(order)
+            elif run.cause not in LEAVES:
+                await engine.stop(order)
 
     def conclude(self, run: Run, ending: RunEnding) -> Repair:
         """Return the last event: the outcome, or of a repair that was stopped the best candidate so far."""
@@ -361,6 +330,8 @@ class RepairWork:
 
     @property
     def _level(self) -> SandboxLevel:
+        if isinstance(self._progress, BatchedRepair) and self._progress.level is not None:
+            return self._progress.level
         return SandboxLevel.OFF if self._assignment.task.goal is RepairGoal.PLAN else self._kind.workshop.sandbox.level
 
     def _model_name(self, run: Run) -> str:
@@ -383,7 +354,6 @@ class RepairWork:
             activities=activities,
             emit=partial(self._append, run),
             pause=partial(self._pause, run),
-            observer=self._kind.observer,
         )
 
     async def _pause(self, run: Run) -> bool:
@@ -407,16 +377,14 @@ class RepairWork:
         run.trace.end_step(None if is_known else {"reasond.step.index": index})
         if not is_known:
             run.append(event, now=self._kind.clock.now())
+            self._observe(event)
 
-
-async def perform_once(run: Run, kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
-    """Perform a check or a review once per execution: return what it returned in an earlier life, or run it now.
-
-    It is repeated where the server went down in between: it changes nothing outside its workspace.
-    """
-    async with run.effects.begin(kind, digest, is_idempotent=True) as effect:
-        if effect.recorded is not None:
-            return effect.recorded
-        body = await make()
-        await effect.complete(body)
-        return body
+    def _observe(self, event: Event) -> None:
+        observer = self._kind.observer
+        if isinstance(event, CandidateStep):
+            self._candidates += 1
+            observer.candidates_changed(1)
+        elif isinstance(event, CritiqueStep):
+            observer.candidate_scored(event.score)
+        elif isinstance(event, ReflectionStep):
+            observer.iteration_ended()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.activities import CandidateOrder
-from reasond_server.repair.look_ups import MOST_LOOK_UPS
+from reasond_server.repair.gate import has_say
 from reasond_server.repair.outcomes import Critique
 from reasond_server.repair.prompts import PreviousCandidate
 from reasond_server.search.allowance import Cost
@@ -15,13 +15,14 @@ from reasond_server.search.policies import BeamSelection, Choice, SearchPlan, Uc
 from reasond_server.search.tree import ROOT_ID, Candidate, Judgement, Proposals, Verdict, build_root
 from reasond_server.search.waves import run_wave
 from reasond_server.types import Event
-from reasond_server.types.repairs import CandidateStatus, CandidateVerdict, RepairSearch
+from reasond_server.types.repairs import CandidateStatus, CandidateVerdict, CheckRole, RepairSearch
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from reasond_server.repair.activities import RepairActivities, RepairCandidate
+    from reasond_server.repair.outcomes import Baseline
     from reasond_server.repair.repair_policy import RepairParameters
     from reasond_server.search.policies import Expansion, SelectionPolicy
     from reasond_server.search.tree import Node
@@ -95,7 +96,6 @@ class CandidateProposer:
     ) -> None:
         self._activities = activities
         self._parameters = parameters
-        self._calls_each = 1 + MOST_LOOK_UPS if parameters.allow_tool_use else 1
         self._report = report
         self._events = events
         self._are_tokens_bounded = are_tokens_bounded
@@ -111,7 +111,7 @@ class CandidateProposer:
         tokens = 0
         if self._are_tokens_bounded:
             tokens = count * self._bound_tokens(node)
-        return Cost(model_calls=count * self._calls_each, tokens=tokens, resources={CANDIDATES: count})
+        return Cost(model_calls=count * self._parameters.most_calls, tokens=tokens, resources={CANDIDATES: count})
 
     def _bound_tokens(self, node: Node[RepairNode]) -> int:
         """Return the most tokens of one candidate below `node`; the prompt of a node is counted once."""
@@ -324,6 +324,18 @@ class RoundWatcher:
         pruned = self._selection.settle(chosen, expansions)
         self._on_round([child for expansion in expansions for child in expansion.children])
         return pruned
+
+
+def bound_held_out(baseline: Baseline, worst_cost: Mapping[str, float]) -> Cost:
+    """Return the most that the held-out checks of the winner take; `worst_cost` is that of judging one candidate."""
+    held_out = [
+        name
+        for name, outcome in baseline.outcomes.items()
+        if outcome.role is CheckRole.HELD_OUT and has_say(name, baseline)
+    ]
+    cpu_s = worst_cost.get(CHECK_CPU_S, 0.0) / max(worst_cost.get(CHECKS, 0.0), 1.0)
+    # Both runs of a check share its processor time.
+    return Cost(resources={CHECKS: _RUNS_OF_CHECK * len(held_out), CHECK_CPU_S: cpu_s * len(held_out)})
 
 
 def build_search_plan(parameters: RepairParameters) -> SearchPlan:

@@ -28,13 +28,14 @@ class RecordedCall:
     """A model call: its events with the text joined, its usage, and how it ended.
 
     The last event is `Finished`, or `error` is set, or the strategy closed the call after the last event. `is_clamped`
-    says that the budget had shortened a call of the run by then.
+    says that the budget had shortened a call of the run by then. `lost_tokens` as in `MeteredModel`, of this call.
     """
 
     events: Sequence[ModelEvent]
     usage: Usage
     error: ReasondError | None = None
     is_clamped: bool = False
+    lost_tokens: int = 0
 
 
 class AnswerParts:
@@ -78,6 +79,8 @@ def encode_call(call: RecordedCall) -> str:
         row["error"] = error_row(call.error)
     if call.is_clamped:
         row["clamped"] = True
+    if call.lost_tokens:
+        row["lost"] = call.lost_tokens
     return _write_row(row)
 
 
@@ -93,6 +96,7 @@ def decode_call(body: str) -> RecordedCall:
         usage=_usage_of(row["usage"]),
         error=read_error(row["error"]) if "error" in row else None,
         is_clamped=row.get("clamped", False),
+        lost_tokens=row.get("lost", 0),
     )
 
 

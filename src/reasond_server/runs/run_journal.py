@@ -260,7 +260,11 @@ class JournaledModel(WrappedModel[MeteredModel]):
     def _body(self, heard: AnswerParts, error: ReasondError | None = None) -> str:
         return encode_call(
             RecordedCall(
-                events=heard.join(), usage=self._model.last_call, error=error, is_clamped=self._model.is_clamped
+                events=heard.join(),
+                usage=self._model.last_call,
+                error=error,
+                is_clamped=self._model.is_clamped,
+                lost_tokens=self._model.last_lost_tokens,
             )
         )
 
@@ -268,9 +272,12 @@ class JournaledModel(WrappedModel[MeteredModel]):
         """Yield the recorded events, account for their usage, and let the counter learn from them again."""
         last = call.events[-1] if call.events else None
         if isinstance(last, Finished):
-            self._model.recall(call.usage, last.warnings, request=request, is_clamped=call.is_clamped)
+            told, learnt_from = last.warnings, request
         else:
-            self._model.recall(call.usage, is_clamped=call.is_clamped)
+            told, learnt_from = (), None
+        self._model.recall(
+            call.usage, told, request=learnt_from, is_clamped=call.is_clamped, lost_tokens=call.lost_tokens
+        )
         self._journal.recall(call.usage)
         for event in call.events:
             yield event

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandbox.scratch import NOBODY
-from reasond_server.sandbox.shepherd.kernel import find_landlock_abi
 from reasond_server.types.repairs import SandboxLevel
 
 if TYPE_CHECKING:
@@ -118,14 +117,17 @@ class Bubblewrap:
 class Landlock:
     """Landlock, which needs no namespaces: the job sees the file system, but opens only what is allowed.
 
+    Args:
+        has_users: whether jobs become the user whose workspace it is.
+        abi: the version of the kernel's Landlock; 0: it has none.
+
     Raises:
         SandboxFailedError: this kernel's Landlock is missing or too old.
     """
 
     level = SandboxLevel.LANDLOCK
 
-    def __init__(self, *, has_users: bool) -> None:
-        abi = find_landlock_abi()
+    def __init__(self, *, has_users: bool, abi: int) -> None:
         if abi < _LOWEST_ABI:
             what = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is switched off"
             raise SandboxFailedError(f"this kernel {what}; version {_LOWEST_ABI} (Linux 6.2) is the lowest")

@@ -14,6 +14,7 @@ from reasond_server.sandbox.confinement import Bubblewrap, Landlock, may_others_
 from reasond_server.sandbox.hard_links import LinkedWorkspaces
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
 from reasond_server.sandbox.scratch import Scratch, find_users
+from reasond_server.sandbox.shepherd.kernel import find_landlock_abi
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
@@ -124,7 +125,7 @@ def _make_confiner(level: SandboxLevel, options: SandboxOptions, scratch: Scratc
             "folder to one that others may pass, or run the server as another user"
         )
     if level is SandboxLevel.LANDLOCK:
-        return Landlock(has_users=has_users)
+        return Landlock(has_users=has_users, abi=find_landlock_abi())
     program = shutil.which(options.bwrap)
     if program is None:
         raise SandboxFailedError(f"there is no program {options.bwrap}; install the package bubblewrap")

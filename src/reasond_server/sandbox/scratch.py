@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,6 +104,26 @@ class Scratch:
         os.close(self._lock)
 
 
+@contextmanager
+def open_private_folder(home: Path) -> Iterator[Path]:
+    """Yield a new folder below `home` for this process alone; what dead processes left in `home` is removed before.
+
+    Raises:
+        SandboxFailedError: somebody else made `home`, or may write it.
+    """
+    _make_own(home)
+    sweep(home)
+    path = home / secrets.token_hex(16)
+    lock = _make_locked(path)
+    try:
+        path.chmod(_OWN)
+        yield path
+    finally:
+        with suppress(OSError):
+            remove_folder(path)
+        os.close(lock)
+
+
 def _make_own(home: Path) -> None:
     """Make a folder for the processes of this user, which nobody else may have made.
 
@@ -131,7 +151,7 @@ def _make_locked(folder: Path) -> int:
 
 
 def sweep(home: Path) -> None:
-    """End the processes and remove the folders that server processes left which do not live any more."""
+    """End the processes and remove the folders that processes left which do not live any more."""
     for folder in home.iterdir():
         if folder.name.startswith("."):
             continue
@@ -139,7 +159,7 @@ def sweep(home: Path) -> None:
             lock = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                end_marked({job.name for job in (folder / "jobs").iterdir() if job.name.isdecimal()})
+                end_marked({job.name for job in folder.glob("jobs/*") if job.name.isdecimal()})
                 remove_folder(folder)
             finally:
                 os.close(lock)

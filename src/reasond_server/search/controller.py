@@ -93,7 +93,8 @@ class TreeSearch(Generic[PayloadT]):
     """One search. When the caller closes `run`, every open call ends.
 
     `ending` is None while the search runs and after it has failed; `tally` is exact between two yielded nodes.
-    `best_solution` is the best whole solution, `best_open` the best node that is not a solution; each may be None.
+    `best_solution` is the best whole solution, `best_open` the deepest other node on whose way no step is bad, else the
+    deepest; each may be None.
 
     Args:
         proposer: expands nodes.
@@ -309,9 +310,14 @@ class TreeSearch(Generic[PayloadT]):
         self._expansions_since_best = 0 if is_better else self._expansions_since_best + len(expansions)
         self._expansions_since_new = 0 if is_new else self._expansions_since_new + len(expansions)
 
-    def _rank_open(self, node: Node[PayloadT]) -> tuple[float, int, tuple[float, str, int]]:
-        """Return the sort key of unfinished nodes: the best first, the deepest first among equals."""
-        return (-node.score, -node.depth, rank(node, seed=self._plan.seed))
+    def _rank_open(self, node: Node[PayloadT]) -> tuple[bool, int, float, tuple[float, str, int]]:
+        """Return the sort key of unfinished nodes: the deepest way without a bad step first, then the best one.
+
+        A way is as good as its weakest step, and bad below `unknown_score`. By the score of the node alone, one that is
+        overrated would win the more often, the more nodes were judged.
+        """
+        worst = min((step.score for step in node.path), default=0.0)
+        return (worst < self._plan.unknown_score, -node.depth, -worst, rank(node, seed=self._plan.seed))
 
     def _decide(self) -> None:
         """Set the ending if the search is over; an ending by the budget is replaced only by `SOLVED`."""

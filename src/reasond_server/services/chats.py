@@ -10,7 +10,9 @@ from reasond_server.openai_api.chat_params import ChatParams, ModelParams
 from reasond_server.openai_api.completions import Completions
 from reasond_server.openai_api.model_catalogue import ModelCatalogue
 from reasond_server.openai_api.openai_endpoint import CHAT_METHOD, MODELS_METHOD, OpenAiEndpoint
+from reasond_server.openai_api.turn_chats import TurnChats
 from reasond_server.services.reasoning import DECLARATION
+from reasond_server.services.turns import DECLARATION as TURNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,20 +21,22 @@ if TYPE_CHECKING:
     from reasond_server.http_api.http_app import Interface
     from reasond_server.openai_api.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.turns.turn_service import TurnService
 
 CHAT_METHODS: Final = (CHAT_METHOD, MODELS_METHOD)
 
 
 def serve_chats(
-    service: ReasoningService, *, presets: Mapping[str, ModelPreset], now: Callable[[], datetime]
+    service: ReasoningService, turns: TurnService, *, presets: Mapping[str, ModelPreset], now: Callable[[], datetime]
 ) -> Interface:
-    """Return the OpenAI-compatible interface of `service`, with the operator's models.
+    """Return the OpenAI-compatible interface of `service` and `turns`, with the operator's models.
 
     Raises:
         SettingsError: a model of the operator cannot work.
     """
     catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
-    completions = Completions(service=service, catalogue=catalogue, now=now)
+    chats = TurnChats(service=turns, catalogue=catalogue, operation=TURNS.operation("RunTurn"))
+    completions = Completions(service=service, turns=chats, catalogue=catalogue, now=now)
     chat = Method(
         operation=DECLARATION.operation("Reason"),
         params=ChatParams,

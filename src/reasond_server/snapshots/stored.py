@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reasond_server.errors import InternalError, StoreFullError
 from reasond_server.snapshots.manifests import derive_snapshot_id, is_snapshot_id, measure_manifest
 from reasond_server.snapshots.refusals import build_not_found_error, build_unknown_content_error, require_quota
-from reasond_server.storage.binding import bind
 from reasond_server.types.snapshots import FileEntry, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from sqlite3 import Connection
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reasond_server.snapshots.snapshot_store import SnapshotQuota
-    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
-    from reasond_server.storage.sqlite_file import SqliteFile
+    from reasond_server.storage.transactions import Job, Rows, Transactions, Values
 
 ResultT = TypeVar("ResultT")
-Rows: TypeAlias = Sequence[Sequence[Any]]
-Values: TypeAlias = Mapping[str, object]
-Job: TypeAlias = Generator[tuple[str, Values | Sequence[Values]], Rows, ResultT]
-"""A transaction: yields statements, and is sent their rows; a statement with several values returns none."""
 
 _VERSION: Final = 1
 _PIECE_BYTES: Final = 1024 * 1024
-_STATEMENTS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 2
 
 # Makes or locks the row: whatever else changes snapshots of the tenant waits until this transaction ends.
@@ -108,92 +99,13 @@ WHERE tenant = :tenant AND (digest, size_bytes) IN (
 _DROP_FILES: Final = "DELETE FROM snapshot_files WHERE tenant = :tenant AND snapshot_id = :snapshot_id"
 
 
-class SnapshotRows(Protocol):
-    """Access to the tables; parameters are written `:name`."""
-
-    async def select(self, statement: str, values: Values) -> Rows:
-        """Return the rows that a query finds."""
-        ...
-
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
-        """Run a job in a transaction; it is begun again if the connection is lost."""
-        ...
-
-    async def erase(self) -> None:
-        """Overwrite what was deleted, where the database can."""
-        ...
-
-
-class SqliteSnapshotRows:
-    """Rows in a `SqliteFile`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-
-    async def select(self, statement: str, values: Values) -> Rows:
-        """See SnapshotRows."""
-        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
-
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
-        """See SnapshotRows."""
-
-        def work(connection: Connection) -> ResultT:
-            job, rows = begin(), None
-            while True:
-                try:
-                    statement, values = next(job) if rows is None else job.send(rows)
-                except StopIteration as end:
-                    result: ResultT = end.value
-                    return result
-                if isinstance(values, Mapping):
-                    rows = connection.execute(statement, dict(values)).fetchall()
-                else:
-                    rows = connection.executemany(statement, values).fetchall()
-
-        return await self._file.write(work, then=lambda _: None)
-
-    async def erase(self) -> None:
-        """See SnapshotRows."""
-        await self._file.erase()
-
-
-class PostgresSnapshotRows:
-    """Rows behind a `PostgresPool`."""
-
-    def __init__(self, pool: PostgresPool) -> None:
-        self._pool = pool
-
-    async def select(self, statement: str, values: Values) -> Rows:
-        """See SnapshotRows."""
-        return await self._pool.run(lambda connection: _execute(connection, statement, values))
-
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
-        """See SnapshotRows."""
-
-        async def work(connection: PgConnection) -> ResultT:
-            job, rows = begin(), None
-            async with connection.transaction():
-                while True:
-                    try:
-                        statement, values = next(job) if rows is None else job.send(rows)
-                    except StopIteration as end:
-                        result: ResultT = end.value
-                        return result
-                    rows = await _execute(connection, statement, values)
-
-        return await self._pool.run(work)
-
-    async def erase(self) -> None:
-        """See SnapshotRows: PostgreSQL does it when it vacuums."""
-
-
 class StoredSnapshotStore:
     """A SnapshotStore over `rows`; contents are read in pieces of about 1 MiB.
 
     At most two of its jobs are in the database at once, because all jobs of the other stores use the same connections.
     """
 
-    def __init__(self, *, rows: SnapshotRows, quota: SnapshotQuota) -> None:
+    def __init__(self, *, rows: Transactions, quota: SnapshotQuota) -> None:
         self._rows = rows
         self._quota = quota
         self._free = asyncio.Semaphore(_JOBS_AT_ONCE)
@@ -318,17 +230,6 @@ def _drop(values: Values) -> Job[bool]:
     yield _DROP_CONTENTS, values
     yield _DROP_FILES, values
     return True
-
-
-async def _execute(connection: PgConnection, statement: str, values: Values | Sequence[Values]) -> Rows:
-    if isinstance(values, Mapping):
-        # As text a content would have twice its size.
-        cursor = await connection.execute(bind(statement), values, binary=True)
-        return [] if cursor.description is None else await cursor.fetchall()
-    async with connection.cursor() as cursor:
-        for first in range(0, len(values), _STATEMENTS_AT_ONCE):
-            await cursor.executemany(bind(statement), values[first : first + _STATEMENTS_AT_ONCE])
-    return []
 
 
 def _encode(entries: Sequence[FileEntry]) -> dict[str, Any]:

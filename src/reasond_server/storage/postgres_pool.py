@@ -12,6 +12,7 @@ from psycopg import errors as refusals
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from reasond_server.cancelling import end_task
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, show
 from reasond_server.storage.migrating import upgrade_schema
 from reasond_server.storage.revisions import TABLES, VERSION_TABLE, require_current, state_of_tables
@@ -117,9 +118,7 @@ class PostgresPool:
     async def aclose(self) -> None:
         """Close all connections."""
         if self._listener is not None:
-            self._listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._listener
+            await end_task(self._listener)
         await self._pool.close()
 
     async def _run_job(self, job: Callable[[PgConnection], Awaitable[ResultT]]) -> ResultT:

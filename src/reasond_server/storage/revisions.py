@@ -28,6 +28,7 @@ TABLES: Final = frozenset(
         "snapshots",
         "snapshot_files",
         "snapshot_contents",
+        "payloads",
     }
 )
 """The tables of this release."""

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.answer_schemas import AnswerSchema
-from reasond_server.context.calls import LEAST_TOKENS, ModelReply, run_by_size, take_reply
+from reasond_server.context.answer_verifiers import VerifiedAnswer, verify_by_program, verify_by_schema
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
-from reasond_server.context.samples import SAMPLES_AT_ONCE, SampleCalls, SampledAnswer, build_ladder, read_sample
+from reasond_server.context.samples import (
+    SAMPLES_AT_ONCE,
+    SHORT_ANSWER_RULE,
+    SampleCalls,
+    SampledAnswer,
+    build_ladder,
+    describe_gaps,
+    explain_silence,
+    read_sample,
+    refuse_equal_samples,
+)
 from reasond_server.context.scores import read_score
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
@@ -30,10 +41,11 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
+from reasond_server.tools.programs import build_refusal
 from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.context.stages import StageCalls
     from reasond_server.llm.model import ChatModel
@@ -44,12 +56,10 @@ SAMPLE: Final = "sample"
 """The stage of a sample."""
 JUDGEMENT: Final = "judgement"
 """The stage of a judgement: what the judge wrote, the answer that it judged, and its score."""
+CHECK: Final = "check"
+"""The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
-_SOLVE: Final = (
-    "Work out what the question asks. Think step by step, then write <answer>the final answer</answer> and nothing "
-    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if the "
-    "question asks for one."
-)
+_SOLVE: Final = f"Work out what the question asks. {SHORT_ANSWER_RULE}"
 _JUDGE: Final = (
     "The last section is a proposed solution. Check every step of it, and that its final answer is what the question "
     "asks for. Point out the first mistake, if there is one. Then write <answer>N</answer>, N from 0 (certainly wrong) "
@@ -57,13 +67,15 @@ _JUDGE: Final = (
 )
 # With temperature 0 the same solution gets the same score, as far as the model is repeatable.
 _JUDGE_TEMPERATURE: Final = 0.0
+_MAX_PROGRAM_CHARACTERS: Final = 16_384
 
 
 class AnswerVerifier(StrEnum):
-    """What tells good solutions from bad ones: the model as a judge, or the schema of the task's answer."""
+    """What tells good solutions from bad ones: the model as a judge, the schema of the task's answer, or a program."""
 
     JUDGE = "judge"
     SCHEMA = "schema"
+    PROGRAM = "program"
 
 
 class BestOfNConfig(StrategyConfig):
@@ -87,8 +99,26 @@ class BestOfNConfig(StrategyConfig):
     # Not strict, because JSON has no enums, and strict Pydantic refuses strings for them.
     verifier: Annotated[
         AnswerVerifier,
-        Field(strict=False, description="What scores solutions: 'judge' (the model) or 'schema' (that of the answer)."),
+        Field(
+            strict=False,
+            description="What scores solutions: 'judge' (the model), 'schema' (of the answer) or 'program' (yours).",
+        ),
     ] = AnswerVerifier.JUDGE
+    check_program: Annotated[
+        str,
+        Field(
+            max_length=_MAX_PROGRAM_CHARACTERS,
+            description="Python program for the verifier 'program': exits with 0 if the answer in answer.txt is right.",
+        ),
+    ] = ""
+    max_check_s: Annotated[
+        float, Field(ge=1.0, le=300.0, allow_inf_nan=False, description="Most seconds that one check may run.")
+    ] = 10.0
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether a program verifies the answers."""
+        return self.verifier is AnswerVerifier.PROGRAM
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,10 +139,11 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     Samples are taken 8 at a time, at slightly different temperatures (`context.samples`). Then each different solution
     is judged in a call of its own, 8 at a time, at temperature 0. The judge sees the question, the material and one
     solution. Between answers of equal score the votes of the samples decide, then the order. If all answers are equal
-    (`context.answers`), nothing is judged, unless `min_score` asks for a score. With the verifier SCHEMA no model
-    judges: samples are taken one after the other, until an answer satisfies the task's `answer_schema`.
+    (`context.answers`), nothing is judged, unless `min_score` asks for a score. With the verifiers SCHEMA and PROGRAM
+    no model judges: samples are taken one after the other, until an answer satisfies the task's `answer_schema`, or
+    `check_program`, which is run in the sandbox of the server for each different answer, exits with 0.
 
-    Cost: at most 2 n calls; n if all answers are equal. With SCHEMA at most n. A sample has P + G tokens: P for the
+    Cost: at most 2 n calls; n if all answers are equal. Without a judge at most n. A sample has P + G tokens: P for the
     prompt, cached from the second call on if the provider caches, and G <= max_tokens. A judgement has at most P + G +
     J tokens, J <= max_judge_tokens. Memory: the samples. Latency: one call for each 8 samples and one for each 8
     judgements.
@@ -121,7 +152,9 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     judge of its own mistakes. A judgement that failed or cannot be read counts as 0.5, with a warning. If no solution
     could be judged, or all answers got the same score, the votes decide, with a warning. If the best score is below
     `min_score` the run gives no answer: MAX_ITERATIONS, `is_abstained`, and a warning. The budget of each sample is
-    reserved together with that of its judgement; if it ends early, what there is decides (BUDGET_EXHAUSTED).
+    reserved together with that of its judgement; if it ends early, what there is decides (BUDGET_EXHAUSTED). If no
+    answer passes its check, the votes decide, with a warning. Without a sandbox a check is refused before a token is
+    spent.
 
     Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier.
     """
@@ -134,9 +167,9 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     config_type: ClassVar[type[BestOfNConfig]] = BestOfNConfig
     cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
     cost_formula: ClassVar[str] = (
-        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; with the verifier "
-        "schema calls <= samples, until an answer satisfies it; a sample has at most prompt + max_tokens tokens, a "
-        "judgement prompt + max_tokens + max_judge_tokens"
+        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; with the verifiers "
+        "schema and program calls <= samples, until an answer satisfies it; a sample has at most prompt + max_tokens "
+        "tokens, a judgement prompt + max_tokens + max_judge_tokens"
     )
     is_replayable: ClassVar[bool] = True
 
@@ -144,19 +177,19 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
         """Refuse a temperature at which all samples would be equal, and a verifier that the task has not.
 
         Raises:
-            InvalidConfigError: temperature is 0 with more than one sample, or there is no schema to verify with.
+            InvalidConfigError: temperature is 0 with more than one sample, or there is no schema or program to verify
+                with, or a program that would not be run.
         """
         if config.verifier is AnswerVerifier.SCHEMA and task.answer_schema is None:
             description = "'schema' verifies with the answer_schema of the task, which has none"
             raise InvalidConfigError.of(Violation(field="verifier", description=description))
-        if config.temperature == 0 and config.samples > 1:
-            raise InvalidConfigError.of(
-                Violation(
-                    field="temperature",
-                    description=f"must be above 0 with {config.samples} samples, which would all say the same at 0.0; "
-                    "with samples 1 it may be 0",
-                )
-            )
+        if config.runs_programs and not config.check_program.strip():
+            description = "must hold a Python program where the verifier is 'program'"
+            raise InvalidConfigError.of(Violation(field="check_program", description=description))
+        if config.check_program and not config.runs_programs:
+            description = f"is run by the verifier 'program' alone, and the verifier is {str(config.verifier)!r}"
+            raise InvalidConfigError.of(Violation(field="check_program", description=description))
+        refuse_equal_samples(config.temperature, config.samples)
 
     async def run(self, task: Task, context: RunContext[BestOfNConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples, judge them, choose; see the base class.
@@ -165,6 +198,7 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
         are in progress at the same time.
 
         Raises:
+            SandboxUnavailableError: a check is asked for, and there is no sandbox, or it could not run the check.
             ContextExhaustedError: question and material leave too little room in the model's context window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
             ModelError: every sample failed; this is the error of the first one.
@@ -183,7 +217,10 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
 
 @dataclass(slots=True, kw_only=True)
 class Contest:
-    """The state of one run: its samples in order, and their different solutions in order."""
+    """The state of one run: its samples in order, and their different solutions in order.
+
+    `verify` tells whether an answer is right; None if the model judges.
+    """
 
     config: BestOfNConfig
     stages: StageCalls
@@ -191,7 +228,7 @@ class Contest:
     worst_sample: Cost
     worst_judgement: Cost
     allowance: Allowance
-    schema: AnswerSchema | None = None
+    verify: Callable[[str], Awaitable[VerifiedAnswer]] | None = None
     samples: list[SampledAnswer] = field(default_factory=list)
     solutions: list[_Solution] = field(default_factory=list)
     errors: list[ReasondError] = field(default_factory=list)
@@ -204,13 +241,13 @@ class Contest:
     def may_sample(self) -> bool:
         """Whether another sample may be taken; not if one is verified, or all samples of the first wave failed."""
         is_down = bool(self.errors) and not self.samples
-        is_verified = self.schema is not None and any(each.score == 1 for each in self.solutions)
+        is_verified = self.verify is not None and any(each.score == 1 for each in self.solutions)
         return self.taken < self.config.samples and not (self.is_out_of_budget or is_down or is_verified)
 
     @property
     def needs_judge(self) -> bool:
         """Whether scores of the judge can change the outcome."""
-        if self.schema is not None:
+        if self.verify is not None:
             return False
         answers = {each.read.normalized_answer for each in self.solutions}
         return len(answers) > 1 or (bool(answers) and self.config.min_score > 0)
@@ -222,7 +259,7 @@ class Contest:
 
     async def take_wave(self) -> Sequence[Step]:
         """Take the samples of one wave and return their steps."""
-        most = 1 if self.schema is not None else min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
+        most = 1 if self.verify is not None else min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
         covered = self._reserve_wave(most)
         if not covered:
             self.is_out_of_budget = True
@@ -241,10 +278,12 @@ class Contest:
             is_new = self._add(read)
             kept = reserved - self.worst_sample if is_new else Cost()
             self.allowance.settle(reserved, _cost_of(result) + kept)
-            score = await self._verify(read)
-            detail = StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)
-            has_answer = bool(read.normalized_answer)
-            steps.append(Step(detail=detail, answer_found=has_answer, metrics=self.build_metrics()))
+            score, printed = await self._score(read)
+            details = [StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)]
+            if printed:
+                details.append(StageStep(stage=CHECK, text=printed, answer=read.answer, score=score))
+            found, metrics = bool(read.normalized_answer), self.build_metrics()
+            steps += [Step(detail=detail, answer_found=found, metrics=metrics) for detail in details]
         return steps
 
     def _reserve_wave(self, most: int) -> Sequence[Cost]:
@@ -271,15 +310,20 @@ class Contest:
             self.solutions.append(solution)
         return is_new
 
-    async def _verify(self, read: SampledAnswer) -> float | None:
-        """Return the score of a sample by the schema, 0 or 1; None if a judge scores it, or it has no answer."""
-        if self.schema is None or not read.normalized_answer:
-            return None
-        check = partial(self.schema.check, restore(read.answer))
-        score = 1.0 if (await run_by_size(len(read.answer), check)).json else 0.0
-        for each in self.solutions:
-            each.score = score if each.key == (read.text, read.answer) else each.score
-        return score
+    async def _score(self, read: SampledAnswer) -> tuple[float | None, str]:
+        """Return the score of a sample, 0 or 1, and what its check printed; None if a judge scores it, or nothing can.
+
+        An answer is verified once, however many samples gave it.
+        """
+        if self.verify is None or not read.normalized_answer:
+            return None, ""
+        alike = [each for each in self.solutions if each.read.answer == read.answer]
+        known = next((each.score for each in alike if each.score is not None), None)
+        verdict = await self.verify(restore(read.answer)) if known is None else VerifiedAnswer(is_right=known == 1)
+        score = 1.0 if verdict.is_right else 0.0
+        for each in alike:
+            each.score = score
+        return score, verdict.printed
 
     def _note_failure(self, error: ReasondError, reserved: Cost, worst: Cost) -> None:
         self.allowance.settle(reserved, Cost() if isinstance(error, UNSPENT) else worst)
@@ -332,7 +376,7 @@ class Contest:
         """Return the metrics so far."""
         return BestOfNMetrics(
             samples=len(self.samples),
-            judgements=len(self.solutions) if self.schema is not None else self.judged - self.failed_judgements,
+            judgements=len(self.solutions) if self.verify is not None else self.judged - self.failed_judgements,
             answers=self.list_answers(),
             is_abstained=is_abstained,
         )
@@ -341,7 +385,7 @@ class Contest:
         """Choose the best answer and return the outcome."""
         answers, warnings = self.list_answers(), [*self.stages.warnings, *self._list_gaps()]
         if not answers:
-            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._explain_silence()
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else explain_silence(self.samples)
             return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
         best = answers[0]
         if self.config.min_score > 0 and (best.score is None or best.score < self.config.min_score):
@@ -359,22 +403,12 @@ class Contest:
             warnings=tuple(warnings),
         )
 
-    def _explain_silence(self) -> FinishReason:
-        """Return the finish reason if no sample has an answer: CONTENT_FILTERED if the provider withheld every one."""
-        is_withheld = all(each.is_withheld for each in self.samples)
-        return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
-
     def _list_gaps(self) -> Sequence[str]:
         """Return the warnings about samples without an answer, and about a judge that did not choose."""
-        gaps = []
-        failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
-        if failed:
-            reasons = ", ".join(sorted({error.reason for error in failed}))
-            gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}).")
-        if silent := sum(not each.normalized_answer for each in self.samples):
-            gaps.append(f"{silent} of {self.taken} samples ended without a whole answer.")
-        if self.schema is not None and self.solutions and all(each.score == 0 for each in self.solutions):
-            gaps.append(f"No answer of {len(self.samples)} samples satisfies answer_schema.")
+        gaps = [*describe_gaps(self.samples, self.errors, taken=self.taken)]
+        if self.verify is not None and self.solutions and all(each.score == 0 for each in self.solutions):
+            test = "passes check_program" if self.config.runs_programs else "satisfies answer_schema"
+            gaps.append(f"No answer of {len(self.samples)} samples {test}.")
         if not self.needs_judge:
             return gaps
         scores = [each.score for each in self.list_answers()]
@@ -413,22 +447,39 @@ def _cost_of(reply: ModelReply) -> Cost:
     return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
 
 
+async def _find_verifier(
+    task: Task, context: RunContext[BestOfNConfig]
+) -> Callable[[str], Awaitable[VerifiedAnswer]] | None:
+    """Return what verifies answers; None for the judge.
+
+    Raises:
+        SandboxUnavailableError: there is no sandbox for the check.
+    """
+    config = context.config
+    if config.runs_programs:
+        if not context.programs.is_available:
+            raise build_refusal()
+        check = partial(context.programs.run, config.check_program, material=task.material, most_s=config.max_check_s)
+        return partial(verify_by_program, check)
+    if config.verifier is AnswerVerifier.SCHEMA:
+        # `check` refuses a task without a schema; the first schema of a process takes 100 ms.
+        return partial(verify_by_schema, await asyncio.to_thread(AnswerSchema, task.answer_schema or {}))
+    return None
+
+
 async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Contest:
     """Build the prompt that all samples share and find the largest cost of each call."""
     config, budget = context.config, task.budget
+    verify = await _find_verifier(task, context)
     stages = await prepare_stages(
         task, model=context.model, nonce=context.new_nonce(), instructions=(_SOLVE, _JUDGE), shown=1
     )
     prompt = stages.fit(_SOLVE, max_tokens=config.max_tokens)
-    sample, judgement = Cost(model_calls=1), Cost(model_calls=1)
-    schema = None
-    if config.verifier is AnswerVerifier.SCHEMA:
-        # `check` refuses a task without a schema; the first schema of a process takes 100 ms.
-        schema, judgement = await asyncio.to_thread(AnswerSchema, task.answer_schema or {}), Cost()
+    sample, judgement = Cost(model_calls=1), Cost(model_calls=1) if verify is None else Cost()
     if budget.max_total_tokens is not None:
         more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
         sample += Cost(tokens=await stages.bound_tokens(_SOLVE, more_tokens=prompt.max_tokens))
-        if schema is None:
+        if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
     return Contest(
         config=config,
@@ -440,5 +491,5 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         worst_sample=sample,
         worst_judgement=judgement,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
-        schema=schema,
+        verify=verify,
     )

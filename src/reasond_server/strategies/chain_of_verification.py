@@ -89,9 +89,8 @@ class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
 
     Failure modes: what the model believes wrongly in the draft it often believes in the check. A check that fails has
     no answer, with a warning. Without readable questions, or if the call for them or the revision fails, the draft is
-    the answer, with a warning. If the revision is
-    cut off or withheld, the draft is the answer, and the finish reason says so. If the budget ends, the draft is the
-    answer (BUDGET_EXHAUSTED).
+    the answer, with a warning. If the revision is cut off or withheld, the draft is the answer, and the finish reason
+    says so. If the budget ends, the draft is the answer (BUDGET_EXHAUSTED).
 
     Source: Dhuliawala et al. 2023, arXiv 2309.11495.
     """

@@ -15,7 +15,7 @@ from reasond_server.context.tags import restore
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
-from reasond_server.tools.programs import MAX_OUTPUT_BYTES, build_refusal
+from reasond_server.tools.programs import MAX_OUTPUT_BYTES, build_refusal, clip_output
 from reasond_server.types import CostClass, FinishReason, ProgramOfThoughtMetrics, StageStep
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _FENCED: Final = re.compile(
     r"^[ \t]{0,3}```[ \t]{0,3}(\w{0,20})[^\n`]{0,80}\n(.*?)(?:^[ \t]{0,3}```|\Z)", re.DOTALL | re.MULTILINE
 )
 _PYTHON: Final = ("python", "python3", "py")
-_SHOWN_CHARACTERS: Final = 4_000
-_LEFT_OUT: Final = "…\n"
 
 
 class ProgramOfThoughtConfig(StrategyConfig):
@@ -234,11 +232,6 @@ def find_problem(result: ProgramResult) -> str:
     if result.is_output_cut:
         return f"The program printed more than {MAX_OUTPUT_BYTES} bytes."
     return "" if result.output.strip() else "The program printed nothing."
-
-
-def clip_output(output: str) -> str:
-    """Return the end of an output, where an error stands."""
-    return output if len(output) <= _SHOWN_CHARACTERS else _LEFT_OUT + output[-_SHOWN_CHARACTERS:]
 
 
 def _describe_missing(reply: ModelReply) -> str:

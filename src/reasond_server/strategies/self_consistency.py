@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, bound_prompt, hear, measure_room, run_by_size
-from reasond_server.context.samples import SAMPLES_AT_ONCE, SampleCalls, SampledAnswer, build_ladder, read_sample
+from reasond_server.context.samples import (
+    SAMPLES_AT_ONCE,
+    SHORT_ANSWER_RULE,
+    SampleCalls,
+    SampledAnswer,
+    build_ladder,
+    describe_gaps,
+    explain_silence,
+    read_sample,
+    refuse_equal_samples,
+)
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import (
-    UNSPENT,
-    InvalidConfigError,
-    ModelError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-    Violation,
-)
+from reasond_server.errors import UNSPENT, ModelError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
@@ -34,11 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
-_RULES: Final = (
-    "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
-    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
-    "the question asks for one."
-)
+_RULES: Final = f"Work out what <question> asks. {SHORT_ANSWER_RULE}"
 # A share such as 0.6 of 5 votes must not fail because of floating-point rounding.
 _TOLERANCE = 1e-9
 
@@ -101,14 +100,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
         Raises:
             InvalidConfigError: temperature is 0 with more than one sample.
         """
-        if config.temperature == 0 and config.samples > 1:
-            raise InvalidConfigError.of(
-                Violation(
-                    field="temperature",
-                    description=f"must be above 0 with {config.samples} samples, which would all say the same at 0.0; "
-                    "with samples 1 it may be 0",
-                )
-            )
+        refuse_equal_samples(config.temperature, config.samples)
 
     async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples in waves, then count the votes; see the base class.
@@ -236,11 +228,12 @@ class Poll:
         """
         if not self.samples:
             raise self.errors[0]
-        tally = self.tally
-        warnings = [*self.warnings, *self._list_gaps()]
+        tally, reads = self.tally, [each.read for each in self.samples]
+        gaps = describe_gaps(reads, self.errors, taken=self.taken, consequence=" and cast no vote")
+        warnings = [*self.warnings, *gaps]
         winner = next((each for each in self.samples if each.read.normalized_answer == tally.winner), None)
         if not tally.winner or winner is None:
-            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._explain_silence()
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else explain_silence(reads)
             return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
         if not tally.has_agreement(self.config.min_agreement):
             warnings.append(self._describe_disagreement(tally))
@@ -261,26 +254,6 @@ class Poll:
         voters = [each for each in self.samples if each.read.normalized_answer == tally.winner]
         is_tagged = any(each.read.is_tagged for each in voters)
         return FinishReason.ANSWERED if is_tagged else FinishReason.ANSWERED_UNTAGGED
-
-    def _explain_silence(self) -> FinishReason:
-        """Return the finish reason if no sample cast a vote: CONTENT_FILTERED if the provider withheld every one."""
-        is_withheld = all(each.read.is_withheld for each in self.samples)
-        return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
-
-    def _list_gaps(self) -> Sequence[str]:
-        """Return the warnings about samples that cast no vote."""
-        failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
-        withheld = sum(each.read.is_withheld for each in self.samples)
-        silent = sum(not each.read.normalized_answer for each in self.samples) - withheld
-        gaps = []
-        if failed:
-            reasons = ", ".join(sorted({error.reason for error in failed}))
-            gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}) and cast no vote.")
-        if withheld:
-            gaps.append(f"{withheld} of {self.taken} samples were withheld by a content filter and cast no vote.")
-        if silent:
-            gaps.append(f"{silent} of {self.taken} samples ended without a whole answer and cast no vote.")
-        return gaps
 
     def _describe_disagreement(self, tally: Tally) -> str:
         votes, cast = tally.votes[0][1], sum(votes for _, votes in tally.votes)

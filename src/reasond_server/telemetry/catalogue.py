@@ -202,6 +202,13 @@ LIMITS: Final = (
         "outcome",
     ),
     _histogram("reasond_tool_duration_seconds", "Time of a tool call.", "tool", buckets=GENAI_SECONDS),
+    _histogram(
+        "reasond_program_duration_seconds",
+        "Time of a program of a task in the sandbox, by how it ended: ok, failed (exit code), limited (by a limit), "
+        "not_run (the sandbox could not run it).",
+        "outcome",
+        buckets=CHECK_SECONDS,
+    ),
 )
 
 TURNS: Final = (

@@ -68,9 +68,9 @@ class Meters(TurnMeters, RepairMeters):
         self._limits_degraded = gauge("reasond_limits_degraded")
         self._tool_calls = counter("reasond_tool_calls")
         self._tool_seconds = histogram("reasond_tool_duration_seconds")
+        self._program_seconds = histogram("reasond_program_duration_seconds")
         self._commit_seconds = histogram("reasond_store_commit_duration_seconds")
-        self._entries = counter("reasond_store_entries")
-        self._store_failures = counter("reasond_store_failures")
+        self._entries, self._store_failures = counter("reasond_store_entries"), counter("reasond_store_failures")
         self._ready, self._draining = gauge("reasond_ready"), gauge("reasond_draining")
         self._lag_seconds = histogram("reasond_event_loop_lag_seconds")
         self._processes = gauge("reasond_processes")
@@ -212,6 +212,10 @@ class Meters(TurnMeters, RepairMeters):
         """See ToolObserver."""
         self._tool_calls[tool, outcome].inc()
         self._tool_seconds[tool].observe(duration_s)
+
+    def program_ended(self, outcome: str, duration_s: float) -> None:
+        """See ProgramObserver."""
+        self._program_seconds[outcome].observe(duration_s)
 
     def loop_lagged(self, lag_s: float) -> None:
         """Record the delay of the event loop in seconds."""

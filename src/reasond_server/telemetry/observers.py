@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reasond_server.types import StrategyMetrics, Usage
 
 
+PROGRAM_OUTCOMES: Final = ("ok", "failed", "limited", "not_run")
 TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
 HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
 REENTRY_OUTCOMES: Final = ("accepted", "replayed")
@@ -195,6 +196,14 @@ class ToolObserver(Protocol):
         ...
 
 
+class ProgramObserver(Protocol):
+    """Reports of the programs of tasks."""
+
+    def program_ended(self, outcome: str, duration_s: float) -> None:
+        """Record a program: "ok", "failed", "limited", or "not_run" by the sandbox (0 s)."""
+        ...
+
+
 class TurnObserver(Protocol):
     """Reports of turns."""
 
@@ -255,6 +264,7 @@ class Observer(
     BackendObserver,
     LimitObserver,
     ToolObserver,
+    ProgramObserver,
     TurnObserver,
     RepairObserver,
     Protocol,
@@ -349,6 +359,9 @@ class Unobserved:
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """See ToolObserver."""
+
+    def program_ended(self, outcome: str, duration_s: float) -> None:
+        """See ProgramObserver."""
 
     def turn_exited(self, exit_: str) -> None:
         """See TurnObserver."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import resource
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.cancelling import end_task
 from reasond_server.errors import StoreUnavailableError
 from reasond_server.telemetry.observers import ProcessFacts
 
@@ -52,9 +52,7 @@ class Sampler:
         """Stop after a last sample, because other processes may still expose the counts of this one."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
         if tasks:
             self.sample()
 

@@ -25,6 +25,7 @@ Attributes = dict[str, Any]
 STEP_SPAN: Final = "step"
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+RUN_PROGRAM: Final = "run_program"
 INVOKE_AGENT: Final = "invoke_agent"
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 GENERATE_CANDIDATES: Final = "reasoning.generateCandidates"

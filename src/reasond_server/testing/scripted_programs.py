@@ -22,6 +22,7 @@ class FunctionPrograms:
     Attributes:
         sources: every program so far, in order.
         materials: the material that each was given.
+        answers: the answer that each was given; empty for none.
     """
 
     is_available = True
@@ -30,10 +31,12 @@ class FunctionPrograms:
         self._result = result
         self.sources: list[str] = []
         self.materials: list[str] = []
+        self.answers: list[str] = []
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
         """Return the result of the function."""
         self.sources.append(source)
         self.materials.append(material)
+        self.answers.append(answer)
         result = self._result(source)
         return ProgramResult(output=result) if isinstance(result, str) else result

@@ -1,4 +1,4 @@
-"""The port to programs that a model writes: they are run apart from the server, in its sandbox, if it has one."""
+"""The port to programs of models and callers: they are run apart from the server, in its sandbox, if it has one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from reasond_server.types.values import value
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 """Most bytes that are kept of what a program prints."""
+_SHOWN_CHARACTERS: Final = 4_000
+_LEFT_OUT: Final = "…\n"
 
 
 @value
@@ -31,16 +33,17 @@ class ProgramResult:
 
 
 class ProgramRunner(Protocol):
-    """Runs Python programs of a model, without a network and within limits."""
+    """Runs Python programs, without a network and within limits."""
 
     @property
     def is_available(self) -> bool:
         """Whether programs can be run at all."""
         ...
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:
-        """Run a Python program and return how it ended; `material` is the file material.txt of its folder.
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
+        """Run a Python program and return how it ended.
 
+        `material` and `answer` are the files material.txt and answer.txt of its folder, unless they are empty.
         `most_s` bounds its time and its processor time; the operator may have set lower limits.
 
         Raises:
@@ -54,7 +57,7 @@ class NoPrograms:
 
     is_available = False
 
-    async def run(self, source: str, *, material: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
         """Refuse.
 
         Raises:
@@ -68,9 +71,14 @@ NO_PROGRAMS: Final = NoPrograms()
 
 
 def build_refusal() -> SandboxUnavailableError:
-    """Return the error for a strategy that needs to run programs where none can be run."""
+    """Return the error for a task that needs to run programs where none can be run."""
     return SandboxUnavailableError(
-        "This strategy runs programs that the model writes, and this server has no sandbox for them",
-        remedy="Choose another strategy, or have the operator name a Python environment in [reasoning] "
+        "This task runs programs, and this server has no sandbox for them",
+        remedy="Choose another strategy or verifier, or have the operator name a Python environment in [reasoning] "
         "program_environment and run `reasond doctor`; no token was spent.",
     )
+
+
+def clip_output(output: str) -> str:
+    """Return the end of an output, where an error stands."""
+    return output if len(output) <= _SHOWN_CHARACTERS else _LEFT_OUT + output[-_SHOWN_CHARACTERS:]

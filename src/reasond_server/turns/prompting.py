@@ -12,8 +12,9 @@ from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, St
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
+from reasond_server.llm.prefaced_model import join_neighbours
 from reasond_server.tools.results import to_error_text
-from reasond_server.types import ToolResult
+from reasond_server.types import Speaker, ToolResult
 from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.providers import ProvidedText
+    from reasond_server.types import HistoryMessage
     from reasond_server.types.turns import TurnStarted
 
 _TASK: Final = (
@@ -73,8 +75,8 @@ def build_inputs(
     elif is_last:
         tail.append(_say("last", _ANSWER_NOW))
     return ContextInputs(
-        opening=_open(() if is_native else specs, lasting, nonce=nonce),
-        history=history,
+        opening=_open(() if is_native else specs, lasting, system=start.system, nonce=nonce),
+        history=(*write_said(start.history, nonce=nonce), *history),
         question=[ask(start, nonce=nonce)],
         records=list_records(progress, model=model.name),
         tail=tail,
@@ -101,6 +103,21 @@ def ask(start: TurnStarted, *, nonce: str) -> PromptPart:
     if start.material:
         sections.append(fence("material", start.material, nonce=nonce))
     return PromptPart(source="message", messages=(Message(role=Role.USER, content="\n".join(sections)),))
+
+
+def write_said(said: Sequence[HistoryMessage], *, nonce: str) -> Sequence[PromptPart]:
+    """Return what a caller says was said before: one part for each message of the user, with its replies.
+
+    Neighbouring messages of one author are joined.
+    """
+    groups: list[list[Message]] = []
+    for each in said:
+        is_user = each.role is Speaker.USER
+        if not groups or (is_user and groups[-1][-1].role is not Role.USER):
+            groups.append([])
+        text = fence("question", each.text, nonce=nonce) if is_user else each.text
+        groups[-1] = join_neighbours(*groups[-1], Message(role=Role(each.role.value), content=text))
+    return [PromptPart(source=f"said:{place}", messages=tuple(group)) for place, group in enumerate(groups)]
 
 
 def list_records(progress: TurnProgress, *, model: str) -> Sequence[ReasoningStepRecord]:
@@ -157,13 +174,15 @@ def log_renderings(new: Mapping[str, StoredRendering]) -> Sequence[LoggedRenderi
     )
 
 
-def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, nonce: str) -> Sequence[PromptPart]:
-    """Return the system message: what never changes first, then the texts of the session.
+def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, system: str, nonce: str) -> Sequence[PromptPart]:
+    """Return the system message: what never changes first, the caller's `system` included, then the session's texts.
 
     `specs` are the tools for a model that calls them in its text.
     """
     own = _TASK + (_IN_TEXT + write_tools(bound_specs(specs)) if specs else _NATIVE)
-    message = Message(role=Role.SYSTEM, content="\n\n".join((own, *lasting)) + write_fence_rule(nonce))
+    message = Message(
+        role=Role.SYSTEM, content="\n\n".join((*([system] if system else []), own, *lasting)) + write_fence_rule(nonce)
+    )
     return [PromptPart(source="system", messages=(message,))]
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import (
+    MAX_SYSTEM_CHARACTERS,
     find_in_budget,
+    find_in_history,
     find_in_id,
     find_in_material,
     find_in_text,
@@ -60,6 +62,8 @@ def check_start(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Coll
         *_in_tools(start.client_tools, policy, server_tool_names),
         *_in_blocks(start.context),
         *find_in_budget(start.budget),
+        *find_in_text("system", start.system, most=MAX_SYSTEM_CHARACTERS),
+        *_in_history(start),
         *find_in_id("request_id", request_id),
     ]
     if found:
@@ -159,6 +163,14 @@ def _in_session(start: TurnStart) -> Iterator[Violation]:
         yield Violation(field="if_revision", description=f"must be at least 0, got {start.if_revision}")
     elif not start.session_id:
         yield Violation(field="if_revision", description="needs a session_id, whose revision it is")
+
+
+def _in_history(start: TurnStart) -> Iterator[Violation]:
+    if start.history and start.session_id:
+        text = f"must be empty with the session_id {show(start.session_id)}: the session keeps what was said before"
+        yield Violation(field="history", description=text)
+    else:
+        yield from find_in_history(start.history)
 
 
 def _in_mode(mode: str | None, policy: TurnPolicy) -> Iterator[Violation]:

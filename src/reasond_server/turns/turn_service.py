@@ -348,6 +348,8 @@ class TurnService:
                 material=start.material,
                 client_tools=tuple(start.client_tools),
                 context=tuple(start.context),
+                system=start.system,
+                history=tuple(start.history),
             ),
             budget=start.budget,
             may_use_server_tools=_may_use_tools(caller),

@@ -24,7 +24,17 @@ from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
-from reasond_server.types import NOTHING, Budget, FinishReason, StrategySource, Usage, UsageSource, build_row
+from reasond_server.types import (
+    NOTHING,
+    Budget,
+    FinishReason,
+    HistoryMessage,
+    Speaker,
+    StrategySource,
+    Usage,
+    UsageSource,
+    build_row,
+)
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -385,8 +395,9 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
         turn = row["turn"]
         tools = tuple(ClientTool(**each) for each in turn["client_tools"])
         blocks = tuple(ContextBlock(**{**each, "scope": ContextScope(each["scope"])}) for each in turn["context"])
+        said = tuple(HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in turn.get("history", ()))
         return TurnAssignment(
-            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks}),
+            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said}),
             budget=Budget(**row["budget"]),
             may_use_server_tools=bool(row["may_use_server_tools"]),
             provided=dict(row["provided"]),

@@ -15,7 +15,7 @@ from typing import Annotated
 from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
 from reasond_server.types.steps import ToolCall, ToolResult
-from reasond_server.types.tasks import Budget
+from reasond_server.types.tasks import Budget, HistoryMessage
 from reasond_server.types.usage import NOTHING, Usage
 from reasond_server.types.values import value
 
@@ -141,7 +141,8 @@ class Decision:  # same name: what a person decided, where the audit log has wha
 class TurnStart:
     """The request that starts a turn; an empty `session_id` is a turn without memory.
 
-    If `if_revision` is set, the session must have that revision; 0 means that it must not exist yet.
+    `system` are instructions of the caller, `history` is what was said before, where no session keeps it. If
+    `if_revision` is set, the session must have that revision; 0 means that it must not exist yet.
     """
 
     message: str
@@ -152,6 +153,8 @@ class TurnStart:
     client_tools: Sequence[ClientTool] = ()
     context: Sequence[ContextBlock] = ()
     budget: Budget = field(default_factory=Budget)
+    system: str = ""
+    history: Sequence[HistoryMessage] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +180,8 @@ class TurnStarted(Event):
     material: str = ""
     client_tools: Sequence[ClientTool] = ()
     context: Sequence[ContextBlock] = ()
+    system: str = ""
+    history: Sequence[HistoryMessage] = ()
 
 
 @EVENTS.declare(

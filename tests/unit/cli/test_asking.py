@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.cli.asking import parse_cursor, parse_setting
+from reasond_server.cli.asking import parse_cursor, parse_history, parse_setting
 from reasond_server.cli.outcome import CommandError, ExitCode
 
 
@@ -48,3 +48,37 @@ def test_a_cursor_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_cursor(text)
     assert caught.value.code is ExitCode.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"role": "user", "text": "a"}, {"role": "assistant", "text": "b"}]',
+        '{"role": "user", "text": "a"}\n\n{"role": "assistant", "text": "b"}\n',
+        ' \n[\n{"text": "a", "role": "user"},\n{"role": "assistant", "text": "b"}\n]\n',
+    ],
+)
+def test_a_history_is_a_json_list_or_json_lines(text: str) -> None:
+    assert parse_history(text, "it") == [("user", "a"), ("assistant", "b")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no messages"),
+        ("[]", "has no messages"),
+        ("[1]", "Message 1 of it"),
+        ('{"role": "user", "text": "a"}\n{"role": "user"}', "Message 2 of it"),
+        ('{"role": "user", "text": "a"}\n{"role": "user", "content": "a"}', "Message 2 of it"),
+        ('{"role": "user", "text": 5}', "Message 1 of it"),
+        ('{"role": "system", "text": "a"}', "Message 1 of it"),
+        ('{"role": "user", "text": "a", "name": "x"}', "Message 1 of it"),
+        ("nonsense", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_history_of_another_form_is_refused_by_its_place(text: str, words: str) -> None:
+    with pytest.raises(CommandError, match=words) as caught:
+        parse_history(text, "it")
+    assert caught.value.code is ExitCode.BAD_REQUEST
+    assert '"role"' in caught.value.remedy

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -111,3 +114,40 @@ def test_without_git_nothing_is_changed(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(CommandError, match="git is not installed"):
         apply_patch(CHANGE, root)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from reasond_server.cli import patch_applying
+
+# The moment in which the copies lie there and nothing is written yet.
+patch_applying._compare = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+patch_applying.apply_patch(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_command_left_is_removed_by_the_next(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    killed = subprocess.run([sys.executable, "-c", KILLED, CHANGE, root], check=False)
+    assert killed.returncode == -9
+    assert [each.name for each in temporary.rglob("one.py")] == ["one.py"]
+    apply_patch(CHANGE, root)
+    assert not [each for each in temporary.rglob("*") if each.is_file()]
+    assert len(list(temporary.iterdir())) == 1
+
+
+def test_a_folder_of_somebody_else_is_not_used(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _read(root)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    apply_patch(NEW, root)
+    (home,) = tmp_path.glob("reasond-patches-*")
+    home.chmod(0o777)
+    with pytest.raises(CommandError, match="others may write it; remove it"):
+        apply_patch(CHANGE, root)
+    assert _read(root) == before | {"pkg/new.py": "c = 1\n"}

@@ -30,6 +30,7 @@ from reasond.v1.repairs_pb2 import (
     VoteResult,
     VoteStep,
 )
+from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.repair_display import RepairDisplay
 from reasond_server.cli.repair_text import RepairLines, color_diff, write_end
 
@@ -182,8 +183,7 @@ class Terminal(io.StringIO):
 
 def test_elsewhere_than_on_a_terminal_there_are_plain_lines() -> None:
     stream = io.StringIO()
-    display = RepairDisplay(stream)
-    assert not display.is_live
+    display = RepairDisplay(LiveConsole(stream))
     for event in (STARTED, _candidate("cand-1", code_or_plan=DIFF), _critique("cand-1", "PASSED", 4, 100)):
         display.show(event)
     display.show_patch(_result(patch=DIFF))

@@ -22,6 +22,7 @@ LISTENING = Listening(
     model="demo",
     store="SQLite, /var/reasond.db",
     warnings=("fixed rules",),
+    console="http://127.0.0.1:2/console",
 )
 
 
@@ -50,6 +51,7 @@ def test_the_banner_says_where_what_how_and_what_to_type() -> None:
     for words in (
         "127.0.0.1:1",
         "http://127.0.0.1:2",
+        "open   http://127.0.0.1:2/console#token=a.b.c",
         "demo",
         "fixed rules",
         "SQLite, /var/reasond.db",
@@ -69,6 +71,7 @@ def test_without_dev_the_banner_asks_for_a_token_and_http_may_be_off() -> None:
     assert "REASOND_TOKEN='<token>' REASOND_TLS=1" in text
     assert "HTTP   off" in text
     assert "curl -s" not in text
+    assert "/console" not in text
     assert "loopback" not in text
 
 

@@ -260,6 +260,15 @@ async def test_reconnecting_gives_up_after_so_many_attempts_without_an_event(
     assert {call.request.resume.after_sequence for call in server.calls[2:]} == {2}
 
 
+async def test_a_stream_whose_status_alone_was_lost_asks_for_it_and_repeats_no_event(
+    server: ScriptedServer, client: AsyncClient, failure: type[Failure]
+) -> None:
+    server.answers("ReasonIterations", [STARTED, DONE, failure(code=grpc.StatusCode.UNAVAILABLE)], [])
+    stream = client.reason_iterations("why?", keep_running=True, reconnect=QUICK)
+    assert [event async for event in stream] == [STARTED, DONE]
+    assert server.calls[1].request.resume.after_sequence == DONE.sequence
+
+
 async def test_a_slow_consumer_is_taken_up_again(
     server: ScriptedServer, client: AsyncClient, failure: type[Failure]
 ) -> None:
@@ -304,8 +313,9 @@ async def test_other_errors_are_never_taken_up_again(
 async def test_a_failed_run_is_not_taken_up_again_though_its_status_is_unavailable(
     server: ScriptedServer, client: AsyncClient, failure: type[Failure]
 ) -> None:
-    server.answers("ReasonIterations", [STARTED, DONE, failure(code=grpc.StatusCode.UNAVAILABLE)])
-    with pytest.raises(reasond.UnavailableError):
+    down = failure(code=grpc.StatusCode.UNAVAILABLE, reason="MODEL_UNAVAILABLE", metadata={"request_id": "r1"})
+    server.answers("ReasonIterations", [STARTED, DONE, down])
+    with pytest.raises(reasond.ModelError):
         async for _ in client.resume("e1", reconnect=QUICK):
             pass
     assert len(server.calls) == 1

@@ -229,6 +229,44 @@ async def test_a_token_callable_is_asked_before_every_call(server: ScriptedServe
     ]
 
 
+@pytest.mark.parametrize(
+    ("method", "rpc"), [("get_execution", "GetExecution"), ("reason_iterations", "ReasonIterations")]
+)
+async def test_a_token_callable_is_asked_once_more_where_the_token_has_expired(
+    server: ScriptedServer, caller_of: MakeCaller, failure: type[Failure], method: str, rpc: str
+) -> None:
+    tokens = iter(["old", "new", "newer"])
+    call = caller_of(token=lambda: next(tokens))
+    expired = failure(code=grpc.StatusCode.UNAUTHENTICATED, reason="TOKEN_EXPIRED")
+    is_stream = rpc == "ReasonIterations"
+    server.answers(rpc, [expired] if is_stream else expired, *([[]] if is_stream else []))
+    await call(method, "e1")
+    assert [received.metadata["authorization"] for received in server.calls] == ["Bearer old", "Bearer new"]
+
+
+@pytest.mark.parametrize("method", ["get_execution", "reason_iterations"])
+@pytest.mark.parametrize(
+    ("token", "reason", "calls"),
+    [(lambda: "a", "TOKEN_INVALID", 1), ("fixed", "TOKEN_EXPIRED", 1), (lambda: "a", "TOKEN_EXPIRED", 2)],
+    ids=["another refusal", "a fixed token", "expired again"],
+)
+async def test_a_refused_token_is_the_callers_where_asking_again_is_no_use(
+    server: ScriptedServer,
+    caller_of: MakeCaller,
+    failure: type[Failure],
+    method: str,
+    token: Any,
+    reason: str,
+    calls: int,
+) -> None:
+    refused = failure(code=grpc.StatusCode.UNAUTHENTICATED, reason=reason)
+    server.answers("GetExecution", refused, refused)
+    server.answers("ReasonIterations", [refused], [refused])
+    with pytest.raises(reasond.AuthenticationError):
+        await caller_of(token=token)(method, "e1")
+    assert len(server.calls) == calls
+
+
 async def test_a_fixed_token_is_sent_and_none_sends_nothing(server: ScriptedServer, caller_of: MakeCaller) -> None:
     await caller_of(token="abc")("get_execution", "e1")
     await caller_of()("get_execution", "e1")

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
@@ -29,10 +27,13 @@ from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.testing import FunctionModel
+from tests.http_clients import WITHOUT_AUTHORITIES, make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
+
+    import httpx
 
     from reasond_server.http_api.connections import ConnectionLimits
     from reasond_server.llm.model import ChatModel
@@ -99,7 +100,7 @@ async def serve(
     limits: HttpLimits | None = None,
     connections: ConnectionLimits | None = None,
     tls: TlsFiles | None = None,
-    verify: Any = True,
+    verify: Any = WITHOUT_AUTHORITIES,
     require_permission: Callable[..., None] = require_permission,
     turns: Any = None,
     repairs: Any = None,
@@ -124,7 +125,7 @@ async def serve(
     stack.push_async_callback(server.stop, 0)
     stack.push_async_callback(core.runner.stop)
     scheme = "https" if tls else "http"
-    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=180, verify=verify)
+    client = make_http_client(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=180, verify=verify)
     await stack.enter_async_context(client)
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 

@@ -173,11 +173,11 @@ async def test_a_client_that_leaves_cancels_its_call(serve_site: ServeSite, capl
     connection = socket.create_connection(("127.0.0.1", site.server.port), timeout=180)
     connection.sendall(f"POST {PATH} HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
     await asyncio.wait_for(has_begun.wait(), 120)
-    connection.close()
     alice = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
     (execution,) = (await site.core.reasoning.desk.list(alice)).executions
     run = site.core.runner.find_live(execution.execution_id)
     assert run is not None
+    connection.close()
     await asyncio.wait_for(run.wait_for_end(), 120)
     assert site.model.open_calls == 0
     await site.server.stop(5)

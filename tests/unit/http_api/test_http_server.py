@@ -12,6 +12,7 @@ import pytest
 
 from reasond_server.errors import SettingsError
 from reasond_server.http_api.http_server import HttpServer
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from reasond_server.http_api.exchange import Receive, Scope, Send
@@ -45,7 +46,7 @@ async def start(app: Slow, *, host: str = "127.0.0.1", port: int = 0) -> HttpSer
 
 
 async def get(server: HttpServer, host: str = "127.0.0.1") -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with make_http_client() as client:
         return await client.get(f"http://{host}:{server.port}/")
 
 

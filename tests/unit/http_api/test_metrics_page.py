@@ -6,19 +6,22 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from reasond_server.access.peers import Peers
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage, ReaderGate
+from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
+from reasond_server.http_api.page_gate import PageGate
 from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.observers import ServerSnapshot
+from tests.http_clients import make_http_client
 from tests.unit.http_api.parts import Site, verifier
 from tests.unit.telemetry.parts import metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    import httpx
 
 
 def exposition() -> Exposition:
@@ -27,19 +30,19 @@ def exposition() -> Exposition:
 
 
 @asynccontextmanager
-async def listening(*, gate: ReaderGate | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def listening(*, gate: PageGate | None = None) -> AsyncIterator[httpx.AsyncClient]:
     app = MetricsApp(MetricsPage(exposition().scrape, gate=gate), new_call_id=lambda: "minted")
     server = HttpServer(app=app, host="127.0.0.1", port=0)
     await server.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        async with make_http_client(base_url=f"http://127.0.0.1:{server.port}") as client:
             yield client
     finally:
         await server.stop(0)
 
 
-def tokens_of_the_tests() -> ReaderGate:
-    return ReaderGate(authenticate=verifier().verify, peers=Peers())
+def tokens_of_the_tests() -> PageGate:
+    return PageGate(authenticate=verifier().verify, peers=Peers())
 
 
 async def test_without_a_gate_everybody_may_read() -> None:

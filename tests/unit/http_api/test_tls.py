@@ -22,6 +22,7 @@ from reasond_server.errors import SettingsError
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.http_server import FollowingContext
 from reasond_server.wire.certificates import TlsFiles
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ def trusting(*certificates: str) -> ssl.SSLContext:
 
 
 async def health(port: int, context: ssl.SSLContext) -> int:
-    async with httpx.AsyncClient(verify=context) as client:
+    async with make_http_client(verify=context) as client:
         return (await client.get(f"https://127.0.0.1:{port}/healthz")).status_code
 
 

@@ -5,14 +5,16 @@ import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.testing import running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx
 
 SECRET = "the secret of the crawler"
 ENVIRON = {
@@ -28,7 +30,7 @@ PATH = "/api/v1/auth/token"
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with AsyncExitStack() as stack:
         listening = await stack.enter_async_context(running_server(environ=ENVIRON))
-        yield await stack.enter_async_context(httpx.AsyncClient(base_url=listening.http))
+        yield await stack.enter_async_context(make_http_client(base_url=listening.http))
 
 
 async def execute(client: httpx.AsyncClient, token: str, strategy: str) -> Any:
@@ -89,7 +91,7 @@ async def test_guessing_is_answered_429_with_the_time_to_wait(client: httpx.Asyn
 
 
 async def test_without_agents_there_is_no_endpoint() -> None:
-    async with running_server() as listening, httpx.AsyncClient(base_url=listening.http) as client:
+    async with running_server() as listening, make_http_client(base_url=listening.http) as client:
         answer = await client.post(PATH, json={"agent_id": "crawler", "secret": SECRET})
     assert answer.status_code == 404
 
@@ -113,7 +115,7 @@ async def test_decisions_are_in_the_audit_log_and_the_secret_is_nowhere(
 
 
 async def test_a_server_without_agents_says_what_to_add_and_which_token_there_is() -> None:
-    async with running_server() as server, httpx.AsyncClient(base_url=server.http) as client:
+    async with running_server() as server, make_http_client(base_url=server.http) as client:
         answer = await client.post(PATH, json={"agent_id": "my-agent", "secret": "my-secret"})
     assert answer.status_code == 404
     assert "[auth.agents.NAME]" in answer.json()["error"]

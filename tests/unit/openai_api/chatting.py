@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from reasond_server.testing import FunctionModel, running_server
+from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import httpx
 
     from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
@@ -52,7 +53,7 @@ async def serve_chats(
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
     async with running_server(model=chosen, environ=environ, strategies=strategies) as listening:
         headers = {"authorization": f"Bearer {listening.token}"}
-        async with httpx.AsyncClient(base_url=listening.http, headers=headers, timeout=180) as client:
+        async with make_http_client(base_url=listening.http, headers=headers, timeout=180) as client:
             yield ChatSite(listening=listening, client=client)
 
 

@@ -94,7 +94,6 @@ def test_text_inside_a_message_chooses_nothing(catalogue: ModelCatalogue) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("functions", [{"name": "f"}]),
@@ -119,7 +118,7 @@ def test_what_cannot_be_done_is_refused_by_name(catalogue: ModelCatalogue, name:
 
 def test_what_asks_for_nothing_is_taken(catalogue: ModelCatalogue) -> None:
     nothing: dict[str, Any] = {
-        "tools": [],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
         "tool_choice": "none",
         "functions": None,
         "n": 1,

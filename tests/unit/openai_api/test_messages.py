@@ -9,6 +9,10 @@ from reasond_server.openai_api.messages import read_messages
 from reasond_server.types import HistoryMessage, Speaker
 
 
+def image(shown: object) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": shown}
+
+
 def user(content: object = "q", **more: object) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
 
@@ -60,20 +64,30 @@ def test_a_name_is_told_to_have_no_effect() -> None:
 @pytest.mark.parametrize(
     ("messages", "field", "part"),
     [
-        ([{"role": "tool", "content": "5", "tool_call_id": "1"}], "messages.0.role", "'tool' is not supported"),
-        ([{"role": "function", "content": "5"}], "messages.0.role", "'function' is not supported"),
+        ([{"role": "function", "content": "5"}], "messages.0.role", "got 'function'"),
         ([user(), {"role": "robot", "content": "5"}], "messages.1.role", "must be 'system', 'developer', 'user'"),
         ([{"content": "5"}], "messages.0.role", "got None"),
         ([{"role": ["user"], "content": "5"}], "messages.0.role", "got ['user']"),
         ([user(None)], "messages.0.content", "must be a text or a list of parts, got None"),
         ([user({"type": "text"})], "messages.0.content", "must be a text or a list of parts"),
-        ([user([{"type": "image_url", "image_url": {}}])], "messages.0.content.0", "'image_url' is not supported"),
+        ([user([image({})])], "messages.0.content.0.image_url.url", "got None"),
+        (
+            [user([{"type": "image_url", "image_url": {"url": "http://a/b.png"}}])],
+            "messages.0.content.0.image_url.url",
+            "a data: URL",
+        ),
+        (
+            [user([{"type": "image_url", "image_url": {"url": "data:image/png,x"}}])],
+            "messages.0.content.0.image_url.url",
+            "base64",
+        ),
+        ([user([{"type": "image_url", "image_url": "x"}])], "messages.0.content.0", "'image_url' is not supported"),
         ([user([{"type": "input_audio"}])], "messages.0.content.0", "'input_audio' is not supported"),
         ([user(["text"])], "messages.0.content.0", "None is not supported"),
         ([user([{"type": ["text"]}])], "messages.0.content.0", "is not supported"),
         ([user([{"type": "text", "text": 5}])], "messages.0.content.0.text", "must be a text"),
         ([user(tool_calls=[])], "messages.0.tool_calls", "is not known"),
-        ([user(), {"role": "assistant", "tool_calls": [1]}], "messages.1.tool_calls", "tools of clients are not"),
+        ([user(), {"role": "assistant", "tool_calls": [1]}], "messages.1.tool_calls", "must be a list of calls"),
         ([user(), {"role": "assistant", "content": "x"}], "messages", "must end with a message of role 'user'"),
         ([{"role": "system", "content": "x"}], "messages", "there is none"),
     ],
@@ -87,3 +101,32 @@ def test_what_is_not_supported_is_named(messages: list[dict[str, Any]], field: s
 def test_ten_thousand_wrong_messages_are_described_by_twenty() -> None:
     assert len(refuse(*[{"role": 5}] * 10_000)) == 20
     assert len(refuse(user([{}] * 10_000))) == 20
+
+
+def test_calls_of_tools_and_their_results_are_told_to_a_strategy_as_texts() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "open_file", "arguments": '{"path": "a"}'}}
+    said = read_messages(
+        [
+            user("Read a."),
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "42"},
+            {"role": "assistant", "content": "It says 42."},
+            user("And b?"),
+        ]
+    )
+    texts = [message.text for message in said.history]
+    assert texts == ["Read a.", '[Called open_file with {"path": "a"}]\n\n[A tool returned: 42]\n\nIt says 42.']
+    assert said.query == "And b?"
+
+
+def test_images_of_the_last_message_are_those_of_the_question_and_older_ones_are_named_in_a_warning() -> None:
+    shown = image({"url": "data:image/png;base64,aGk="})
+    said = read_messages([user([{"type": "text", "text": "What is it?"}, shown])])
+    assert (said.query, [(each.media_type, each.base64) for each in said.images]) == (
+        "What is it?",
+        [("image/png", "aGk=")],
+    )
+    later = read_messages(
+        [user([{"type": "text", "text": "a"}, shown]), {"role": "assistant", "content": "A cat."}, user("Sure?")]
+    )
+    assert (later.images, later.warnings) == ((), ("Images of earlier messages are not shown to the model.",))

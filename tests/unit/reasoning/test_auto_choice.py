@@ -48,8 +48,8 @@ async def choose(
         is_auto_enabled=more.get("is_auto_enabled", True),
         within_s=120,
     )
-    selection, _, _ = await chooser.choose(caller, task)
-    return selection
+    choice = await chooser.choose(caller, task)
+    return (await chooser.apply_rule(caller, task, choice)).selection
 
 
 def describe(selection: Selection) -> tuple[str, StrategySource]:

@@ -59,9 +59,9 @@ async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") ->
         default_strategy=default,
         within_s=120,
     )
-    selection, config, shown = await chooser.choose(caller, task)
-    assert shown == config.model_dump(mode="json")
-    return selection.strategy.name, selection.source, shown
+    choice = await chooser.choose(caller, task)
+    assert choice.shown_config == choice.config.model_dump(mode="json")
+    return choice.selection.strategy.name, choice.selection.source, choice.shown_config
 
 
 async def test_the_request_wins_over_the_operator_and_nobody_is_no_choice() -> None:

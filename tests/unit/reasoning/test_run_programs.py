@@ -15,6 +15,7 @@ from reasond_server.reasoning.run_programs import JournaledPrograms, SandboxProg
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.sandbox.levels import UnavailableSandbox
+from reasond_server.telemetry.observers import UNOBSERVED, Unobserved
 from reasond_server.testing import FunctionPrograms
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
 from reasond_server.types.repairs import SandboxLevel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import Record
     from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import SandboxLimits
+    from reasond_server.telemetry.observers import ProgramObserver
 
 LONG_S = 60.0
 
@@ -64,7 +66,7 @@ print("refused" if made < 10_000 else made)
 
 @asynccontextmanager
 async def running_programs(
-    level: SandboxLevel, limits: SandboxLimits = LIMITS
+    level: SandboxLevel, limits: SandboxLimits = LIMITS, observer: ProgramObserver = UNOBSERVED
 ) -> AsyncGenerator[tuple[SandboxPrograms, OpenedSandbox], None]:
     async with running_sandbox(level) as opened:
         programs = SandboxPrograms(
@@ -72,6 +74,7 @@ async def running_programs(
             workspaces=opened.workspaces,
             environment=replace(ENVIRONMENT, limits=limits),
             permits=asyncio.Semaphore(2),
+            observer=observer,
         )
         yield programs, opened
 
@@ -82,11 +85,15 @@ async def test_a_program_prints_its_answer_and_reads_the_material(level: Sandbox
         plain = await programs.run("print(6 * 7)", most_s=LONG_S)
         source = "text = open('material.txt', encoding='utf-8').read()\nprint(text.count('\u00e9'), '\u2713')"
         read = await programs.run(source, material="\u00e9t\u00e9", most_s=LONG_S)
+        given = await programs.run(
+            "print(open('answer.txt', encoding='utf-8').read())", answer="\u00fc 42", most_s=LONG_S
+        )
         # What the interpreter warns of must not stand in the answer.
         warned = await programs.run("print(len('\\d'))", most_s=LONG_S)
     assert (plain.output, plain.exit_code, plain.exceeded, plain.is_output_cut) == ("42\n", 0, "", False)
     assert read.output == "2 \u2713\n"
     assert warned.output == "2\n"
+    assert given.output == "\u00fc 42\n"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -105,7 +112,7 @@ async def test_an_error_of_a_program_is_its_output(level: SandboxLevel) -> None:
 async def test_an_endless_program_is_ended_at_its_limit(level: SandboxLevel) -> None:
     async with running_programs(level) as (programs, opened):
         spun = await programs.run("while True: pass", most_s=1.0)
-        slept = await programs.run("import time\nprint('so far', flush=True)\ntime.sleep(1_000)", most_s=1.0)
+        slept = await programs.run("import time\nprint('so far', flush=True)\ntime.sleep(1_000)", most_s=6.0)
         assert not list(find_survivors(opened))
     assert spun.exceeded in {"more time than its limit", "more processor time than its limit"}
     assert (slept.exceeded, slept.output) == ("more time than its limit", "so far\n")
@@ -180,16 +187,37 @@ async def test_a_run_that_is_cancelled_leaves_no_process(level: SandboxLevel) ->
         assert not list(find_survivors(opened))
 
 
+class Counting(Unobserved):
+    """Keeps how programs ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, bool]] = []
+
+    def program_ended(self, outcome: str, duration_s: float) -> None:
+        self.ended.append((outcome, duration_s > 0))
+
+
+async def test_how_each_program_ended_is_observed() -> None:
+    observer = Counting()
+    async with running_programs(LEVELS[0], observer=observer) as (programs, _):
+        for source, most_s in (("print(1)", LONG_S), ("raise SystemExit(3)", LONG_S), ("while True: pass", 1.0)):
+            await programs.run(source, most_s=most_s)
+    assert observer.ended == [("ok", True), ("failed", True), ("limited", True)]
+
+
 async def test_a_sandbox_that_fails_says_nothing_about_the_program() -> None:
+    observer = Counting()
     async with running_sandbox(SandboxLevel.LANDLOCK) as opened:
         programs = SandboxPrograms(
             sandbox=UnavailableSandbox("it broke"),
             workspaces=opened.workspaces,
             environment=ENVIRONMENT,
             permits=asyncio.Semaphore(1),
+            observer=observer,
         )
         with pytest.raises(SandboxUnavailableError, match="could not run a program"):
             await programs.run("print(1)", most_s=LONG_S)
+    assert observer.ended == [("not_run", False)]
 
 
 async def test_a_program_that_was_run_is_answered_from_its_record() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
 from reasond_server.repair.activities import PatchCheck, RepairCandidate
-from reasond_server.repair.gate import report_candidate
+from reasond_server.repair.gate import REVIEW_WARNING, report_candidate
 from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
 from reasond_server.repair.repair_policy import RepairParameters
 from reasond_server.repair.repair_run import RepairRun
@@ -22,8 +22,10 @@ from reasond_server.types.repairs import (
     CandidateVerdict,
     CheckRole,
     CheckStatus,
+    Finding,
     ReflectionStep,
     RepairSearch,
+    Severity,
     ValidationStep,
     Verification,
     VoteStep,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Event
 
 REPRODUCE = CheckOutcome(name="tests", role=CheckRole.REPRODUCE, status=CheckStatus.FAILED, cpu_s=0.5)
+OBJECTION = Finding(rule_id="F821", severity=Severity.HIGH, path="a.py", line=1, message="undefined name")
 
 
 def give_score(number: int) -> float:
@@ -162,7 +165,8 @@ async def test_critic_scoring_integration() -> None:
 async def test_reflection_loop_termination() -> None:
     """Seed 004, unit test 4: the second round is better by 2 points only, so reflection halts there with a warning.
 
-    The candidates that are left are made from the original.
+    Not to the letter: there the agent halts. Here the candidates that are left are made from the original, because to
+    halt costs a weak model a third of its repairs (decision 0046).
     """
     activities = ScriptedActivities(lambda number: 60.0 if number <= 2 else 62.0)
     outcome, events, run = await work(
@@ -428,3 +432,38 @@ async def test_checks_are_reserved_before_they_run() -> None:
     # Two runs are gone with the baseline, and each candidate may need two.
     await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=5))
     assert len(activities.judged) == 2
+
+
+async def test_the_held_out_checks_of_the_winner_are_reserved_before_the_search() -> None:
+    class Hiding(ScriptedActivities):
+        async def measure_baseline(self) -> Baseline:
+            hidden = [replace(REPRODUCE, name=name, role=CheckRole.HELD_OUT) for name in ("hidden", "secret")]
+            return Baseline(outcomes={each.name: each for each in [REPRODUCE, *hidden]})
+
+    activities = Hiding(lambda _: 100.0, held_out=CheckStatus.PASSED)
+    parameters = RepairParameters(
+        search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=8, enable_early_terminate=False
+    )
+    outcome, _, _ = await work(activities, parameters)
+    assert outcome.is_accepted
+    assert activities.checks_run + len(activities.judged) + 2 * len(activities.held_out_of) <= 8
+
+
+async def test_the_processor_time_of_checks_is_reserved_before_they_run() -> None:
+    activities = ScriptedActivities()
+    # 1 s is gone with the baseline; each candidate may need 2 s, and takes half a second.
+    await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_check_cpu_s=4.0))
+    assert len(activities.judged) == 3
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+async def test_critics_that_disagree_with_the_tests_for_more_than_two_rounds_ask_for_a_review(rounds: int) -> None:
+    class Disputing(ScriptedActivities):
+        async def judge(self, candidate: RepairCandidate) -> Critique:
+            found = await super().judge(candidate)
+            return replace(found, is_solution=False, findings=[OBJECTION])
+
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_candidates=rounds)
+    outcome, _, _ = await work(Disputing(lambda _: 100.0), parameters)
+    assert not outcome.is_accepted
+    assert (REVIEW_WARNING in outcome.warnings) is (rounds > 2)

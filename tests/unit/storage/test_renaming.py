@@ -32,6 +32,7 @@ OTHERS = (
     "INSERT INTO snapshots VALUES ('{tenant}', 's1', 1.5, 1.5, 1, '{{}}')",
     "INSERT INTO snapshot_files VALUES ('{tenant}', 's1', 'digest', 1)",
     "INSERT INTO snapshot_contents VALUES ('{tenant}', 'digest', 1, NULL)",
+    "INSERT INTO payloads VALUES ('{tenant}', 'e-{tenant}', 'record/a', '')",
 )
 
 

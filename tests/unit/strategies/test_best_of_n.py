@@ -11,19 +11,22 @@ from reasond_server.errors import (
     InvalidConfigError,
     ModelFailedError,
     ModelUnavailableError,
+    SandboxUnavailableError,
     TokenBudgetExhaustedError,
 )
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.best_of_n import BestOfN, BestOfNConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
-from reasond_server.testing import FunctionModel, Reply
+from reasond_server.testing import FunctionModel, FunctionPrograms, Reply
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult
 from reasond_server.types import BestOfNMetrics, Budget, FinishReason, ScoredAnswer, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest
+    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.types import Json
 
 NONCE = "a" * 28
@@ -61,12 +64,14 @@ async def run(
     budget: Budget | None = None,
     window: int | None = None,
     schema: Json | None = None,
+    programs: ProgramRunner = NO_PROGRAMS,
     **config: Any,
 ) -> tuple[FunctionModel, list[StageStep], Outcome]:
     model = FunctionModel(reply, context_window=window)
     task = Task(query=QUERY, budget=budget or Budget(), answer_schema=schema)
     metered = MeteredModel(model=model, budget=task.budget)
-    context = RunContext(config=BestOfNConfig.model_validate(config), model=metered, new_nonce=lambda: NONCE)
+    checked = BestOfNConfig.model_validate(config)
+    context = RunContext(config=checked, model=metered, programs=programs, new_nonce=lambda: NONCE)
     events = [event async for event in BestOfN().run(task, context)]
     steps = [event.detail for event in events if isinstance(event, Step)]
     outcome = events[-1]
@@ -299,3 +304,70 @@ def test_a_schema_that_the_task_has_not_is_refused_before_a_call() -> None:
     model = FunctionModel(lambda _: "")
     with pytest.raises(InvalidConfigError, match="verifier 'schema' verifies with the answer_schema of the task"):
         BestOfN().check(Task(query=QUERY), BestOfNConfig.model_validate({"verifier": "schema"}), model)
+
+
+def checking(right: str, *, printed: str = "") -> FunctionPrograms:
+    """Return programs that accept one answer."""
+    programs = FunctionPrograms(
+        lambda _: ProgramResult(output=printed, exit_code=0 if programs.answers[-1] == right else 1)
+    )
+    return programs
+
+
+CHECKED: dict[str, Any] = {"verifier": "program", "check_program": "check()", "max_check_s": 2.5}
+
+
+async def test_samples_are_taken_until_the_check_of_the_caller_accepts_one() -> None:
+    programs = checking("42")
+    model, steps, outcome = await run(replies(["41", "40", "42", "43"]), samples=4, programs=programs, **CHECKED)
+    assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42", FinishReason.ANSWERED, ())
+    assert [(step.stage, step.answer, step.score) for step in steps] == [
+        ("sample", "41", 0.0),
+        ("sample", "40", 0.0),
+        ("sample", "42", 1.0),
+    ]
+    assert (programs.sources, programs.answers) == (["check()"] * 3, ["41", "40", "42"])
+    assert len(model.requests) == 3
+
+
+async def test_an_answer_is_checked_once_and_what_the_check_printed_is_a_step() -> None:
+    programs = checking("42", printed="looked at it\n")
+    _, steps, outcome = await run(replies(["41", "41", "42"]), samples=3, programs=programs, **CHECKED)
+    assert (outcome.answer, programs.answers) == ("42", ["41", "42"])
+    assert [(step.stage, step.text) for step in steps if step.stage == "check"] == [("check", "looked at it")] * 2
+
+
+async def test_if_no_answer_passes_its_check_the_votes_decide_and_it_is_told() -> None:
+    _, _, outcome = await run(replies(["41", "43", "43"]), samples=3, programs=checking("42"), **CHECKED)
+    assert outcome.answer == "43"
+    assert "No answer of 3 samples passes check_program." in outcome.warnings
+    with_bound = {**CHECKED, "min_score": 0.5}
+    _, _, abstained = await run(replies(["41", "43", "43"]), samples=3, programs=checking("42"), **with_bound)
+    assert (abstained.answer, metrics_of(abstained).is_abstained) == ("", True)
+
+
+async def test_a_check_that_exceeds_a_limit_has_not_passed() -> None:
+    programs = FunctionPrograms(lambda _: ProgramResult(output="so far", exceeded="more time than its limit"))
+    _, steps, outcome = await run(replies(["42"]), samples=1, programs=programs, **CHECKED)
+    assert outcome.answer == "42"
+    assert (steps[-1].score, steps[-1].text) == (0.0, "The check was ended: it took more time than its limit.\nso far")
+
+
+async def test_without_a_sandbox_a_check_is_refused_before_a_call() -> None:
+    with pytest.raises(SandboxUnavailableError, match="no sandbox"):
+        await run(replies([]), samples=3, **CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"verifier": "program"}, "check_program"),
+        ({"verifier": "program", "check_program": " \n"}, "check_program"),
+        ({"check_program": "pass"}, "check_program"),
+        ({"verifier": "schema", "check_program": "pass"}, "verifier"),
+    ],
+)
+def test_a_program_and_its_verifier_belong_together(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        BestOfN().check(Task(query=QUERY), BestOfNConfig.model_validate(config), FunctionModel(lambda _: ""))
+    assert [each.field for each in refused.value.violations] == [field]

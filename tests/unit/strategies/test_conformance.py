@@ -30,7 +30,7 @@ CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "tree_of_thought": [{"max_depth": 2, "branching": 2}],
     "self_consistency": [{"samples": 3}],
     "self_refine": [{"max_rounds": 2}],
-    "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}],
+    "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}, {"verifier": "program", "check_program": "pass"}],
 }
 """Small runs, so that every place in them is looked at; a strategy that is not named runs with its defaults."""
 

@@ -27,7 +27,7 @@ WORDS = {
         {"ok", "stop", "MODEL_TIMEOUT", "failed", "unknown_tool", "invalid_arguments", "refused", "cancelled"}
         | {"admitted", "gone", "timeout", "draining", "resumed", "written_off"}
         | {"handed_off", "settled", "expired", "accepted", "ETAG_MISMATCH"}
-        | {"timed_out"}
+        | {"timed_out", "limited", "not_run"}
     ),
     "exit": frozenset({"done", "client_tools", "failed", "cancelled", "expired"}),
     "goal": frozenset({"planning"}),

@@ -195,6 +195,17 @@ def test_a_tool_of_an_mcp_server_is_counted_under_its_name_or_its_server() -> No
     assert names == {"files__read": 1, "files__other": 1, "calculator": 1, "other": 2}
 
 
+def test_programs_of_tasks_are_counted_with_their_time_by_how_they_ended() -> None:
+    counted = metrics()
+    for outcome, duration_s in (("ok", 0.5), ("ok", 1.5), ("limited", 10.0), ("not_run", 0.0)):
+        counted.program_ended(outcome, duration_s)
+    found = values(counted)
+    assert found["reasond_program_duration_seconds_count ok"] == 2
+    assert found["reasond_program_duration_seconds_sum ok"] == 2.0
+    assert found["reasond_program_duration_seconds_count limited"] == 1
+    assert found["reasond_program_duration_seconds_count not_run"] == 1
+
+
 def test_a_sample_takes_over_how_the_server_is_and_how_its_breakers_are() -> None:
     counted, state = metrics(), ["closed"]
     counted.watch_breaker("llm", lambda: state[0])

@@ -10,7 +10,7 @@ import pytest
 from reasond_server.errors import InvalidRequestError
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
-from reasond_server.types import Budget, ToolResult
+from reasond_server.types import Budget, HistoryMessage, Speaker, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -61,6 +61,10 @@ def test_what_is_within_the_limits_is_accepted() -> None:
     )
 
 
+def message_of(text: str) -> HistoryMessage:
+    return HistoryMessage(role=Speaker.USER, text=text)
+
+
 def test_all_problems_of_a_start_are_named_at_once() -> None:
     found = problems_of(
         request_id="with blank",
@@ -90,6 +94,10 @@ def test_all_problems_of_a_start_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("parts", "field", "says"),
     [
+        ({"system": "x" * 100_001}, "system", "must be at most 100000 characters"),
+        ({"history": (message_of("x"),) * 201}, "history", "must have at most 200 messages, got 201"),
+        ({"history": (message_of(""),)}, "history[0].text", "must be between 1 and 100000 characters"),
+        ({"history": (message_of("x"),), "session_id": "s"}, "history", "must be empty with the session_id 's'"),
         ({"message": ""}, "message", "must be between 1 and 100000 characters"),
         ({"message": "x" * 100_001}, "message", "must be between 1 and 100000 characters"),
         ({"message": "a\0"}, "message", "must not hold NUL characters; the first is at position 1"),

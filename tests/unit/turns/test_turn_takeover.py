@@ -18,7 +18,7 @@ from reasond_server.turns.handoff import check_reentry
 from reasond_server.turns.next_step import Finish, RunTools, choose_step
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.turns.turn_tools import TurnTools
-from reasond_server.types import FinishReason, LoggedEvent
+from reasond_server.types import FinishReason, HistoryMessage, LoggedEvent, Speaker
 from reasond_server.types.turns import ModelCallStep, TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 
@@ -121,3 +121,30 @@ async def test_one_who_lost_a_turn_that_cost_nothing_frees_neither_its_session_n
     claim = await server.store.find_claim(CALLER.tenant, "r1")
     assert claim is not None
     assert claim.execution_id == turn_id
+
+
+async def test_another_server_goes_on_with_the_instructions_and_the_history_of_the_start() -> None:
+    first = serve([ask_tools(("open_file", {"path": "a"}))])
+    history = (
+        HistoryMessage(role=Speaker.USER, text="Who wrote it?"),
+        HistoryMessage(role=Speaker.ASSISTANT, text="Newton."),
+        HistoryMessage(role=Speaker.ASSISTANT, text="In 1704."),
+        HistoryMessage(role=Speaker.USER, text="And this?"),
+    )
+    start = TurnStart(message="Go", client_tools=[client_tool()], system="You are exact.", history=history)
+    view = await first.run(start)
+    assert view.turn.handoff is not None
+    second = TurnServer(first.store, ["Done."], time=first.time)
+
+    ended = await second.service.run(CALLER, settle(view.turn.turn_id, view.turn.handoff))
+
+    assert ended.result is not None
+    assert ended.result.answer == "Done."
+    for server in (first, second):
+        system, *messages = server.model.requests[0].messages
+        assert system.content.startswith("You are exact.\n\n")
+        assert [message.role.value for message in messages[:4]] == ["user", "assistant", "user", "user"]
+        assert "Who wrote it?" in messages[0].content
+        assert messages[1].content == "Newton.\n\nIn 1704."
+        assert "And this?" in messages[2].content
+        assert "Go" in messages[3].content

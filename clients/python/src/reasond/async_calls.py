@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 import grpc
 
 from reasond.connection import authorization
-from reasond.errors import ReasondError, call_cancelled, error_from, error_of
+from reasond.errors import ReasondError, call_cancelled, error_from, error_of, is_token_expired
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
 from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
@@ -70,6 +70,11 @@ class AsyncLink:
         self._is_closed = False
 
     @property
+    def has_token_provider(self) -> bool:
+        """Whether the token comes from a function, which is asked once more where a token has expired."""
+        return callable(self._token)
+
+    @property
     def reasoning(self) -> ReasoningServiceAsyncStub:
         """The stub of the reasoning service; raises RuntimeError in another event loop or after closing."""
         return self._connect().reasoning
@@ -104,14 +109,19 @@ class AsyncLink:
     ) -> ResponseT:
         """Call `method` and return its response; raises ReasondError if the call fails."""
         seconds = self.connection.deadline_s(timeout_s)
-        metadata = await self._metadata()
-        try:
-            return await method(request, timeout=seconds, metadata=metadata)
-        except grpc.aio.AioRpcError as failure:
-            raise error_from(failure) from failure
-        except asyncio.CancelledError:
-            raise_if_only_the_call_was_cancelled()
-            raise
+        may_renew = self.has_token_provider
+        while True:
+            metadata = await self._metadata()
+            try:
+                return await method(request, timeout=seconds, metadata=metadata)
+            except grpc.aio.AioRpcError as failure:
+                error = error_from(failure)
+            except asyncio.CancelledError:
+                raise_if_only_the_call_was_cancelled()
+                raise
+            if not (may_renew and is_token_expired(error)):
+                raise error
+            may_renew = False
 
     async def run(self, function: Callable[[ArgumentT], ResultT], argument: ArgumentT) -> ResultT:
         """Return what a function returns that reads files, and for which the event loop must not wait."""
@@ -143,17 +153,24 @@ class AsyncLink:
     ) -> AsyncGenerator[ExecuteTurnResponse, None]:
         """Call ExecuteTurn and yield its events; raises ReasondError if the call fails."""
         seconds = self.connection.deadline_s(timeout_s)
-        call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=await self._metadata())
-        try:
-            async for event in call:
-                yield event
-        except grpc.aio.AioRpcError as failure:
-            raise await _read_error(call, failure) from failure
-        except asyncio.CancelledError:
-            raise_if_only_the_call_was_cancelled()
-            raise
-        finally:
-            call.cancel()
+        may_renew = self.has_token_provider
+        while True:
+            call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=await self._metadata())
+            try:
+                async for event in call:
+                    yield event
+            except grpc.aio.AioRpcError as failure:
+                error = await _read_error(call, failure)
+            except asyncio.CancelledError:
+                raise_if_only_the_call_was_cancelled()
+                raise
+            else:
+                return
+            finally:
+                call.cancel()
+            if not (may_renew and is_token_expired(error)):
+                raise error
+            may_renew = False
 
     async def run_tool(self, tool: ClientFunction[..., Any], arguments: Mapping[str, Any]) -> object:
         """Run a client tool, a plain function in a thread of its own."""

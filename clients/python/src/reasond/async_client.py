@@ -34,7 +34,8 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
 
     Args:
         target: `host:port`, `unix:/path`, or `dns:///host:port`, which spreads calls over all addresses.
-        token: Sent with every call; a callable (plain or asynchronous) is asked before each call.
+        token: Sent with every call; a callable (plain or asynchronous) is asked before each call, and once more
+            where the server says that the token has expired.
         tls: True for TLS with the root certificates of gRPC, or `TlsOptions`.
         timeout_s: Default deadline of each call, in seconds; for a stream, of the whole stream.
         options: Further channel arguments of gRPC; they override those of the client.
@@ -281,7 +282,10 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
         )
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return AsyncExecutionStream(self._link.open_observation, progress)
 
@@ -387,6 +391,9 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         timeout_s: float | None,
     ) -> AsyncReasoningStream:
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return AsyncReasoningStream(self._link.open_events, progress)

@@ -71,7 +71,10 @@ class AsyncRepairCalls:
             source, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running
         )
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return AsyncRepairStream(self._link.open_repair, progress)
 

@@ -35,7 +35,8 @@ class Client(TurnCalls, RepairCalls):
 
     Args:
         target: `host:port`, `unix:/path`, or `dns:///host:port`, which spreads calls over all addresses.
-        token: Sent with every call; a callable is asked before each call.
+        token: Sent with every call; a callable is asked before each call, and once more
+            where the server says that the token has expired.
         tls: True for TLS with the root certificates of gRPC, or `TlsOptions`.
         timeout_s: Default deadline of each call, in seconds; for a stream, of the whole stream.
         options: Further channel arguments of gRPC; they override those of the client.
@@ -282,7 +283,10 @@ class Client(TurnCalls, RepairCalls):
             execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
         )
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return ExecutionStream(self._link.open_observation, progress)
 
@@ -384,6 +388,9 @@ class Client(TurnCalls, RepairCalls):
         timeout_s: float | None,
     ) -> ReasoningStream:
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return ReasoningStream(self._link.open_events, progress)

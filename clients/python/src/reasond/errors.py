@@ -140,6 +140,7 @@ _CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
         "CURSOR_EXPIRED": NotFoundError,
         "METHOD_NOT_FOUND": InvalidRequestError,
         "NOT_RESUMABLE": InternalError,
+        "ENGINE_FAILED": InternalError,
     }
 )
 
@@ -218,6 +219,11 @@ def error_of(
         metadata=details.metadata,
         execution_id=details.metadata.get("execution_id") or None,
     )
+
+
+def is_token_expired(error: ReasondError) -> bool:
+    """Return whether the server refused the call because its token has expired; nothing of it has begun then."""
+    return error.reason == "TOKEN_EXPIRED"
 
 
 def error_from(failure: Any) -> ReasondError:  # noqa: ANN401 - grpc.RpcError is typed without its methods

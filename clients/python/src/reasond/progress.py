@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
-from reasond.errors import call_cancelled
+from reasond.errors import call_cancelled, is_token_expired
 from reasond.v1.execution_pb2 import ExecutionCursor
 from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
 
@@ -66,10 +66,12 @@ class Progress:
     start: StreamRequest
     policy: ReconnectPolicy | None
     timeout_s: float | None
+    has_token_provider: bool = False
     execution_id: str = ""
     last_sequence: int = 0
     result: Reasoning | Repair | TurnResult | None = None
     failures: int = 0
+    is_token_renewed: bool = False
     call: Cancellable | None = None
     deadline: float | None = None
     is_closed: bool = False
@@ -95,6 +97,7 @@ class Progress:
     def note(self, event: StreamEvent) -> None:
         """Update the state from `event`."""
         self.failures = 0
+        self.is_token_renewed = False
         told = event_of(event) if isinstance(event, FollowExecutionResponse) else event
         if not isinstance(event, FollowExecutionResponse):
             self.execution_id = event.execution_id or self.execution_id
@@ -135,7 +138,10 @@ class Progress:
     def wait_before_retry(self, error: ReasondError) -> float | None:
         """Return the seconds to wait before resuming the stream after `error`, None to give up."""
         error.execution_id = error.execution_id or self.execution_id or None
-        if self.policy is None or self.result is not None or not is_cut(error):
+        if self.has_token_provider and not self.is_token_renewed and is_token_expired(error):
+            self.is_token_renewed = True
+            return 0.0
+        if self.policy is None or not is_cut(error) or (self.result is not None and is_told_by_server(error)):
             return None
         if self.failures >= self.policy.max_attempts:
             return None
@@ -163,8 +169,16 @@ def is_cut(error: ReasondError) -> bool:
     has the id of the request.
     """
     if error.code in _CODES_OF_PROXIES:
-        return "request_id" not in error.metadata
+        return not is_told_by_server(error)
     return error.code is grpc.StatusCode.UNAVAILABLE or error.reason == "SLOW_CONSUMER"
+
+
+def is_told_by_server(error: ReasondError) -> bool:
+    """Return whether the server ended the call with `error`: after the result of an execution, it is how that failed.
+
+    Without the status, the result may be that of a failure, which the stream resumed after its last event tells.
+    """
+    return "request_id" in error.metadata
 
 
 def policy_of(reconnect: bool | ReconnectPolicy) -> ReconnectPolicy | None:  # noqa: FBT001 - a flag or its details

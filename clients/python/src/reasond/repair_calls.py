@@ -70,7 +70,10 @@ class RepairCalls:
             source, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running
         )
         progress = Progress(
-            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+            start=request,
+            policy=policy_of(reconnect),
+            timeout_s=self._link.connection.deadline_s(timeout_s),
+            has_token_provider=self._link.has_token_provider,
         )
         return RepairStream(self._link.open_repair, progress)
 

@@ -232,6 +232,8 @@ def turn_start(
     context: Iterable[ContextBlock],
     budget: Budget | None,
     if_revision: int | None,
+    system: str,
+    history: Iterable[HistoryEntry],
 ) -> TurnStart:
     """Return the start of a turn."""
     return TurnStart(
@@ -243,6 +245,8 @@ def turn_start(
         context=context,
         budget=budget,
         if_revision=if_revision,
+        system=system,
+        history=map(_history_message, history),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, ca
 import grpc
 
 from reasond.connection import authorization
-from reasond.errors import error_from
+from reasond.errors import error_from, is_token_expired
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
 from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
@@ -71,6 +71,11 @@ class SyncLink:
         self._repairs = RepairServiceStub(self._channel)
 
     @property
+    def has_token_provider(self) -> bool:
+        """Whether the token comes from a function, which is asked once more where a token has expired."""
+        return callable(self._token)
+
+    @property
     def reasoning(self) -> ReasoningServiceStub:
         """The stub of the reasoning service; raises RuntimeError after closing."""
         self._raise_if_closed()
@@ -103,14 +108,19 @@ class SyncLink:
         self, method: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT], request: RequestT, timeout_s: float | None
     ) -> ResponseT:
         """Call `method` and return its response; raises ReasondError if the call fails."""
-        # a future, because a plain call would continue on the server after Ctrl-C
-        call = method.future(request, timeout=self.connection.deadline_s(timeout_s), metadata=self._metadata())
-        try:
-            return call.result()
-        except grpc.RpcError as failure:
-            raise error_from(failure) from failure
-        finally:
-            call.cancel()
+        may_renew = self.has_token_provider
+        while True:
+            # a future, because a plain call would continue on the server after Ctrl-C
+            call = method.future(request, timeout=self.connection.deadline_s(timeout_s), metadata=self._metadata())
+            try:
+                return call.result()
+            except grpc.RpcError as failure:
+                error = error_from(failure)
+            finally:
+                call.cancel()
+            if not (may_renew and is_token_expired(error)):
+                raise error
+            may_renew = False
 
     def run(self, function: Callable[[ArgumentT], ResultT], argument: ArgumentT) -> ResultT:
         """Return what a function returns that reads files; the asynchronous client runs it in a thread."""
@@ -137,13 +147,20 @@ class SyncLink:
     ) -> Generator[ExecuteTurnResponse, None, None]:
         """Call ExecuteTurn and yield its events; raises ReasondError if the call fails."""
         seconds = self.connection.deadline_s(timeout_s)
-        call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=self._metadata())
-        try:
-            yield from call
-        except grpc.RpcError as failure:
-            raise error_from(failure) from failure
-        finally:
-            call.cancel()
+        may_renew = self.has_token_provider
+        while True:
+            call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=self._metadata())
+            try:
+                yield from call
+            except grpc.RpcError as failure:
+                error = error_from(failure)
+            else:
+                return
+            finally:
+                call.cancel()
+            if not (may_renew and is_token_expired(error)):
+                raise error
+            may_renew = False
 
     def run_tool(self, tool: ClientFunction[..., Any], arguments: Mapping[str, Any]) -> object:
         """Run a client tool, an asynchronous function in an event loop of its own."""

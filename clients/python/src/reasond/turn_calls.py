@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from reasond.client_tools import Approve, ClientFunction, Resolve
     from reasond.progress import ReconnectPolicy
+    from reasond.requests import HistoryEntry
     from reasond.sync_calls import SyncLink
     from reasond.v1.strategies_pb2 import ToolResult
 
@@ -53,6 +54,8 @@ class TurnCalls:
         context: Iterable[ContextBlock] = (),
         budget: Budget | None = None,
         if_revision: int | None = None,
+        system: str = "",
+        history: Iterable[HistoryEntry] = (),
         request_id: str | None = None,
         timeout_s: float | None = None,
     ) -> TurnResult:
@@ -72,6 +75,8 @@ class TurnCalls:
             context: Further texts for the prompts.
             budget: Limits on the spending of the turn.
             if_revision: If set, the session must have this revision; 0: it must not exist yet.
+            system: Instructions for every model call, at most 100,000 characters.
+            history: What was said before, the oldest first, where no session keeps it.
             request_id: Idempotency key: the same id with the same request finds the same turn; random if None.
             timeout_s: Deadline in seconds of each leg, from one exit of the turn to the next. The turn itself goes on.
 
@@ -88,6 +93,8 @@ class TurnCalls:
             context=context,
             budget=budget,
             if_revision=if_revision,
+            system=system,
+            history=history,
         )
         leg = self.run_turn(start, request_id=request_id, timeout_s=timeout_s)
         return self._drive(leg.turn, leg.result, toolset, timeout_s)
@@ -125,6 +132,8 @@ class TurnCalls:
         context: Iterable[ContextBlock] = (),
         budget: Budget | None = None,
         if_revision: int | None = None,
+        system: str = "",
+        history: Iterable[HistoryEntry] = (),
         request_id: str | None = None,
         include_deltas: bool = False,
         follow: bool = False,
@@ -142,6 +151,8 @@ class TurnCalls:
             context: See `turn`.
             budget: See `turn`.
             if_revision: See `turn`.
+            system: See `turn`.
+            history: See `turn`.
             request_id: See `turn`.
             include_deltas: Also yield text as the model writes it.
             follow: Go on after a hand-off, until the turn has ended.
@@ -157,6 +168,8 @@ class TurnCalls:
             context=context,
             budget=budget,
             if_revision=if_revision,
+            system=system,
+            history=history,
         )
         return self.execute_turn(
             start,

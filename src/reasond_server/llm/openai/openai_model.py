@@ -160,7 +160,7 @@ class OpenAIModel:
                 if one.is_accepted:
                     raise fault.error from None
                 given_up += fault.may_cost
-                wait_s = self._choose_wait_s(fault, attempt=attempt, deadline=deadline)
+                wait_s = await self._choose_wait_s(request, fault, attempt=attempt, deadline=deadline)
                 failed_with = fault.error.reason
             else:
                 return
@@ -169,11 +169,25 @@ class OpenAIModel:
     def _report_wait(self, waited_s: float) -> None:
         self._observer.waited_for_room(self._options.name, waited_s)
 
-    def _choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
+    async def _choose_wait_s(
+        self, request: ChatRequest, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline
+    ) -> float:
+        """Return the seconds until the next attempt.
+
+        Raises:
+            ModelError: there is no next attempt.
+            TokenBudgetExhaustedError: the budget does not cover it.
+        """
+        note_lost = request.note_lost if fault.may_cost else None
         try:
-            return self._retries.choose_wait_s(fault, attempt=attempt, time_left_s=deadline.compute_left_s())
+            wait_s = self._retries.choose_wait_s(fault, attempt=attempt, time_left_s=deadline.compute_left_s())
         except ModelError as error:
+            if note_lost is not None:
+                await note_lost(False)
             raise error from None
+        if note_lost is not None:
+            await note_lost(True)
+        return wait_s
 
     async def _begin_attempt(self, call: _ModelCall, failed_with: str) -> tuple[StreamedAnswer, BreakerPermit]:
         """Begin an attempt with a permit of the breaker and a place of the cap; `_end_attempt` returns both."""

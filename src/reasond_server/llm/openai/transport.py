@@ -11,6 +11,7 @@ import math
 import socket
 import ssl
 from contextlib import suppress
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -113,7 +114,6 @@ class OpenAITransport:
         self._now = now
         self._heads = RequestHeads(options=options)
         self._pool = ConnectionPool(options=options)
-        self._has_answered = False
         self._keeps_connections = True
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
@@ -161,10 +161,10 @@ class OpenAITransport:
                 response = await self._pool.send(request, content, keeps=keeps)
                 break
             except Exception as error:  # noqa: BLE001 - every error of the layers below is converted
-                if not (keeps and self._has_answered and is_dropped(error)):
+                # On a connection of its own, a request may have been read, and be billed, before that ended.
+                if not (keeps and is_dropped(error) and self._pool.has_reused_connection()):
                     raise fault_of_open(self._options, error) from None
                 self._keeps_connections = False
-        self._has_answered = True
         answer = _HttpAnswer(response, options=self._options)
         if not _SUCCESS <= response.status < _REDIRECT:
             raise await self._read_refusal(answer, response.status)
@@ -263,6 +263,7 @@ def _fault_of_size(options: BackendOptions, limit: int) -> UpstreamFaultError:
 
 _SPARE_CONNECTIONS = 16
 _KEPT_S = 5.0
+_opened: ContextVar[list[socket.socket]] = ContextVar("sockets that were opened for the last request of a task")
 
 
 class ConnectionPool:
@@ -292,6 +293,8 @@ class ConnectionPool:
         session = self._session
         if session is None:
             session = self._session = _open_session(self._options, tls=self._tls)
+        # A list: sockets are opened in tasks that share it with this one.
+        _opened.set([])
         return await session.post(
             request.url,
             data=content,
@@ -299,6 +302,10 @@ class ConnectionPool:
             allow_redirects=False,
             proxy=self._proxy,
         )
+
+    def has_reused_connection(self) -> bool:
+        """Return whether the last request of this task was sent on a connection of an earlier one."""
+        return not _opened.get()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -368,6 +375,7 @@ def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
     def open_socket(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
+        _opened.get().append(made)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             with suppress(OSError):  # some systems have the option, but not for this kind of socket
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(user_timeout_s * 1000)))

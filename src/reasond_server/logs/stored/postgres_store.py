@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from reasond_server.logs.stored.rows import (
     encode_part,
     execution_columns,
     head_of,
+    is_whole,
     owner_after,
     plan_of,
     require_storable,
@@ -288,7 +290,8 @@ class PostgresExecutionStore(SqlExecutionStore):
         if event is None:
             taken = await self._pool.run(lambda connection: take_over(connection, WAKE, values))
             return taken[0] if taken else None
-        values |= waking_columns(event, largest=self._largest)
+        # In a thread, because an event may hold megabytes of results.
+        values |= await asyncio.to_thread(waking_columns, event, largest=self._largest)
         taken = await self._pool.run(
             lambda connection: take_over(connection, WAKE_WITH, values, sequence=event.sequence)
         )
@@ -323,7 +326,7 @@ async def _append_different(
     connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int, now: float
 ) -> dict[int, ReasondError | None]:
     """Append parts of different logs in one statement, and free sessions; then find out why some were refused."""
-    good = {index: row for index, row in rows.items() if _is_whole(row)}
+    good = {index: row for index, row in rows.items() if is_whole(row, largest=largest)}
     # A log that is created only now cannot have watchers.
     grown = [
         row.part.execution.execution_id for row in good.values() if row.part.creation is None and events_of(row.part)
@@ -394,13 +397,6 @@ async def _insert(connection: PgConnection, values: dict[str, Any]) -> Claim | N
         if held:
             return Claim(execution_id=held[0][0], digest=held[0][1])
     raise InternalError("a request id changed hands whenever it was asked for")
-
-
-def _is_whole(row: PartRow) -> bool:
-    """Return whether the sequences within the part are right, which the statement does not check."""
-    stored = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
-    head = stored.head if row.part.creation is None else None
-    return find_refusal(row.part, head, size=0, largest=1) is None
 
 
 def _group_in_rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:

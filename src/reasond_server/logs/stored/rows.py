@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, show
-from reasond_server.logs.contract import Head, events_of
+from reasond_server.logs.contract import Head, events_of, find_refusal
 from reasond_server.logs.store import Record, Recovery
 from reasond_server.logs.stored.codec import (
     LaterVersionError,
@@ -19,6 +19,7 @@ from reasond_server.logs.stored.codec import (
     encode_state,
 )
 from reasond_server.types import Execution, ExecutionState, LoggedEvent, StrategySource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ _log = logging.getLogger("reasond.executions")
 _MOST_LOOKS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EntryRow:
     """An entry as it is stored: a record has a key, an event a sequence."""
 
@@ -41,7 +42,7 @@ class EntryRow:
     body: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PartRow:
     """A part of a batch, encoded; `entries` are those to store, `size` (bytes) is the size of all entries.
 
@@ -68,7 +69,7 @@ class PartRow:
         return self.part.execution.last_sequence - len(events_of(self.part))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StoredHead:
     """The head of a log with the text of its execution, which identifies a repeated append."""
 
@@ -102,6 +103,20 @@ def encode_part(part: Append) -> PartRow:
         drops_plan=drops and not part.keeps_plan,
         session_state="" if part.session_end is None else encode_state(part.session_end.state),
     )
+
+
+def is_whole(row: PartRow, *, largest: int) -> bool:
+    """Return whether a log that is as the part expects accepts it; the statement checks whether the log is."""
+    part = row.part
+    expected = Head(
+        version=part.version,
+        fence=part.fence,
+        last_sequence=row.first_sequence,
+        size=0,
+        state=ExecutionState.RUNNING,
+    )
+    head = expected if part.creation is None else None
+    return find_refusal(part, head, size=row.size, largest=largest) is None
 
 
 def head_of(row: Sequence[Any]) -> StoredHead:
@@ -169,7 +184,7 @@ def owner_after(row: PartRow) -> str:
     return "" if creation is None or is_suspended else creation.lease.owner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TakenRow:
     """The stored form of a log that was taken over; rows of `log` are (key, sequence, body)."""
 
@@ -199,7 +214,7 @@ VERSION_COLUMN = 2
 """The index of the version in `TAKEN_COLUMNS`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Taking:
     """The execution that a process takes over: whether it was suspended until now, and whether its time has come.
 

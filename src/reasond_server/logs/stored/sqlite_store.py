@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from reasond_server.logs.stored.rows import (
     encode_part,
     execution_columns,
     head_of,
+    is_whole,
     owner_after,
     require_storable,
     taken_of,
@@ -62,15 +62,20 @@ VALUES (:tenant, :execution_id, :body, :state, :strategy, :finish_reason, :creat
     :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan, :kind, :wake_time, :session_id)
 ON CONFLICT DO NOTHING
 """
-_HEADS = f"""
-SELECT tenant, execution_id, {HEAD_COLUMNS} FROM executions WHERE execution_id IN (SELECT value FROM json_each(?))
-"""  # noqa: S608 - the columns are a constant of ours
-_UPDATE = """
-UPDATE executions SET body = ?, state = ?, finish_reason = ?, expire_time = ?, version = ?, last_sequence = ?,
-    size = size + ?, plan = CASE WHEN ? THEN '' ELSE plan END, wake_time = ?,
-    lease_owner = CASE WHEN ? THEN '' ELSE lease_owner END
-WHERE tenant = ? AND execution_id = ? AND version = ? AND fence = ?
+_HEAD = f"SELECT {HEAD_COLUMNS} FROM executions WHERE tenant = ? AND execution_id = ?"  # noqa: S608 - a constant
+# Only the log that the part expects is changed, so that it need not be read before.
+_GROW = """
+UPDATE executions SET body = :body, version = :version, last_sequence = :last_sequence, size = size + :size {ending}
+WHERE tenant = :tenant AND execution_id = :execution_id AND version = :from_version AND fence = :fence
+    AND state = 'running' AND last_sequence = :from_sequence AND (size + :size <= :largest OR :is_last)
 """
+# An update rewrites the entries of all indexes whose columns it names, even if their values stay.
+_UPDATE = _GROW.format(ending="")
+_UPDATE_ENDING = _GROW.format(
+    ending=""", state = :state, finish_reason = :finish_reason, expire_time = :expire_time, wake_time = :wake_time,
+    plan = CASE WHEN :drops_plan THEN '' ELSE plan END,
+    lease_owner = CASE WHEN :is_suspended THEN '' ELSE lease_owner END"""
+)
 _INSERT = "INSERT INTO entries (tenant, execution_id, position, sequence, key, body) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM entries WHERE tenant = ? AND execution_id = ? AND sequence IS NULL"
 _BODIES = "SELECT position, body FROM entries WHERE tenant = ? AND execution_id = ? AND position > ?"
@@ -275,17 +280,19 @@ class SqliteExecutionStore(SqlExecutionStore):
         if not may_wake(await self.find(tenant, execution_id), event):
             return None
         now_s = self._monotonic()
-        extra = {} if event is None else waking_columns(event, largest=self._largest)
         sequence = None if event is None else event.sequence
         taking = Taking(tenant=tenant, execution_id=execution_id, was_suspended=True, waking_sequence=sequence)
+
+        def job(connection: Connection) -> Recovery | None:
+            # Encoded here, because an event may hold megabytes of results.
+            extra = {} if event is None else waking_columns(event, largest=self._largest)
+            return _take_over(connection, taking, lease, now_s=now_s, extra=extra)
 
         def tell(recovery: Recovery | None) -> None:
             if recovery is not None and event is not None:
                 self._watchers.notify((execution_id,), Change.GREW)
 
-        recovery = await self._file.write(
-            lambda connection: _take_over(connection, taking, lease, now_s=now_s, extra=extra), then=tell
-        )
+        recovery = await self._file.write(job, then=tell)
         if recovery is None and event is not None and may_wake(await self.find(tenant, execution_id), event):
             raise build_log_full_error(self._largest)
         return recovery
@@ -379,46 +386,57 @@ def _claims(connection: Connection, values: dict[str, Any]) -> bool:
 def _append_all(
     connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, *, now: float, now_s: float
 ) -> _Outcome:
-    """Check every part against its log after the parts before it, and write the accepted parts."""
-    parts = [row for row in rows if not isinstance(row, ReasondError)]
-    heads = _read_heads(connection, parts)
-    taken_ids = {name for _, name in heads}
+    """Write every part that its log accepts, in order, and find out why others are refused."""
     outcome, taken = _Outcome(refusals=[], grown={}), []
     for row in rows:
         if isinstance(row, ReasondError):
             outcome.refusals.append(row)
-            continue
-        name = (row.part.execution.tenant, row.part.execution.execution_id)
-        head = heads.get(name)
-        if head is not None and _is_repeated(connection, row, head):
+        elif is_whole(row, largest=largest) and _write_head(connection, row, largest, now_s):
             outcome.refusals.append(None)
-            continue
-        refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
-        if refused is None and head is None and name[1] in taken_ids:
-            refused = build_id_taken_error(name[1])
-        outcome.refusals.append(refused)
-        if refused is None:
-            heads[name] = _head_after(row, head)
             taken.append(row)
-    _create_all(connection, [row for row in taken if row.part.creation is not None], now_s)
-    _write_parts(connection, taken)
+        else:
+            outcome.refusals.append(_explain_refusal(connection, row, largest))
+    _write_entries(connection, taken)
     leave_sessions(connection, taken, now=now)
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
     return outcome
 
 
-def _read_heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, str], StoredHead]:
-    names = json.dumps([row.part.execution.execution_id for row in rows])
-    found = connection.execute(_HEADS, (names,)).fetchall()
-    return {(row[0], row[1]): head_of(row[2:]) for row in found}
+def _write_head(connection: Connection, row: PartRow, largest: int, now_s: float) -> bool:
+    """Change or create the execution of `row` if its log is as the part expects; return whether it is."""
+    part, execution = row.part, row.part.execution
+    if part.creation is not None:
+        lease = {"owner": owner_after(row), "until": now_s + part.creation.lease.seconds}
+        return connection.execute(_CREATE, creation_columns(row) | lease).rowcount > 0
+    values: dict[str, object] = {
+        "tenant": execution.tenant,
+        "execution_id": execution.execution_id,
+        "body": row.body,
+        "version": part.version + len(part.entries),
+        "last_sequence": execution.last_sequence,
+        "size": row.size,
+        "from_version": part.version,
+        "from_sequence": row.first_sequence,
+        "fence": part.fence,
+        "largest": largest,
+        "is_last": execution.state.has_ended,
+    }
+    if execution.state is ExecutionState.RUNNING:
+        return connection.execute(_UPDATE, values).rowcount > 0
+    is_suspended = execution.state is ExecutionState.SUSPENDED
+    values |= execution_columns(execution) | {"drops_plan": row.drops_plan, "is_suspended": is_suspended}
+    return connection.execute(_UPDATE_ENDING, values).rowcount > 0
 
 
-def _head_after(row: PartRow, before: StoredHead | None) -> StoredHead:
-    """Return the head of a log after `row` is appended."""
+def _explain_refusal(connection: Connection, row: PartRow, largest: int) -> ReasondError | None:
+    """Return why the log refuses `row`; None if it holds `row` already."""
     execution = row.part.execution
-    state = execution.state.value
-    version, size = row.part.version + len(row.part.entries), row.size + (before.head.size if before else 0)
-    return head_of((version, row.part.fence, execution.last_sequence, size, state, row.body))
+    found = connection.execute(_HEAD, (execution.tenant, execution.execution_id)).fetchone()
+    head = head_of(found) if found else None
+    if head is not None and _is_repeated(connection, row, head):
+        return None
+    refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+    return refused or build_id_taken_error(execution.execution_id)
 
 
 def _is_repeated(connection: Connection, row: PartRow, head: StoredHead) -> bool:
@@ -431,34 +449,15 @@ def _is_repeated(connection: Connection, row: PartRow, head: StoredHead) -> bool
     return kept == {entry.position: entry.body for entry in row.entries}
 
 
-def _create_all(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
-    """Insert the executions of parts that create their logs, in their state after the entries."""
-    values = [
-        creation_columns(row) | {"owner": owner_after(row), "until": now_s + creation.lease.seconds}
-        for row in rows
-        if (creation := row.part.creation) is not None
-    ]
-    if values:
-        connection.executemany(_CREATE, values)
-
-
-def _write_parts(connection: Connection, rows: Sequence[PartRow]) -> None:
-    """Write parts that were checked."""
-    updates, entries, dropping = [], [], []
+def _write_entries(connection: Connection, rows: Sequence[PartRow]) -> None:
+    """Write the entries of parts whose heads are written."""
+    entries, dropping = [], []
     for row in rows:
-        execution, part = row.part.execution, row.part
-        name = (execution.tenant, execution.execution_id)
-        if part.creation is None:
-            columns = execution_columns(execution)
-            version = part.version + len(part.entries)
-            shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
-            last, guard = execution.last_sequence, (part.version, part.fence)
-            rest = (row.drops_plan, columns["wake_time"], execution.state is ExecutionState.SUSPENDED)
-            updates.append((row.body, *shown, version, last, row.size, *rest, *name, *guard))
+        name = (row.part.execution.tenant, row.part.execution.execution_id)
         entries += [(*name, entry.position, entry.sequence, entry.key, entry.body) for entry in row.entries]
-        if row.drops_records and part.creation is None:
+        if row.drops_records and row.part.creation is None:
             dropping.append(name)
-    for statement, values in ((_UPDATE, updates), (_INSERT, entries), (_DROP, dropping)):
+    for statement, values in ((_INSERT, entries), (_DROP, dropping)):
         if values:
             connection.executemany(statement, values)
 

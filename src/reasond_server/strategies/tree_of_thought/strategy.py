@@ -70,7 +70,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
     promising nodes of the whole tree at once (UCT), until 8 expansions find no better answer. A thought with a tagged
     answer is a leaf. The search ends at a leaf with a score of 0.9 or more. The answer is that of the leaf with the
     best path, where the score of a path is the score of its weakest thought. Without a leaf, one reserved call writes
-    the answer from the best thought.
+    the answer from the deepest thought whose path has no score below 0.5.
 
     Cost: at most min(max_model_calls, (1 + (d - 1) * b) * (1 + k) + 1) calls with BEAM and VALUE; with VOTE, 2 replaces
     1 + k; with BEST_FIRST, max_model_calls. Each call reads the prompt (question, material, thoughts so far) and writes

@@ -66,6 +66,26 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path, time: Time) -> 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+async def test_an_event_of_a_running_log_costs_two_statements_and_three_pages(tmp_path: Path, time: Time) -> None:
+    """The log is not read before, and of its row no index changes; the pages are those of the row and of the entry."""
+    file = await SqliteFile.open(tmp_path / "reasond.db")
+    store = SqliteExecutionStore(file=file, now=lambda: time.time, monotonic=lambda: 0.0)
+    try:
+        log = HandWrittenLog.new(store, tenant="acme")
+        await log.create()
+        assert await log.write(first_event()) is None
+        statements: list[str] = []
+        await file.write(lambda connection: connection.set_trace_callback(statements.append), then=lambda _: None)
+        statements.clear()
+        before = (tmp_path / "reasond.db-wal").stat().st_size
+        assert await log.write(step("grown")) is None
+        after = (tmp_path / "reasond.db-wal").stat().st_size
+    finally:
+        await store.aclose()
+    assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+    assert (after - before) // 4096 == 3
+
+
 async def test_deleted_content_is_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
     async with open_one("", tmp_path, time) as one:
         other = HandWrittenLog.new(one.store, tenant="acme")
@@ -111,7 +131,7 @@ async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, ti
 
 
 async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=344 * 1024)
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=352 * 1024)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()

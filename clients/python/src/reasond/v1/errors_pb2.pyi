@@ -125,6 +125,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """No sandbox works on this server, and nothing was spent; or git does not run on it."""
     ERROR_REASON_ANSWER_INVALID: _ErrorReason.ValueType  # 49
     """The answer does not satisfy the schema of the task, not even after a correction; the result keeps it as text."""
+    ERROR_REASON_ENGINE_UNAVAILABLE: _ErrorReason.ValueType  # 50
+    """The engine that works repairs out cannot be reached; nothing was spent."""
+    ERROR_REASON_ENGINE_FAILED: _ErrorReason.ValueType  # 51
+    """The engine ended a repair without a result."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -229,4 +233,8 @@ ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 48
 """No sandbox works on this server, and nothing was spent; or git does not run on it."""
 ERROR_REASON_ANSWER_INVALID: ErrorReason.ValueType  # 49
 """The answer does not satisfy the schema of the task, not even after a correction; the result keeps it as text."""
+ERROR_REASON_ENGINE_UNAVAILABLE: ErrorReason.ValueType  # 50
+"""The engine that works repairs out cannot be reached; nothing was spent."""
+ERROR_REASON_ENGINE_FAILED: ErrorReason.ValueType  # 51
+"""The engine ended a repair without a result."""
 global___ErrorReason = ErrorReason

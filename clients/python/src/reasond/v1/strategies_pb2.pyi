@@ -115,6 +115,8 @@ class _AnswerVerifierEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     """The model judges each solution in a call of its own."""
     ANSWER_VERIFIER_SCHEMA: _AnswerVerifier.ValueType  # 2
     """The schema of the task's answer; samples are taken one by one until one satisfies it."""
+    ANSWER_VERIFIER_PROGRAM: _AnswerVerifier.ValueType  # 3
+    """A Python program of the caller, run in the server's sandbox; samples are taken one by one until it accepts one."""
 
 class AnswerVerifier(_AnswerVerifier, metaclass=_AnswerVerifierEnumTypeWrapper):
     """What best of n scores solutions with."""
@@ -125,6 +127,8 @@ ANSWER_VERIFIER_JUDGE: AnswerVerifier.ValueType  # 1
 """The model judges each solution in a call of its own."""
 ANSWER_VERIFIER_SCHEMA: AnswerVerifier.ValueType  # 2
 """The schema of the task's answer; samples are taken one by one until one satisfies it."""
+ANSWER_VERIFIER_PROGRAM: AnswerVerifier.ValueType  # 3
+"""A Python program of the caller, run in the server's sandbox; samples are taken one by one until it accepts one."""
 global___AnswerVerifier = AnswerVerifier
 
 class _SavingsBaseline:
@@ -402,6 +406,8 @@ class BestOfNConfig(google.protobuf.message.Message):
     MAX_JUDGE_TOKENS_FIELD_NUMBER: builtins.int
     MIN_SCORE_FIELD_NUMBER: builtins.int
     VERIFIER_FIELD_NUMBER: builtins.int
+    CHECK_PROGRAM_FIELD_NUMBER: builtins.int
+    MAX_CHECK_S_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Number of samples, 1-40; default 5."""
     temperature: builtins.float
@@ -414,6 +420,12 @@ class BestOfNConfig(google.protobuf.message.Message):
     """Least score of an answer that is given, 0.0-1.0; default 0 (the best is given, whatever its score)."""
     verifier: global___AnswerVerifier.ValueType
     """What scores solutions; default JUDGE."""
+    check_program: builtins.str
+    """Program for the verifier PROGRAM, at most 16,384 characters: it exits with 0 if the answer in its file answer.txt is
+    right. The material, if there is any, is in material.txt. It has no network.
+    """
+    max_check_s: builtins.float
+    """Most seconds that one check may run, 1-300; default 10."""
     def __init__(
         self,
         *,
@@ -423,9 +435,15 @@ class BestOfNConfig(google.protobuf.message.Message):
         max_judge_tokens: builtins.int | None = ...,
         min_score: builtins.float | None = ...,
         verifier: global___AnswerVerifier.ValueType | None = ...,
+        check_program: builtins.str | None = ...,
+        max_check_s: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_check_program", b"_check_program", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_check_program", b"_check_program", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_check_program", b"_check_program"]) -> typing.Literal["check_program"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_check_s", b"_max_check_s"]) -> typing.Literal["max_check_s"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_judge_tokens", b"_max_judge_tokens"]) -> typing.Literal["max_judge_tokens"] | None: ...
     @typing.overload

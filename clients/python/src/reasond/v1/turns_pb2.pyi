@@ -288,6 +288,8 @@ class TurnStart(google.protobuf.message.Message):
     CLIENT_TOOLS_FIELD_NUMBER: builtins.int
     CONTEXT_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
+    SYSTEM_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """The conversation, at most 128 characters of printable ASCII without blanks; the first turn of a session makes
     it. Empty: no memory.
@@ -300,6 +302,8 @@ class TurnStart(google.protobuf.message.Message):
     """A long text that the message is about, at most 2,000,000 bytes of UTF-8."""
     mode: builtins.str
     """The mode to begin in. Unset: that of the session, or the server's default."""
+    system: builtins.str
+    """Instructions for every model call of the turn, at most 100,000 characters."""
     @property
     def client_tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ClientTool]:
         """The tools that the client offers in this turn."""
@@ -312,6 +316,12 @@ class TurnStart(google.protobuf.message.Message):
     def budget(self) -> reasond.v1.execution_pb2.Budget:
         """Bounds on what the turn may spend."""
 
+    @property
+    def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.execution_pb2.HistoryMessage]:
+        """What was said before, the oldest first: at most 200 messages of 200,000 bytes of UTF-8 together. Only without a session,
+        which keeps its own. The oldest are left out of a prompt that has no room for all.
+        """
+
     def __init__(
         self,
         *,
@@ -323,9 +333,11 @@ class TurnStart(google.protobuf.message.Message):
         client_tools: collections.abc.Iterable[global___ClientTool] | None = ...,
         context: collections.abc.Iterable[global___ContextBlock] | None = ...,
         budget: reasond.v1.execution_pb2.Budget | None = ...,
+        system: builtins.str = ...,
+        history: collections.abc.Iterable[reasond.v1.execution_pb2.HistoryMessage] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "budget", b"budget", "if_revision", b"if_revision", "mode", b"mode"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "budget", b"budget", "client_tools", b"client_tools", "context", b"context", "if_revision", b"if_revision", "material", b"material", "message", b"message", "mode", b"mode", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "budget", b"budget", "client_tools", b"client_tools", "context", b"context", "history", b"history", "if_revision", b"if_revision", "material", b"material", "message", b"message", "mode", b"mode", "session_id", b"session_id", "system", b"system"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_if_revision", b"_if_revision"]) -> typing.Literal["if_revision"] | None: ...
     @typing.overload

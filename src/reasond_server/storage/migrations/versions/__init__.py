@@ -15,7 +15,16 @@ from reasond_server.storage.migrations.versions import (
     r0004_sessions,
     r0005_snapshots,
     r0006_states,
+    r0007_payloads,
 )
 
-IN_ORDER: Final = (r0001_executions, r0002_agents, r0003_suspension, r0004_sessions, r0005_snapshots, r0006_states)
+IN_ORDER: Final = (
+    r0001_executions,
+    r0002_agents,
+    r0003_suspension,
+    r0004_sessions,
+    r0005_snapshots,
+    r0006_states,
+    r0007_payloads,
+)
 """All revisions, oldest first."""

@@ -1,0 +1,95 @@
+// Two runs beside each other: their numbers with the difference, their steps on one axis of time, their answers.
+
+import { Component, html } from "./dom.js";
+import { duration, number, words } from "./format.js";
+import { Problem, Prose } from "./parts.js";
+import { follow } from "./rpc.js";
+import { fold } from "./view.js";
+
+const DRAW_MS = 60;
+const MOST_BARS = 1_000;
+
+export class Comparison extends Component {
+  state = { error: null };
+  logs = [[], []];
+  leaving = new AbortController();
+
+  componentDidMount() {
+    this.props.ids.slice(0, 2).forEach((id, side) => {
+      const onEvent = (event) => {
+        this.logs[side].push(event);
+        this.drawing ??= setTimeout(() => {
+          this.drawing = undefined;
+          this.setState({});
+        }, DRAW_MS);
+      };
+      const told = { onEvent, onText: () => {}, onLink: () => {}, signal: this.leaving.signal };
+      follow(id, told).catch((error) => this.setState({ error }));
+    });
+  }
+
+  componentWillUnmount() {
+    this.leaving.abort();
+    clearTimeout(this.drawing);
+  }
+
+  render({ ids }, { error }) {
+    const views = this.logs.map(fold);
+    const span = Math.max(1, ...views.map((each) => each.end - each.begin));
+    return html`<h1>Two runs</h1>
+      ${error && html`<${Problem} error=${error} />`}
+      ${views.every((each) => each.started) &&
+      html`<div class="scroll" tabindex="0" role="region" aria-label="Comparison"><table>
+          <thead>
+            <tr>
+              <th scope="col"><span class="hidden">Figure</span></th>
+              ${views.map((view, side) => html`<th scope="col" class="right" key=${side}>${"AB"[side]}: <a href=${`#/run/${ids[side]}`}>${view.title}</a></th>`)}
+              <th scope="col" class="right">B against A</th>
+            </tr>
+          </thead>
+          <tbody>
+            ${FIGURES.map(([name, read, showOne]) => html`<${FigureRow} key=${name} name=${name} values=${views.map(read)} showOne=${showOne} />`)}
+          </tbody>
+        </table></div>
+        <h2>Steps on one axis: ${duration(span)}</h2>
+        ${views.map((view, side) => html`<${Track} key=${side} name=${`${"AB"[side]}: ${view.title}`} view=${view} span=${span} />`)}
+        <div class="halves">
+          ${views.map((view, side) => html`<${Prose} key=${side} title=${`Answer of ${"AB"[side]}`} text=${view.completed?.answer || "none yet"} />`)}
+        </div>`}`;
+  }
+}
+
+const usageOf = (view) => view.completed?.metrics?.usage ?? view.completed?.usage;
+
+const FIGURES = [
+  ["Ended as", (view) => words(view.completed?.finish_reason) || "not yet", String],
+  ["Steps", (view) => view.steps.length, number],
+  ["Model calls", (view) => view.calls, number],
+  ["Tokens", (view) => view.spent, number],
+  ["Tokens in", (view) => usageOf(view)?.input_tokens, number],
+  ["Tokens out", (view) => usageOf(view)?.output_tokens, number],
+  ["Largest window", (view) => view.completed?.metrics?.strategy_specific?.peak_window_tokens, number],
+  ["Time", (view) => view.end - view.begin, duration],
+];
+
+function FigureRow({ name, values, showOne }) {
+  const [one, other] = values;
+  const hasBoth = values.every(Number.isFinite);
+  const percent = hasBoth && one ? (100 * (other - one)) / one : null;
+  const sign = percent > 0 ? "+" : percent < 0 ? "−" : "";
+  return html`<tr>
+    <th scope="row">${name}</th>
+    ${values.map((value, side) => html`<td key=${side} class="right">${value === undefined ? "–" : showOne(value)}</td>`)}
+    <td class="right">${percent === null ? (typeof one === "string" && one !== other ? "differs" : "") : `${sign}${Math.abs(percent).toFixed(0)} %`}</td>
+  </tr>`;
+}
+
+function Track({ name, view, span }) {
+  return html`<div class="track">
+    <span>${name}</span>
+    <svg role="img" aria-label=${`${name}: ${number(view.steps.length)} steps in ${duration(view.end - view.begin)}`} viewBox="0 0 1000 20" preserveAspectRatio="none">
+      <line x1="0" x2="1000" y1="10" y2="10" />
+      ${view.steps.slice(0, MOST_BARS).map((step, place) => html`<rect key=${place} class=${place % 2 ? "odd" : ""} x=${(1000 * Math.max(0, step.from - view.begin)) / span} width=${Math.max(2, (1000 * (step.to - step.from)) / span)} y="2" height="16" />`)}
+    </svg>
+  </div>`;
+}

@@ -1,0 +1,238 @@
+// One run of any kind, live or ended: what it says of itself, its steps in time, and replay.
+
+import { Component, html } from "./dom.js";
+import { Elsewhere } from "./elsewhere.js";
+import { clock, duration, number, words } from "./format.js";
+import { Facts, Problem, Prose, Rows, State, Tabs, Text } from "./parts.js";
+import { Pictures } from "./pictures.js";
+import { call, follow } from "./rpc.js";
+import { Detail } from "./detail.js";
+import { fold } from "./view.js";
+
+const DRAW_MS = 60;
+const TICK_MS = 1_000;
+const PLAY_MS = 100;
+const PLAY_FRAMES = 80;
+const ENDED_BEFORE_MS = 1_500; // A run that has ended when it is opened is read from its first step.
+const SLIDER = 1_000;
+const ROW_PX = 32;
+const ENDED = { answered: "succeeded", cancelled: "cancelled", failed: "failed", expired: "expired" };
+
+export class Run extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { count: 0, writing: "", link: "", error: null, tab: "Steps", chosen: -1, until: null, isPlaying: false };
+    this.events = [];
+    this.leaving = new AbortController();
+    this.opened = performance.now();
+  }
+
+  componentDidMount() {
+    const { id } = this.props;
+    follow(id, {
+      signal: this.leaving.signal,
+      onEvent: (event) => {
+        this.events.push(event);
+        const hadEnded = event.name === "completed" && performance.now() - this.opened < ENDED_BEFORE_MS;
+        if (hadEnded && this.state.chosen < 0) this.setState({ chosen: 0 });
+        this.writing = "";
+        this.draw();
+      },
+      onText: ({ text }) => {
+        this.writing = ((this.writing ?? "") + text).slice(-2_000);
+        this.draw();
+      },
+      onLink: (text) => this.state.link !== text && this.setState({ link: text }),
+    }).catch((error) => this.setState({ error }));
+    this.ticking = setInterval(() => this.events.at(-1)?.name !== "completed" && this.setState({}), TICK_MS);
+    call("executions.get", { execution_id: id }, this.leaving.signal).then(
+      ({ task }) => this.setState({ task }),
+      () => {}, // A turn has no task, and a task may not be kept.
+    );
+  }
+
+  componentWillUnmount() {
+    this.leaving.abort();
+    clearTimeout(this.drawing);
+    clearInterval(this.playing);
+    clearInterval(this.ticking);
+  }
+
+  // Many events may come at once: the screen is drawn some times a second.
+  draw() {
+    this.drawing ??= setTimeout(() => {
+      this.drawing = undefined;
+      this.setState({ count: this.events.length, writing: this.writing });
+    }, DRAW_MS);
+  }
+
+  stop(view) {
+    const { id } = this.props;
+    const asked = view.kind === "turn" ? call("turns.cancel", { turn_id: id }) : call("executions.cancel", { execution_id: id });
+    asked.catch((error) => this.setState({ error }));
+  }
+
+  play(full) {
+    clearInterval(this.playing);
+    if (this.state.isPlaying) return this.setState({ isPlaying: false });
+    const span = Math.max(1, full.end - full.begin);
+    const from = this.state.until === null || this.state.until >= span ? 0 : this.state.until;
+    this.setState({ isPlaying: true, until: from });
+    this.playing = setInterval(() => {
+      const until = this.state.until + span / PLAY_FRAMES;
+      const isOver = until >= span;
+      if (isOver) clearInterval(this.playing);
+      this.setState({ until: isOver ? null : until, isPlaying: !isOver });
+    }, PLAY_MS);
+  }
+
+  render({ id }, { error, task, link, writing, tab, chosen, until, isPlaying }) {
+    const full = fold(this.events);
+    const isReplay = until !== null;
+    const shown = isReplay ? this.events.filter((each) => each.at - full.begin <= until) : this.events;
+    const view = isReplay ? fold(shown) : full;
+    const place = Math.min(chosen < 0 ? view.steps.length - 1 : chosen, view.steps.length - 1);
+    return html`<div class="title">
+        <h1>${view.title || "Run"}</h1>
+        <${State} state=${stateOf(view)} />
+        <span class="id">${id}</span>
+        ${!full.completed && full.started && html`<button type="button" onClick=${() => this.stop(full)}>■ Stop</button>`}
+      </div>
+      ${error && html`<${Problem} error=${error} />`}
+      <div role="status">${link && html`<p class="cut">⟳ ${link}</p>`}</div>
+      ${full.started && this.summary(view, full, task)}
+      ${full.started && this.replay(full, { until, isPlaying, count: view.steps.length })}
+      <div class="hidden" role="status" aria-live="polite">${isReplay ? "" : newsOf(view)}</div>
+      ${full.started &&
+      html`<${Tabs}
+          names=${["Steps", "Raw events", "Same call elsewhere"]}
+          chosen=${tab}
+          label="Views of the run"
+          onChoose=${(name) => this.setState({ tab: name })}
+        />
+        <div role="tabpanel" aria-label=${tab}>
+          ${tab === "Steps" && this.steps(view, full, place, isReplay ? "" : writing)}
+          ${tab === "Raw events" && html`<${RawEvents} events=${shown} />`}
+          ${tab === "Same call elsewhere" && html`<${Elsewhere} id=${id} view=${full} task=${task} />`}
+        </div>`}`;
+  }
+
+  summary(view, full, task) {
+    const { completed, started } = view;
+    const asked = task?.query;
+    const isOver = full.completed || this.state.until !== null;
+    return html`<${Facts}
+        facts=${[
+          ["Steps", number(view.steps.length)],
+          ["Model calls", number(view.calls)],
+          ["Tokens", number(view.spent)],
+          ["Time", duration(isOver ? view.end - view.begin : Date.now() - full.begin)],
+          ["Begun", clock(new Date(full.begin).toISOString())],
+          ["Model", started?.model || "–"],
+          ["Ended as", completed ? words(completed.finish_reason) : "not yet"],
+        ]}
+      />
+      <div class="halves">
+        <${Prose} heading="h2" title="Asked" text=${asked} />
+        <${Prose} heading="h2" title="Answer" text=${completed?.answer} />
+      </div>
+      ${completed?.error && html`<${Problem} error=${completed.error} />`}
+      ${completed?.warnings?.map((each) => html`<p class="note">Note: ${each}</p>`)}`;
+  }
+
+  replay(full, { until, isPlaying, count }) {
+    const span = full.end - full.begin;
+    const now = until ?? span;
+    return html`<div class="replay">
+      <button type="button" onClick=${() => this.play(full)} disabled=${!span}>${isPlaying ? "❚❚ Pause" : "▶ Replay"}</button>
+      <label>
+        <span class="hidden">Time in the run</span>
+        <input
+          type="range"
+          min="0"
+          max=${SLIDER}
+          step=${SLIDER / 200}
+          value=${span ? (SLIDER * now) / span : SLIDER}
+          aria-valuetext=${`${duration(now)} of ${duration(span)}, ${count} steps`}
+          onInput=${(event) => this.setState({ until: (span * event.target.value) / SLIDER, chosen: -1 })}
+        />
+      </label>
+      <span class="at">${duration(now)} of ${duration(span)}</span>
+      <button type="button" disabled=${until === null} onClick=${() => this.setState({ until: null, isPlaying: false })}>
+        ${full.completed ? "Show the end" : "Show live"}
+      </button>
+    </div>`;
+  }
+
+  steps(view, full, place, writing) {
+    const span = Math.max(1, full.end - full.begin);
+    const choose = (chosen) => this.setState({ chosen });
+    return html`<${Pictures} view=${view} onChoose=${choose} chosen=${place} />
+      <div class="halves steps">
+        <section aria-labelledby="steps-title">
+          <h2 id="steps-title">Steps in time</h2>
+          <${Rows}
+            name="step"
+            label="Steps"
+            count=${view.steps.length}
+            height=${ROW_PX}
+            visible=${12}
+            chosen=${place}
+            follows=${!full.completed}
+            onChoose=${choose}
+            row=${(index) => html`<${StepRow} step=${view.steps[index]} number=${index + 1} begin=${full.begin} span=${span} />`}
+          />
+          ${stateOf(view) === "running" && html`<p class="writing" aria-hidden="true">${writing || "At work …"}</p>`}
+        </section>
+        ${place >= 0 && html`<${Detail} step=${view.steps[place]} number=${place + 1} view=${view} />`}
+      </div>`;
+  }
+}
+
+function stateOf(view) {
+  if (view.completed) return ENDED[view.completed.finish_reason] ?? "succeeded";
+  if (view.steps.at(-1)?.event.name === "handed_off") return "awaiting_client";
+  return "running";
+}
+
+function newsOf(view) {
+  if (view.completed) return `The run has ended: ${words(view.completed.finish_reason)}.`;
+  const step = view.steps.at(-1);
+  return step ? `Step ${view.steps.length}: ${step.label}` : "";
+}
+
+function StepRow({ step, number: place, begin, span }) {
+  const x = (100 * (step.from - begin)) / span;
+  const width = (100 * (step.to - step.from)) / span;
+  return html`<span class="place">${place}</span>
+    <span class="label">${step.hasAnswer ? html`<b>✓</b> ` : ""}${step.label}</span>
+    <svg class="lane" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+      <line x1="0" x2="100" y1="5" y2="5" />
+      <rect x=${Math.max(0, x)} width=${Math.max(0.8, width)} y="1" height="8" />
+    </svg>
+    <span class="headline">${step.headline}</span>
+    <span class="tokens">${step.tokens ? `${number(step.tokens)} tok` : ""}</span>`;
+}
+
+class RawEvents extends Component {
+  state = { chosen: 0 };
+
+  render({ events }, { chosen }) {
+    const event = events[Math.min(chosen, events.length - 1)];
+    return html`<div class="halves steps">
+      <${Rows}
+        name="event"
+        label="Events of the log"
+        count=${events.length}
+        height=${ROW_PX}
+        visible=${14}
+        chosen=${chosen}
+        onChoose=${(place) => this.setState({ chosen: place })}
+        row=${(place) => html`<span class="place">${events[place].sequence}</span>
+          <span class="label">${events[place].name}</span>
+          <span class="headline">${duration(events[place].at - events[0].at)}</span>`}
+      />
+      <${Text} name="json" label="The event as JSON">${event ? JSON.stringify(event.data, null, 2) : ""}<//>
+    </div>`;
+  }
+}

@@ -1,0 +1,1 @@
+"""Engines that work repairs out in other processes."""

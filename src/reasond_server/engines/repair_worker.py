@@ -1,0 +1,394 @@
+"""What workers do for the workflow of a repair: each activity once per execution, however often it is tried."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from reasond_server.cancelling import end_task
+from reasond_server.engines.packing import ActivityReply, ActivityRequest, pack, unpack
+from reasond_server.engines.payload_store import BATCH, RECORD
+from reasond_server.engines.workflow import (
+    BOUND_TOKENS,
+    CHECKS,
+    COMMIT,
+    FINALIZE,
+    GENERATE,
+    MEASURE_BASELINE,
+    MODELS,
+    REFLECT,
+    SCORE,
+    VALIDATE,
+)
+from reasond_server.errors import (
+    ExecutionNotFoundError,
+    InternalError,
+    ModelFailedError,
+    ReasondError,
+    StoreUnavailableError,
+    TokenBudgetExhaustedError,
+)
+from reasond_server.llm.metering import MeteredModel
+from reasond_server.logs.store import Record
+from reasond_server.repair.activities import PatchCheck
+from reasond_server.repair.assignments import read_assignment
+from reasond_server.repair.engine import RepairOrder
+from reasond_server.repair.outcomes import Baseline
+from reasond_server.repair.patches import validate_patch
+from reasond_server.repair.repair_site import RepairSite, perform_once
+from reasond_server.runs.accounts import fork_counter
+from reasond_server.runs.effects import Effects
+from reasond_server.runs.recorded_calls import error_row
+from reasond_server.runs.run_journal import JournaledModel, RunJournal
+from reasond_server.runs.run_trace import RunTrace
+from reasond_server.types import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reasond_server.engines.payload_store import PayloadStore
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.repair.activities import RepairCandidate
+    from reasond_server.repair.assignments import RepairAssignment
+    from reasond_server.repair.candidate_writing import CandidateWriter
+    from reasond_server.repair.critics import Critics
+    from reasond_server.repair.workbench import Workbench
+    from reasond_server.runs.making import AccountOf
+    from reasond_server.telemetry.observers import WorkObserver
+    from reasond_server.types.snapshots import SourceFile
+
+_BEAT_S: Final = 2.0
+_log = logging.getLogger("reasond.engines")
+
+
+class RecordWriter:
+    """Keeps the records of an execution beside its log, which only the process with the lease may write."""
+
+    def __init__(self, payloads: PayloadStore, order: RepairOrder) -> None:
+        self._payloads = payloads
+        self._order = order
+        self._new: dict[str, bytes] = {}
+
+    async def open_journal(self) -> RunJournal:
+        """Return a journal with all records of the execution."""
+        kept = await self._payloads.list(self._order.tenant, self._order.execution_id, RECORD)
+        records = [Record(key=name.removeprefix(RECORD), body=body.decode()) for name, body in kept.items()]
+        return RunJournal(records=records, write=self._write, sink=self)
+
+    async def wait_for_room(self) -> None:
+        """Keep what was written."""
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Keep what was written."""
+        new = dict(self._new)
+        if new:
+            await self._payloads.put(self._order.tenant, self._order.execution_id, new)
+        # Only now: what could not be kept is kept by the next flush.
+        for name in new:
+            self._new.pop(name, None)
+
+    def _write(self, record: Record) -> None:
+        self._new[f"{RECORD}{record.key}"] = record.body.encode()
+
+
+class Attempt:
+    """One attempt at an activity: the repair, its code, and what it calls and runs, recorded.
+
+    Args:
+        order: the repair.
+        assignment: its task, with the commands that its checks stand for, and its parameters.
+        journal: the records of the execution.
+        files: the code by path.
+    """
+
+    def __init__(
+        self, *, order: RepairOrder, assignment: RepairAssignment, journal: RunJournal, files: dict[str, SourceFile]
+    ) -> None:
+        self.order = order
+        self.assignment = assignment
+        self.journal = journal
+        self.files = files
+        self.model: MeteredModel | None = None
+        self.critics: Critics | None = None
+        effects = Effects(nonce=order.nonce, tenant=order.tenant, journal=journal)
+
+        async def perform(kind: str, digest: str, make: Callable[[], Awaitable[str]]) -> str:
+            return await perform_once(effects, kind, digest, make)
+
+        self.site = RepairSite(
+            tenant=order.tenant,
+            execution_id=order.execution_id,
+            nonce=order.nonce,
+            trace=RunTrace(),
+            publish=lambda _index, _text: None,
+            wait_for_room=_return,
+            perform=perform,
+        )
+
+    def add_cost(self, reply: ActivityReply) -> ActivityReply:
+        """Return the reply with what the attempt has cost, and what its critics warn of."""
+        if self.model is not None:
+            return replace(reply, usage=self.model.usage, lost_tokens=self.model.lost_tokens)
+        if self.critics is None:
+            return reply
+        return replace(
+            reply,
+            level=self.critics.level,
+            checks=self.critics.checks_run,
+            check_cpu_s=self.critics.check_cpu_s,
+            warnings=tuple(self.critics.warnings),
+        )
+
+
+async def _return() -> None:
+    """Return: nothing has to be waited for."""
+
+
+class RepairWorker:
+    """The activities of repairs, for the queues that a process works on.
+
+    Args:
+        store: the logs; an activity of an execution that has ended does nothing.
+        payloads: what is kept beside them.
+        workbench: opens the code.
+        model: writes candidates; None in a process that only runs checks.
+        has_own_model: whether `model` is not that of the server, so that its counter knows nothing of the order.
+        account_of: the accounts of callers.
+        observer: receives what is spent.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        payloads: PayloadStore,
+        workbench: Workbench,
+        model: ChatModel | None,
+        has_own_model: bool,
+        account_of: AccountOf,
+        observer: WorkObserver,
+    ) -> None:
+        self._store = store
+        self._payloads = payloads
+        self._workbench = workbench
+        self._model = model
+        self._has_own_model = has_own_model
+        self._account_of = account_of
+        self._observer = observer
+
+    def list_activities(self, queue: str) -> Sequence[Callable[..., Any]]:
+        """Return the activities of a queue."""
+        if queue == CHECKS:
+            return [self.measure_baseline, self.judge, self.validate, self.judge_held_out]
+        assert queue == MODELS  # noqa: S101 - there are two
+        return [self.bound_tokens, self.generate, self.reflect, self.commit]
+
+    @activity.defn(name=MEASURE_BASELINE)
+    async def measure_baseline(self, order: bytes, baseline: bytes, request: bytes) -> bytes:  # noqa: ARG002 - the form of all
+        """Run all checks on the original code, twice."""
+
+        async def work(critics: Critics) -> ActivityReply:
+            return ActivityReply(baseline=await critics.measure_baseline(), worst_cost=critics.worst_cost)
+
+        return await self._judge(order, baseline, work)
+
+    @activity.defn(name=SCORE)
+    async def judge(self, order: bytes, baseline: bytes, request: bytes) -> bytes:
+        """Let the critics judge a candidate."""
+
+        async def work(critics: Critics) -> ActivityReply:
+            return ActivityReply(critique=await critics.judge(_candidate_in(request).changes))
+
+        return await self._judge(order, baseline, work)
+
+    @activity.defn(name=VALIDATE)
+    async def validate(self, order: bytes, baseline: bytes, request: bytes) -> bytes:  # noqa: ARG002 - the form of all
+        """Make the patch of a candidate and try it."""
+
+        async def work(attempt: Attempt) -> ActivityReply:
+            candidate = _candidate_in(request)
+            problem = await validate_patch(
+                attempt.files, candidate.changes, candidate.diff, parent=self._workbench.folder
+            )
+            return ActivityReply(patch=PatchCheck(patch=candidate.diff, problem=problem))
+
+        return await self._perform(order, work)
+
+    @activity.defn(name=FINALIZE)
+    async def judge_held_out(self, order: bytes, baseline: bytes, request: bytes) -> bytes:
+        """Run the held-out checks on the winner."""
+
+        async def work(critics: Critics) -> ActivityReply:
+            return ActivityReply(outcomes=await critics.judge_held_out(_candidate_in(request).changes))
+
+        return await self._judge(order, baseline, work)
+
+    @activity.defn(name=BOUND_TOKENS)
+    async def bound_tokens(self, order: bytes, baseline: bytes, request: bytes) -> bytes:  # noqa: ARG002 - the form of all
+        """Count the most tokens of a candidate."""
+
+        async def work(writer: CandidateWriter) -> ActivityReply:
+            return ActivityReply(bounds=await asyncio.to_thread(writer.bound_any))
+
+        return await self._write(order, baseline, work)
+
+    @activity.defn(name=GENERATE)
+    async def generate(self, order: bytes, baseline: bytes, request: bytes) -> bytes:
+        """Ask the model for a candidate made from the original."""
+        asked = unpack(ActivityRequest, request)
+
+        async def work(writer: CandidateWriter) -> ActivityReply:
+            assert asked.order is not None  # noqa: S101 - as the workflow sends it
+            return ActivityReply(candidate=await writer.generate(asked.order))
+
+        return await self._write(order, baseline, work, budget=asked.budget)
+
+    @activity.defn(name=REFLECT)
+    async def reflect(self, order: bytes, baseline: bytes, request: bytes) -> bytes:
+        """Ask the model for a candidate that refines another one, with what the critics said of that."""
+        return await self.generate(order, baseline, request)
+
+    @activity.defn(name=COMMIT)
+    async def commit(self, order: bytes, number: str, batch: bytes) -> None:
+        """Keep a batch for the process with the log; one that is kept already stays as it is."""
+        repair = unpack(RepairOrder, order)
+        await self._payloads.put(repair.tenant, repair.execution_id, {f"{BATCH}{number}": batch})
+
+    async def _judge(
+        self,
+        order: bytes,
+        baseline: bytes,
+        work: Callable[[Critics], Awaitable[ActivityReply]],
+    ) -> bytes:
+        async def judge(attempt: Attempt) -> ActivityReply:
+            async with self._workbench.open_critics(attempt.site, attempt.assignment, attempt.files) as critics:
+                attempt.critics = critics
+                if baseline:
+                    critics.resume_from(unpack(Baseline, baseline))
+                return await work(critics)
+
+        return await self._perform(order, judge)
+
+    async def _write(
+        self,
+        order: bytes,
+        baseline: bytes,
+        work: Callable[[CandidateWriter], Awaitable[ActivityReply]],
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - a value
+    ) -> bytes:
+        async def write(attempt: Attempt) -> ActivityReply:
+            attempt.model = self._meter(attempt.order, budget)
+            model = JournaledModel(model=attempt.model, journal=attempt.journal)
+            writer = self._workbench.make_writer(attempt.site, model, attempt.assignment, attempt.files)
+            await writer.show(unpack(Baseline, baseline))
+            try:
+                return await work(writer)
+            except TokenBudgetExhaustedError:
+                if not attempt.model.lost_tokens:
+                    raise
+                # The search goes on with what is left for other candidates.
+                raise ModelFailedError(
+                    "The model gave no answer, and the tokens of one candidate cover no second attempt"
+                ) from None
+
+        return await self._perform(order, write)
+
+    def _meter(self, order: RepairOrder, budget: Budget) -> MeteredModel:
+        """Return the model for one activity, which may spend its `budget`."""
+        if self._model is None:
+            raise InternalError("this worker has no model; it must not work on the queue of models")
+        counter = self._model.counter
+        return MeteredModel(
+            model=self._model,
+            budget=budget,
+            counter=counter if self._has_own_model else fork_counter(counter, order.calibration),
+            account=self._account_of(order.tenant, order.subject, order.execution_id),
+            observer=self._observer,
+        )
+
+    async def _perform(self, packed: bytes, work: Callable[[Attempt], Awaitable[ActivityReply]]) -> bytes:
+        """Do the work of an activity while its execution goes on, and return the packed reply.
+
+        An error of the repair is a reply; an error of the infrastructure is raised, and the activity tried again.
+        """
+        order = unpack(RepairOrder, packed)
+        attempt: Attempt | None = None
+        writer = RecordWriter(self._payloads, order)
+
+        async def do() -> ActivityReply:
+            nonlocal attempt
+            assignment = self._workbench.write_out_commands(read_assignment(order.assignment))
+            files = dict(await self._workbench.load(order.tenant, assignment.task))
+            attempt = Attempt(order=order, assignment=assignment, journal=await writer.open_journal(), files=files)
+            try:
+                return attempt.add_cost(await work(attempt))
+            finally:
+                await writer.flush()
+
+        try:
+            return pack(await self._while_wanted(order, do))
+        except (ApplicationError, StoreUnavailableError):
+            raise
+        except ReasondError as error:
+            failure = error
+        except Exception:  # noqa: BLE001 - trying again would not help
+            _log.exception("an activity failed", extra={"execution_id": order.execution_id})
+            failure = InternalError("internal error")
+        reply = ActivityReply(error=error_row(failure))
+        return pack(reply if attempt is None else attempt.add_cost(reply))
+
+    async def _while_wanted(self, order: RepairOrder, do: Callable[[], Awaitable[ActivityReply]]) -> ActivityReply:
+        """Do the work, and tell the cluster that it goes on; stop it at once when the execution ends."""
+        async with AsyncExitStack() as stack:
+            changed = asyncio.Event()
+            stack.enter_context(self._store.watch(order.execution_id, lambda _: changed.set()))
+            await self._require_open(order)
+            work = asyncio.ensure_future(do())
+            stack.push_async_callback(end_task, work)
+            over = asyncio.create_task(self._wait_for_end(order, changed))
+            stack.push_async_callback(end_task, over)
+            while not work.done() and not over.done():
+                activity.heartbeat()
+                await asyncio.wait({work, over}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                over.result()
+                raise _build_over_error()
+            return work.result()
+
+    async def _wait_for_end(self, order: RepairOrder, changed: asyncio.Event) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            await self._require_open(order)
+
+    async def _require_open(self, order: RepairOrder) -> None:
+        """Refuse to work for an execution that has ended or was deleted.
+
+        Raises:
+            ApplicationError: it has; the cluster does not try again.
+        """
+        try:
+            execution = await self._store.find(order.tenant, order.execution_id)
+        except ExecutionNotFoundError:
+            raise _build_over_error() from None
+        if execution.state.has_ended:
+            raise _build_over_error()
+
+
+def _build_over_error() -> ApplicationError:
+    return ApplicationError("the execution is over", type="ExecutionOver", non_retryable=True)
+
+
+def _candidate_in(request: bytes) -> RepairCandidate:
+    candidate = unpack(ActivityRequest, request).candidate
+    assert candidate is not None  # noqa: S101 - as the workflow sends it
+    return candidate

@@ -1,0 +1,277 @@
+"""The workflow of a repair: the same run as in one process, over activities that a cluster hands to its workers.
+
+Nothing here reads a clock, chance or the outside but through `workflow`: a worker repeats it from its history.
+The names of workflow, activities and queues are stored in clusters; they never change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+from reasond_server.engines.budget_shares import BudgetShares
+from reasond_server.engines.packing import ActivityReply, ActivityRequest, number_batch, pack, pack_batch, unpack
+from reasond_server.errors import InternalError, ReasondError
+from reasond_server.repair.activities import TokenBounds
+from reasond_server.repair.assignments import read_assignment
+from reasond_server.repair.engine import RepairBatch, RepairOrder
+from reasond_server.repair.repair_run import RepairOutcome, RepairRun
+from reasond_server.runs.recorded_calls import read_error
+from reasond_server.types import NOTHING, Budget, FinishReason, LoggedEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.repair.activities import CandidateOrder, PatchCheck, RepairCandidate
+    from reasond_server.repair.assignments import RepairAssignment
+    from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
+    from reasond_server.types import Event
+    from reasond_server.types.repairs import SandboxLevel
+
+WORKFLOW: Final = "reasond.repair.v1"
+MEASURE_BASELINE: Final = "measureBaseline"
+BOUND_TOKENS: Final = "boundTokens"
+GENERATE: Final = "generateCandidates"
+REFLECT: Final = "reflectCandidates"
+SCORE: Final = "scoreCandidates"
+VALIDATE: Final = "validatePatch"
+FINALIZE: Final = "finalizeSolution"
+COMMIT: Final = "commitEvents"
+BUDGET_SHARES: Final = "budget shares"
+"""The change by which each candidate gets a share of the budget; histories without it are repeated as they were."""
+
+MODELS: Final = "models"
+"""The queue of workflows and of calls of models."""
+CHECKS: Final = "checks"
+"""The queue of what runs checks."""
+
+_START_TO_CLOSE: Final = timedelta(hours=2)
+_HEARTBEAT_TIMEOUT: Final = timedelta(seconds=8)
+_RETRIES: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
+)
+"""Of infrastructure only: what fails by the repair itself is a result of its activity."""
+
+
+@workflow.defn(name=WORKFLOW)
+class RepairWorkflow:
+    """Works one repair out."""
+
+    @workflow.run
+    async def run(self, packed: bytes, queue: str) -> None:
+        """Work out the RepairOrder `packed`, and hand its events on batch by batch.
+
+        `queue` begins the names of the queues.
+        """
+        order = unpack(RepairOrder, packed)
+        assignment = read_assignment(order.assignment)
+        activities = WorkflowActivities(packed, queue, assignment, has_shares=workflow.patched(BUDGET_SHARES))
+        batches = BatchWriter(packed, queue, activities)
+        repair = RepairRun(
+            parameters=assignment.parameters,
+            budget=assignment.task.budget,
+            activities=activities,
+            emit=batches.add,
+            pause=_go_on,
+        )
+        batches.summarize = lambda: repair.summarize(FinishReason.MAX_ITERATIONS)
+        writing = asyncio.create_task(batches.work())
+        outcome, failure = RepairOutcome(), None
+        try:
+            outcome = await repair.work() or outcome
+        except ReasondError as error:
+            outcome, failure = batches.summarize(), error
+        except Exception:  # noqa: BLE001 - a workflow that raises anything else is tried again for ever
+            workflow.logger.exception("a repair failed")
+            outcome, failure = batches.summarize(), InternalError("internal error")
+        writing.cancel()
+        await batches.end(outcome, failure)
+
+
+async def _go_on() -> bool:
+    """Return False: a workflow stops only when it is cancelled."""
+    return False
+
+
+class WorkflowActivities:
+    """See `RepairActivities`: each is an activity of the cluster.
+
+    `order` is the packed RepairOrder with the `assignment`, `queue` begins the names of the queues; `has_shares` is
+    whether candidates get shares of the budget.
+    """
+
+    def __init__(self, order: bytes, queue: str, assignment: RepairAssignment, *, has_shares: bool) -> None:
+        self._order = order
+        self._queue = queue
+        self._parameters = assignment.parameters
+        self._is_bounded = assignment.task.budget.max_total_tokens is not None
+        self._has_shares = has_shares
+        self._shares = BudgetShares(assignment.task.budget if has_shares else Budget())
+        self._baseline = b""
+        self._bounds = TokenBounds(original=0, refined=0)
+        self._warnings: dict[str, None] = {}
+        self.level: SandboxLevel | None = None
+        self.usage = NOTHING
+        self.checks_run = 0
+        self.check_cpu_s = 0.0
+        self.worst_cost: Mapping[str, float] = {}
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the caller should know of what the critics did so far, each once."""
+        return tuple(self._warnings)
+
+    async def measure_baseline(self) -> Baseline:
+        """Run all checks on the original code, twice."""
+        reply = await self._perform(MEASURE_BASELINE, CHECKS)
+        assert reply.baseline is not None  # noqa: S101 - as the activity returns it
+        self._baseline, self.worst_cost = pack(reply.baseline), reply.worst_cost
+        if self._is_bounded:
+            bounds = (await self._perform(BOUND_TOKENS, MODELS)).bounds
+            assert bounds is not None  # noqa: S101 - as the activity returns it
+            self._bounds = bounds
+        return reply.baseline
+
+    def bound_tokens(self, order: CandidateOrder) -> int:
+        """Return the most tokens of any candidate like this one."""
+        if not self._has_shares:
+            return self._bounds.original if order.previous is None else self._bounds.refined
+        return self._bounds.bound_tokens(order, calls=self._parameters.most_calls)
+
+    async def generate(self, order: CandidateOrder) -> RepairCandidate:
+        """Ask the model for a candidate and read its reply."""
+        name = GENERATE if order.previous is None else REFLECT
+        calls = self._parameters.most_calls
+        share = self._shares.reserve(
+            Budget(
+                max_total_tokens=self.bound_tokens(order),
+                max_output_tokens=calls * self._parameters.max_tokens,
+                max_model_calls=calls,
+            )
+        )
+        request = ActivityRequest(order=order, budget=share)
+        reply = await self._perform(name, MODELS, request, name=order.candidate_id, share=share)
+        assert reply.candidate is not None  # noqa: S101 - as the activity returns it
+        return reply.candidate
+
+    async def judge(self, candidate: RepairCandidate) -> Critique:
+        """Let the critics judge a candidate."""
+        reply = await self._judge(SCORE, candidate)
+        assert reply.critique is not None  # noqa: S101 - as the activity returns it
+        return reply.critique
+
+    async def validate(self, candidate: RepairCandidate) -> PatchCheck:
+        """See whether the patch of a candidate applies and gives exactly its files."""
+        reply = await self._judge(VALIDATE, candidate)
+        assert reply.patch is not None  # noqa: S101 - as the activity returns it
+        return reply.patch
+
+    async def judge_held_out(self, candidate: RepairCandidate) -> Sequence[CheckOutcome]:
+        """Run the held-out checks on a candidate."""
+        return (await self._judge(FINALIZE, candidate)).outcomes
+
+    async def _judge(self, activity: str, candidate: RepairCandidate) -> ActivityReply:
+        return await self._perform(activity, CHECKS, ActivityRequest(candidate=candidate), name=candidate.candidate_id)
+
+    async def _perform(
+        self,
+        activity: str,
+        queue: str,
+        request: ActivityRequest | None = None,
+        *,
+        name: str = "",
+        share: Budget | None = None,
+    ) -> ActivityReply:
+        """Return what an activity returns; `name` tells it from others in the timeline, and it settles its `share`.
+
+        Raises:
+            ReasondError: the activity returned an error.
+        """
+        body: bytes = await workflow.execute_activity(
+            activity,
+            args=[self._order, self._baseline, pack(request or ActivityRequest())],
+            task_queue=f"{self._queue}-{queue}",
+            activity_id=f"{activity}/{name}" if name else activity,
+            result_type=bytes,
+            start_to_close_timeout=_START_TO_CLOSE,
+            heartbeat_timeout=_HEARTBEAT_TIMEOUT,
+            retry_policy=_RETRIES,
+        )
+        reply = unpack(ActivityReply, body)
+        self.usage += reply.usage
+        if share is not None:
+            self._shares.settle(share, reply.usage, reply.lost_tokens)
+        self.checks_run += reply.checks
+        self.check_cpu_s += reply.check_cpu_s
+        self.level = reply.level or self.level
+        self._warnings.update(dict.fromkeys(reply.warnings))
+        if reply.error is not None:
+            raise read_error(dict(reply.error))
+        return reply
+
+
+class BatchWriter:
+    """Hands the events of a repair on, in order, as soon as the batch before is written.
+
+    `summarize` returns the best candidate so far.
+    """
+
+    def __init__(self, order: bytes, queue: str, activities: WorkflowActivities) -> None:
+        self._order = order
+        self._queue = queue
+        self._activities = activities
+        self._events: list[LoggedEvent] = []
+        self._told_usage = NOTHING
+        self._told_checks = 0
+        self._told_cpu_s = 0.0
+        self._number = 0
+        self._one_at_a_time = asyncio.Lock()
+        self.summarize: Callable[[], RepairOutcome] = RepairOutcome
+
+    def add(self, event: Event) -> None:
+        """Add an event to the next batch."""
+        self._events.append(LoggedEvent(sequence=0, create_time=workflow.now(), event=event))
+
+    async def work(self) -> None:
+        """Write batches until cancelled."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self._events))
+            await asyncio.shield(self._write())
+
+    async def end(self, outcome: RepairOutcome, error: ReasondError | None) -> None:
+        """Write the last batch."""
+        await self._write(outcome=outcome, is_last=True, error=error)
+
+    async def _write(
+        self, *, outcome: RepairOutcome | None = None, is_last: bool = False, error: ReasondError | None = None
+    ) -> None:
+        async with self._one_at_a_time:
+            self._number += 1
+            events, self._events = self._events, []
+            done = self._activities
+            batch = RepairBatch(
+                events=[each.event for each in events],
+                usage=done.usage - self._told_usage,
+                checks=done.checks_run - self._told_checks,
+                check_cpu_s=done.check_cpu_s - self._told_cpu_s,
+                warnings=done.warnings,
+                level=done.level,
+                outcome=self.summarize() if outcome is None else outcome,
+                is_last=is_last,
+                error=error,
+            )
+            self._told_usage, self._told_checks, self._told_cpu_s = done.usage, done.checks_run, done.check_cpu_s
+            number = number_batch(self._number)
+            await workflow.execute_activity(
+                COMMIT,
+                args=[self._order, number, pack_batch(batch, events)],
+                task_queue=f"{self._queue}-{MODELS}",
+                activity_id=f"{COMMIT}/{number}",
+                start_to_close_timeout=_START_TO_CLOSE,
+                heartbeat_timeout=_HEARTBEAT_TIMEOUT,
+                retry_policy=_RETRIES,
+            )

@@ -1,0 +1,105 @@
+"""Who may open a page: callers with a good token, or else a known certificate; and the page that only says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import to_json
+
+from reasond_server.access import audit
+from reasond_server.access.permissions import Operation, require_metrics
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
+from reasond_server.errors import AccessError, IssuerUnavailableError
+from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.telemetry.observers import UNOBSERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from reasond_server.access.peers import Peers
+    from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.types import Principal
+
+CHECK_PATH: Final = "/api/v1/auth/check"
+_METRICS: Final = Operation("metrics")
+_CHECK: Final = Operation("CheckToken")
+_HINT: Final = "Send 'Authorization: Bearer <token>'"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class PageGate:
+    """Admits callers whose token, or else client certificate, is good and passes `require`.
+
+    The audit log has a line of `operation` for each refusal, and none for those who may.
+    """
+
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        peers: Peers | None = None,
+        observer: CallObserver = UNOBSERVED,
+        operation: Operation = _METRICS,
+        require: Callable[[Principal], None] = require_metrics,
+    ) -> None:
+        self._authenticate = authenticate
+        self._observer = observer
+        self._operation = operation
+        self._peers = peers
+        self._require = require
+
+    async def check(self, exchange: Exchange) -> Principal:
+        """Return the caller if the request may have the page.
+
+        Raises:
+            RefusalError: 401 without a valid token, 403 without the permission, 503 if the token cannot be
+                verified now.
+        """
+        principal: Principal | None = None
+        try:
+            headers = exchange.headers.getlist(b"authorization")
+            if headers:
+                principal = await self._authenticate(parse_bearer_token(headers))
+            elif self._peers is not None:
+                principal = self._peers.recognise(exchange.peer_uris)
+            if principal is None:
+                raise build_missing_token_error(_HINT)
+            exchange.subject = principal.subject
+            self._require(principal)
+        except AccessError as error:
+            audit.log_denied(self._operation, error, principal=principal, call_id=exchange.call_id)
+            self._observer.call_failed(TRANSPORT, error.reason)
+            exchange.reason = error.reason
+            if isinstance(error, IssuerUnavailableError):
+                raise RefusalError(503, error.message, headers={"retry-after": "1"}) from None
+            challenge = {} if principal else {"www-authenticate": "Bearer"}
+            raise RefusalError(403 if principal else 401, error.message, headers=challenge) from None
+        return principal
+
+
+class CheckPage:
+    """Answers 200 if the token of a request is good: Envoy's ext_authz and nginx's auth_request ask here.
+
+    Proxies ask with the method, and some with the path, of the request that they hold back, so that any method and any
+    path below CHECK_PATH is answered. Permissions are not checked here but by the call itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        peers: Peers | None = None,
+        observer: CallObserver = UNOBSERVED,
+    ) -> None:
+        self._gate = PageGate(
+            authenticate=authenticate, peers=peers, observer=observer, operation=_CHECK, require=lambda _: None
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send who calls, or refuse."""
+        del receive
+        exchange = exchange_of(scope)
+        exchange.route = CHECK_PATH
+        caller = await self._gate.check(exchange)
+        await send_answer(send, 200, to_json({"subject": caller.subject, "tenant": caller.tenant}), headers=[_NO_STORE])

@@ -1,0 +1,112 @@
+"""Transactions that are written once for SQLite and PostgreSQL: jobs that yield statements and are sent their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+
+from reasond_server.storage.binding import bind
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
+    from reasond_server.storage.sqlite_file import SqliteFile
+
+ResultT = TypeVar("ResultT")
+Rows: TypeAlias = Sequence[Sequence[Any]]
+Values: TypeAlias = Mapping[str, object]
+Job: TypeAlias = Generator[tuple[str, Values | Sequence[Values]], Rows, ResultT]
+"""A transaction: yields statements, and is sent their rows; a statement with several values returns none."""
+
+_STATEMENTS_AT_ONCE: Final = 100
+
+
+class Transactions(Protocol):
+    """Access to a database; parameters are written `:name`."""
+
+    async def select(self, statement: str, values: Values) -> Rows:
+        """Return the rows that a query finds."""
+        ...
+
+    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        """Run a job in a transaction; it is begun again if the connection is lost."""
+        ...
+
+    async def erase(self) -> None:
+        """Overwrite what was deleted, where the database can."""
+        ...
+
+
+class SqliteTransactions:
+    """Transactions in a `SqliteFile`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def select(self, statement: str, values: Values) -> Rows:
+        """See Transactions."""
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
+
+    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        """See Transactions."""
+
+        def work(connection: Connection) -> ResultT:
+            job, rows = begin(), None
+            while True:
+                try:
+                    statement, values = next(job) if rows is None else job.send(rows)
+                except StopIteration as end:
+                    result: ResultT = end.value
+                    return result
+                if isinstance(values, Mapping):
+                    rows = connection.execute(statement, dict(values)).fetchall()
+                else:
+                    rows = connection.executemany(statement, values).fetchall()
+
+        return await self._file.write(work, then=lambda _: None)
+
+    async def erase(self) -> None:
+        """See Transactions."""
+        await self._file.erase()
+
+
+class PostgresTransactions:
+    """Transactions behind a `PostgresPool`."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+
+    async def select(self, statement: str, values: Values) -> Rows:
+        """See Transactions."""
+        return await self._pool.run(lambda connection: _execute(connection, statement, values))
+
+    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        """See Transactions."""
+
+        async def work(connection: PgConnection) -> ResultT:
+            job, rows = begin(), None
+            async with connection.transaction():
+                while True:
+                    try:
+                        statement, values = next(job) if rows is None else job.send(rows)
+                    except StopIteration as end:
+                        result: ResultT = end.value
+                        return result
+                    rows = await _execute(connection, statement, values)
+
+        return await self._pool.run(work)
+
+    async def erase(self) -> None:
+        """See Transactions: PostgreSQL does it when it vacuums."""
+
+
+async def _execute(connection: PgConnection, statement: str, values: Values | Sequence[Values]) -> Rows:
+    if isinstance(values, Mapping):
+        # As text a content would have twice its size.
+        cursor = await connection.execute(bind(statement), values, binary=True)
+        return [] if cursor.description is None else await cursor.fetchall()
+    async with connection.cursor() as cursor:
+        for first in range(0, len(values), _STATEMENTS_AT_ONCE):
+            await cursor.executemany(bind(statement), values[first : first + _STATEMENTS_AT_ONCE])
+    return []
