@@ -199,7 +199,7 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
         "GIT_TERMINAL_PROMPT": "0",
     }
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
+    start = asyncio.create_subprocess_exec(
         program,
         *arguments,
         cwd=folder,
@@ -209,18 +209,31 @@ async def _run_git(arguments: Sequence[str], folder: Path) -> tuple[int, bytes, 
         stderr=pipe,
         start_new_session=True,
     )
+    # A start that is cancelled in its midst would end git, but not what git has started.
+    starting = asyncio.create_task(start)
     try:
         async with limit_awake_time(_TIMEOUT_S):
+            process = await asyncio.shield(starting)
             output, errors = await process.communicate()
     except TimeoutError:
         raise _refuse(f"git did not end within {_TIMEOUT_S:g} s, so no patch was made or tried") from None
+    except OSError as error:
+        problem = errno.errorcode.get(error.errno or 0, "an error")
+        raise _refuse(f"git cannot be started: {problem}") from error
     finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            # To the end of its output, or the pipes are open for longer than the process lives.
-            await process.communicate()
+        await asyncio.wait([starting])
+        if starting.exception() is None:
+            await _end(starting.result())
     return process.returncode or 0, output, errors
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process that still runs, and all of its group."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # To the end of its output, or the pipes are open for longer than the process lives.
+        await process.communicate()
 
 
 def _refuse(problem: str) -> SandboxUnavailableError:

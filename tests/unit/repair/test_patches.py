@@ -4,8 +4,9 @@ import asyncio
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -22,6 +23,8 @@ FILES = {
     "a.txt": SourceFile(path="a.txt", content=b"a\n"),
     "run.sh": SourceFile(path="run.sh", content=b"one\n", is_executable=True),
 }
+
+START: Final = asyncio.create_subprocess_exec
 
 
 @pytest.fixture
@@ -162,17 +165,21 @@ async def test_a_repository_around_the_folder_is_not_found(folders: Path) -> Non
     assert "refuses" in await validate_patch({}, {"a.txt": b"b\n"}, patch)
 
 
+@pytest.mark.parametrize("is_starting", [False, True])
 async def test_git_is_ended_when_the_caller_is_cancelled(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_starting: bool
 ) -> None:
+    """Also where git already runs, but the call that starts it has not returned."""
     started = install_slow_git(tmp_path, monkeypatch)
+    if is_starting:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", _start_slowly)
     task = asyncio.create_task(make_patch(FILES, {"a.txt": b"b\n"}))
     await asyncio.to_thread(_wait_for_file, started)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     for process in started.read_text().split():
-        _require_gone(int(process))
+        await asyncio.to_thread(_wait_until_ended, int(process))
     assert not list_leftovers(folders)
 
 
@@ -200,6 +207,10 @@ async def test_git_that_does_not_end_or_is_missing_is_told(
     monkeypatch.setattr(patches, "_TIMEOUT_S", 0.2)
     with pytest.raises(SandboxUnavailableError, match=r"within 0\.2 s"):
         await make_patch(FILES, {"a.txt": b"b\n"})
+    program = folders / "bin" / "git"
+    program.write_text("no program")
+    with pytest.raises(SandboxUnavailableError, match="git cannot be started: ENOEXEC"):
+        await make_patch(FILES, {"a.txt": b"b\n"})
     monkeypatch.setattr(patches, "_SEARCH_PATH", str(folders / "none"))
     with pytest.raises(SandboxUnavailableError, match="patches are made and tried with it"):
         await make_patch(FILES, {"a.txt": b"b\n"})
@@ -215,10 +226,15 @@ def _wait_for_file(file: Path) -> None:
         time.sleep(0.01)
 
 
-def _require_gone(process: int) -> None:
-    """Check that a process has ended; one that nobody has waited for yet has ended too."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
-        assert state.rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        pass
+async def _start_slowly(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+    """Start a process, and return it a second later."""
+    process = await START(*arguments, **options)
+    await asyncio.sleep(1.0)
+    return process
+
+
+def _wait_until_ended(process: int) -> None:
+    """Wait for the end of a process; one that nobody has waited for yet has ended too."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
