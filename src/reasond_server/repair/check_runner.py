@@ -69,7 +69,12 @@ class CheckRunner:
         if first.status is not CheckStatus.UNKNOWN or left_s <= 0:
             return first
         second = await self._attempt(check, changes, replace(limits, cpu_s=left_s))
-        return replace(second, elapsed_s=first.elapsed_s + second.elapsed_s, cpu_s=first.cpu_s + second.cpu_s)
+        return replace(
+            second,
+            elapsed_s=first.elapsed_s + second.elapsed_s,
+            cpu_s=first.cpu_s + second.cpu_s,
+            runs=first.runs + second.runs,
+        )
 
     def _clamp(self, limit_s: float) -> float:
         return min(limit_s, self._environment.limits.wall_s)

@@ -208,7 +208,7 @@ class Critics:
             return write_outcome(outcome)
 
         outcome = read_outcome(await self._perform(CHECK, digest, run))
-        self.checks_run += 1
+        self.checks_run += outcome.runs
         self.check_cpu_s += outcome.cpu_s
         return outcome
 

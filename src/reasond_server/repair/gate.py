@@ -147,6 +147,7 @@ def judge_candidate(outcomes: Iterable[CheckOutcome], findings: Sequence[Finding
         signature=_sign(visible, baseline),
         evidence=write_evidence(visible, findings),
         reports=tuple(report_candidate(outcome) for outcome in visible),
+        repeats=sum(outcome.runs - 1 for outcome in visible),
         findings=tuple(findings),
     )
 

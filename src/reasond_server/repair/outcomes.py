@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Final
 
 from reasond_server.types.repairs import CandidateVerdict, CheckReport, CheckRole, CheckStatus, Finding, TestOutcome
 from reasond_server.types.values import value
 
+MOST_RUNS: Final = 2
+"""A run of a check that says nothing about the code is made once more; both together keep its processor time."""
+
 
 @value
 class CheckOutcome:
-    """How one run of a check ended.
+    """How one or two runs of a check ended; see MOST_RUNS.
 
     `tests` are outcomes by the id of the test; a check that reports no single tests has none. `fingerprints` identify
     by id how a test failed, whatever times and addresses its message holds; the empty id is a check without tests.
     `evidence` is what it printed about failures, at most 8 KiB. `reason` says why an UNKNOWN one could not be run, or
-    what apart from its tests speaks against one that FAILED, such as a report that cannot be read.
+    what apart from its tests speaks against one that FAILED, such as a report that cannot be read. `runs` is their
+    number.
     """
 
     name: str
@@ -29,6 +34,7 @@ class CheckOutcome:
     exit_code: int = 0
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
+    runs: int = 1
 
 
 @value
@@ -58,6 +64,7 @@ class Critique:
         signature: equal for candidates that behave alike; empty if nothing was run.
         evidence: failing tests, traces and findings in words for the model, at most 8 KiB; empty if there are none.
         reports: the checks, for callers.
+        repeats: runs of checks beyond the first of each.
         findings: the findings that the original does not have.
     """
 
@@ -68,4 +75,5 @@ class Critique:
     signature: str = ""
     evidence: str = ""
     reports: Sequence[CheckReport] = ()
+    repeats: int = 0
     findings: Sequence[Finding] = ()

@@ -9,20 +9,21 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import (
     find_in_budget,
     find_in_id,
     find_in_text,
     find_in_words,
 )
+from reasond_server.repair.outcomes import MOST_RUNS
 from reasond_server.types.repairs import CheckRole, RepairGoal
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from reasond_server.repair.repair_policy import RepairPolicy
+    from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
     from reasond_server.types.repairs import Check, CriticReport, RepairTask
 
 MAX_CHECKS: Final = 20
@@ -33,6 +34,8 @@ MAX_PATTERN_CHARACTERS: Final = 1_024
 MAX_ISSUES: Final = 100
 MAX_ISSUE_CHARACTERS: Final = 2_000
 MAX_TIMEOUT_S: Final = 3_600.0
+_LEAST_RUNS: Final = 3
+"""How often each check is run at least: twice on the original code, and once on a candidate."""
 _CHECK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 
 
@@ -66,6 +69,28 @@ def check_repair(
     ]
     if found:
         raise InvalidRequestError.of(*found)
+
+
+def require_covered_checks(task: RepairTask, parameters: RepairParameters, *, most_cpu_s: float) -> None:
+    """Refuse bounds that do not cover the checks of the original code and of one candidate.
+
+    `most_cpu_s` is the most processor time in seconds that one check may take.
+
+    Raises:
+        InvalidConfigError: with one violation for each bound.
+    """
+    count = len(task.checks)
+    runs, cpu_s = _LEAST_RUNS * MOST_RUNS * count, _LEAST_RUNS * most_cpu_s * count
+    why = "each is run twice on the original code and once on a candidate"
+    found = []
+    if parameters.max_checks < runs:
+        text = f"must be at least {runs} for {count} checks, got {parameters.max_checks}: {why}, and once more where "
+        found.append(Violation(field="config.max_checks", description=text + "a run says nothing"))
+    if parameters.max_check_cpu_s < cpu_s:
+        text = f"must be at least {cpu_s:g} for {count} checks, got {parameters.max_check_cpu_s:g}: {why}, and may "
+        found.append(Violation(field="config.max_check_cpu_s", description=f"{text}take {most_cpu_s:g} s each time"))
+    if found:
+        raise InvalidConfigError.of(*found)
 
 
 def _in_description(task: RepairTask) -> Iterator[Violation]:

@@ -63,7 +63,10 @@ if TYPE_CHECKING:
 _MOST_RANKED: Final = 5
 # With the winner's patch, which stands twice in the result, they fit into one message of gRPC (4 MiB).
 _MAX_RANKED_BYTES: Final = 1024 * 1024
-_BUDGET_REACHED: Final = "Maximum search budget reached: no candidate was accepted within max_candidates = {most}."
+_OWN_BOUNDS: Final = {CANDIDATES: "max_candidates", CHECKS: "max_checks", CHECK_CPU_S: "max_check_cpu_s"}
+"""The parameters that bound each resource of the search."""
+_BUDGET_REACHED: Final = "Maximum search budget reached: no candidate was accepted within {bound} = {most:g}{rest}."
+_REST: Final = " ({taken:g} taken; the rest does not cover another candidate)"
 _DEPTH_REACHED: Final = "Max reflection depth reached without passing CriticAgent: no candidate passes every check."
 _TOO_SIMILAR: Final = (
     "Candidates too similar; aborting further reflection: {patience} expansions showed no new behaviour."
@@ -129,7 +132,6 @@ class RepairRun:
         self._events = OrderedEvents(emit)
         self._keys: set[str] = set()
         self._warnings: list[str] = []
-        self._allowance = Allowance(max_calls=None)
         self.judged: list[JudgedCandidate] = []
         self.rounds: list[ReflectionIteration] = []
         self._critiques: list[Sequence[Critique]] = []
@@ -170,7 +172,7 @@ class RepairRun:
 
     def _build_search(self, selection: SelectionPolicy[RepairNode], baseline: Baseline) -> TreeSearch[RepairNode]:
         parameters, budget = self._parameters, self._budget
-        self._allowance = Allowance(
+        allowance = Allowance(
             max_calls=budget.max_model_calls,
             max_tokens=budget.max_total_tokens,
             max_resources={
@@ -195,7 +197,7 @@ class RepairRun:
             ),
             plan=build_search_plan(parameters),
             selection=RoundWatcher(selection, self._end_round),
-            allowance=self._allowance,
+            allowance=allowance,
             failures=failures,
             exhaustions=(TokenBudgetExhaustedError,),
         )
@@ -209,11 +211,11 @@ class RepairRun:
                     self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
                 if await self._pause():
                     return False
-        if not self.judged and search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
+        if not self.judged and search.ending is SearchEnding.BUDGET and search.shortage != CANDIDATES:
+            bound = _OWN_BOUNDS.get(search.shortage, "max_total_tokens or max_model_calls in the budget")
             raise TokenBudgetExhaustedError(
                 "The budget does not cover one candidate",
-                remedy="Raise max_total_tokens or max_model_calls in the budget, or max_checks or max_check_cpu_s; "
-                "nothing was spent on candidates.",
+                remedy=f"Raise {bound}; nothing was spent on candidates.",
             )
         return True
 
@@ -380,24 +382,24 @@ class RepairRun:
                 self._warnings.append(_DEPTH_REACHED)
         if search.ending is SearchEnding.REPETITIVE:
             self._warnings.append(_TOO_SIMILAR.format(patience=parameters.patience))
-        elif search.ending is SearchEnding.BUDGET and not self._is_out_of_tokens() and not search.solutions:
-            self._warnings.append(_BUDGET_REACHED.format(most=parameters.max_candidates))
+        elif search.shortage in _OWN_BOUNDS and not search.solutions:
+            self._warnings.append(self._describe_shortage(search.shortage))
         if needs_review(self._critiques):
             self._warnings.append(REVIEW_WARNING)
         if search.tally.failed_calls:
             self._warnings.append(f"{search.tally.failed_calls} model calls failed; the search went on without them.")
 
-    def _is_out_of_tokens(self) -> bool:
-        """Return whether the budget of the task ended the search, not the number of candidates."""
-        taken = self._allowance.taken.resources
-        return (
-            taken.get(CANDIDATES, 0) < self._parameters.max_candidates
-            and taken.get(CHECKS, 0) < self._parameters.max_checks
-            and taken.get(CHECK_CPU_S, 0) < self._parameters.max_check_cpu_s
+    def _describe_shortage(self, shortage: str) -> str:
+        """Return the warning of a search that a bound of its parameters ended."""
+        taken = {CHECKS: self._activities.checks_run, CHECK_CPU_S: self._activities.check_cpu_s}
+        return _BUDGET_REACHED.format(
+            bound=_OWN_BOUNDS[shortage],
+            most=getattr(self._parameters, _OWN_BOUNDS[shortage]),
+            rest=_REST.format(taken=taken[shortage]) if shortage in taken else "",
         )
 
     def _why_ended(self, search: TreeSearch[RepairNode]) -> FinishReason:
-        if search.ending is SearchEnding.BUDGET and self._is_out_of_tokens():
+        if search.ending is SearchEnding.BUDGET and search.shortage not in _OWN_BOUNDS:
             return FinishReason.BUDGET_EXHAUSTED
         return FinishReason.MAX_ITERATIONS
 

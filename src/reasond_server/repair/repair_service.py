@@ -14,7 +14,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.requests import digest_of
 from reasond_server.repair.assignments import RepairAssignment
 from reasond_server.repair.parameters import resolve_parameters
-from reasond_server.repair.repair_requests import check_repair
+from reasond_server.repair.repair_requests import check_repair, require_covered_checks
 from reasond_server.repair.repair_work import REPAIR
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import current_trace, note_result
@@ -184,6 +184,9 @@ class RepairService:
             in_files=await self._snapshots.find_in_files(task.files) if task.files else (),
         )
         parameters = resolve_parameters(task.config, self._policy)
+        if task.goal is RepairGoal.FIX:
+            limits = self._kind.workshop.environments[task.environment].limits
+            require_covered_checks(task, parameters, most_cpu_s=limits.cpu_s)
         digest = _digest_of(task) if options.request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, options.request_id):

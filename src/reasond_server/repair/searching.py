@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.activities import CandidateOrder
 from reasond_server.repair.gate import has_say
-from reasond_server.repair.outcomes import Critique
+from reasond_server.repair.outcomes import MOST_RUNS, Critique
 from reasond_server.repair.prompts import PreviousCandidate
 from reasond_server.search.allowance import Cost
 from reasond_server.search.policies import BeamSelection, Choice, SearchPlan, UctSelection, Widening, rank
@@ -32,8 +32,6 @@ CHECKS: Final = "checks"
 CHECK_CPU_S: Final = "check_cpu_s"
 MODEL_CALLS_AT_ONCE: Final = 8
 _NO_EDIT_SCORE: Final = 0.0
-# A check that says nothing about the code is run once more.
-_RUNS_OF_CHECK: Final = 2
 _NEVER_SOLVED: Final = 2.0
 _LATS_WIDENING: Final = Widening(factor=2.0)
 
@@ -191,8 +189,9 @@ class CandidateEvaluator:
 
     def bound_cost(self, parent: Node[RepairNode], *, count: int) -> Cost:  # noqa: ARG002 - the port's form
         """Return the largest cost of judging `count` candidates."""
-        runs = _RUNS_OF_CHECK * count
-        return Cost(resources={name: runs * most for name, most in self._activities.worst_cost.items()})
+        worst = self._activities.worst_cost
+        runs, cpu_s = MOST_RUNS * count * worst.get(CHECKS, 0.0), count * worst.get(CHECK_CPU_S, 0.0)
+        return Cost(resources={CHECKS: runs, CHECK_CPU_S: cpu_s})
 
     def divide(self, candidates: Sequence[Candidate[RepairNode]]) -> Sequence[Sequence[Candidate[RepairNode]]]:
         """Return each candidate as a batch of its own."""
@@ -210,7 +209,7 @@ class CandidateEvaluator:
             fill(None)
         spent = Cost(
             resources={
-                CHECKS: len(critique.reports),
+                CHECKS: len(critique.reports) + critique.repeats,
                 CHECK_CPU_S: sum(report.cpu_s for report in critique.reports),
             }
         )
@@ -334,8 +333,7 @@ def bound_held_out(baseline: Baseline, worst_cost: Mapping[str, float]) -> Cost:
         if outcome.role is CheckRole.HELD_OUT and has_say(name, baseline)
     ]
     cpu_s = worst_cost.get(CHECK_CPU_S, 0.0) / max(worst_cost.get(CHECKS, 0.0), 1.0)
-    # Both runs of a check share its processor time.
-    return Cost(resources={CHECKS: _RUNS_OF_CHECK * len(held_out), CHECK_CPU_S: cpu_s * len(held_out)})
+    return Cost(resources={CHECKS: MOST_RUNS * len(held_out), CHECK_CPU_S: cpu_s * len(held_out)})
 
 
 def build_search_plan(parameters: RepairParameters) -> SearchPlan:

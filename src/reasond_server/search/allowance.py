@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MODEL_CALLS: Final = "model_calls"
+TOKENS: Final = "tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +67,16 @@ class Allowance:
 
     def can_cover(self, cost: Cost) -> bool:
         """Return whether `cost` is available after the margin and all reserved and spent amounts."""
+        return not self.find_shortage(cost)
+
+    def find_shortage(self, cost: Cost) -> str:
+        """Return the name of a bound that `cost` would exceed: MODEL_CALLS, TOKENS or a resource; empty if none."""
         after = self.taken + self._margin + cost
-        has_calls = self._max_calls is None or after.model_calls <= self._max_calls
-        has_tokens = self._max_tokens is None or after.tokens <= self._max_tokens
-        has_others = all(after.resources.get(name, 0) <= most for name, most in self._max_resources.items())
-        return has_calls and has_tokens and has_others
+        if self._max_calls is not None and after.model_calls > self._max_calls:
+            return MODEL_CALLS
+        if self._max_tokens is not None and after.tokens > self._max_tokens:
+            return TOKENS
+        return next((name for name, most in self._max_resources.items() if after.resources.get(name, 0) > most), "")
 
     def reserve(self, cost: Cost, *, is_forced: bool = False) -> bool:
         """Reserve `cost` if it is covered or `is_forced` is set; return whether it was reserved."""

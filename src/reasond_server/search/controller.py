@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reasond_server.search.allowance import Cost
+from reasond_server.search.allowance import TOKENS, Cost
 from reasond_server.search.policies import Expansion, rank
 from reasond_server.search.tree import Judgement, Node, PayloadT, Verdict
 from reasond_server.search.waves import run_wave
@@ -93,6 +93,7 @@ class TreeSearch(Generic[PayloadT]):
     """One search. When the caller closes `run`, every open call ends.
 
     `ending` is None while the search runs and after it has failed; `tally` is exact between two yielded nodes.
+    `shortage` is the bound of the allowance that ended it, as `Allowance.find_shortage` names it; empty if none did.
     `best_solution` is the best whole solution, `best_open` the deepest other node on whose way no step is bad, else the
     deepest; each may be None.
 
@@ -134,6 +135,7 @@ class TreeSearch(Generic[PayloadT]):
         self._expansions_since_new = 0
         self.solutions: list[Node[PayloadT]] = []
         self.ending: SearchEnding | None = None
+        self.shortage = ""
         self.tally = SearchTally()
         self.best_solution: Node[PayloadT] | None = None
         self.best_open: Node[PayloadT] | None = None
@@ -168,6 +170,7 @@ class TreeSearch(Generic[PayloadT]):
             orders = self._reserve(waiting)
             if not orders:
                 self.ending = SearchEnding.BUDGET
+                self.shortage = self._allowance.find_shortage(self._bound(waiting[0].node, count=1))
                 break
             waiting = waiting[len(orders) :]
             await self._propose(orders)
@@ -191,15 +194,19 @@ class TreeSearch(Generic[PayloadT]):
         for choice in choices:
             node, least = choice.node, choice.count if orders else 1
             for count in range(choice.count, least - 1, -1):
-                judging = self._evaluator.bound_cost(node, count=count)
-                judging = replace(judging, tokens=self._bound_judgement_tokens(node, count))
-                worst = self._proposer.bound_cost(node, count=count) + judging
+                worst = self._bound(node, count=count)
                 if self._allowance.reserve(worst):
                     orders.append(_Order(node=node, count=count, reserved=worst))
                     break
             else:
                 break
         return orders
+
+    def _bound(self, node: Node[PayloadT], *, count: int) -> Cost:
+        """Return what is reserved for `count` candidates below `node`."""
+        judging = self._evaluator.bound_cost(node, count=count)
+        judging = replace(judging, tokens=self._bound_judgement_tokens(node, count))
+        return self._proposer.bound_cost(node, count=count) + judging
 
     async def _propose(self, orders: Sequence[_Order[PayloadT]]) -> None:
         """Expand the nodes of all orders, then drop the candidates that the tree already has."""
@@ -228,7 +235,7 @@ class TreeSearch(Generic[PayloadT]):
         while waiting:
             bounds = self._reserve_tokens(waiting)
             if not bounds:
-                self.ending = SearchEnding.BUDGET
+                self.ending, self.shortage = SearchEnding.BUDGET, TOKENS
                 break
             wave, waiting = waiting[: len(bounds)], waiting[len(bounds) :]
             calls = [partial(self._evaluator.judge, order.node, batch) for order, batch in wave]

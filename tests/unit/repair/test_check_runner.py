@@ -90,9 +90,9 @@ async def test_a_limit_that_the_code_itself_reached_is_a_failure_that_says_which
 
 async def test_what_says_nothing_about_the_code_is_tried_once_more() -> None:
     outcome, sandbox = await run(broken_sandbox(), end_job(report=junit(a="passed")))
-    assert (outcome.status, len(sandbox.jobs)) == (CheckStatus.PASSED, 2)
+    assert (outcome.status, outcome.runs, len(sandbox.jobs)) == (CheckStatus.PASSED, 2, 2)
     outcome, sandbox = await run(broken_sandbox())
-    assert (outcome.status, len(sandbox.jobs)) == (CheckStatus.UNKNOWN, 2)
+    assert (outcome.status, outcome.runs, len(sandbox.jobs)) == (CheckStatus.UNKNOWN, 2, 2)
     assert "no namespace" not in outcome.reason
     outcome, sandbox = await run(end_job(137), end_job(137))
     assert (outcome.status, len(sandbox.jobs), outcome.cpu_s) == (CheckStatus.UNKNOWN, 2, 0.5)

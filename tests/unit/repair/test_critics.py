@@ -15,6 +15,7 @@ from tests.repairing import (
     ENVIRONMENT,
     LocalRunner,
     ScriptedRunner,
+    broken_sandbox,
     build_critics,
     check,
     end_job,
@@ -223,3 +224,14 @@ async def test_the_worst_cost_is_what_judging_one_candidate_can_take() -> None:
     critics = build_critics(FILES, CHECKS, environment=replace(ENVIRONMENT))
     await critics.measure_baseline()
     assert critics.worst_cost == {"checks": 2, "check_cpu_s": 120.0}
+
+
+async def test_a_run_that_says_nothing_and_the_one_after_it_both_count() -> None:
+    failing = end_job(1, report=junit(a="failed"))
+    sandbox = ScriptedRunner(failing, failing, broken_sandbox())
+    critics = build_critics(FILES, [check("fault")], sandbox=sandbox)
+    await critics.measure_baseline()
+    critique = await critics.judge(RIGHT)
+    assert critique.verdict is CandidateVerdict.UNKNOWN
+    assert (len(critique.reports), critique.repeats) == (1, 1)
+    assert critics.checks_run == len(sandbox.jobs) == 4

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from reasond_server.errors import InvalidRequestError
-from reasond_server.repair.repair_policy import RepairPolicy
-from reasond_server.repair.repair_requests import check_repair
+from reasond_server.errors import InvalidConfigError, InvalidRequestError
+from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
+from reasond_server.repair.repair_requests import check_repair, require_covered_checks
 from reasond_server.types import Budget
 from reasond_server.types.repairs import (
     Check,
@@ -126,3 +126,14 @@ def test_all_problems_are_named_at_once() -> None:
     task = replace(GOOD, files=(), environment="", checks=(), editable=[""])
     fields = [field for field, _ in find(task, request_id="\n")]
     assert fields == ["files", "environment", "checks", "editable[0]", "request_id"]
+
+
+def test_bounds_that_do_not_cover_the_checks_of_one_candidate_are_refused_before_any_is_run() -> None:
+    task = replace(GOOD, checks=[TESTS, replace(TESTS, name="hidden", role=CheckRole.HELD_OUT)])
+    require_covered_checks(task, RepairParameters(max_checks=12, max_check_cpu_s=360.0), most_cpu_s=60.0)
+    with pytest.raises(InvalidConfigError) as caught:
+        require_covered_checks(task, RepairParameters(max_checks=11, max_check_cpu_s=359.0), most_cpu_s=60.0)
+    runs, cpu_s = caught.value.violations
+    assert (runs.field, cpu_s.field) == ("config.max_checks", "config.max_check_cpu_s")
+    assert runs.description.startswith("must be at least 12 for 2 checks, got 11: each is run twice on the original")
+    assert cpu_s.description.startswith("must be at least 360 for 2 checks, got 359: each is run twice")

@@ -60,6 +60,7 @@ class ScriptedActivities:
         held_out: CheckStatus | None = None,
         failing: Sequence[int] = (),
         delay_of: Callable[[int], float] = lambda _: 0.0,
+        repeats: int = 0,
     ) -> None:
         self.score_of = score_of
         self.code_of = code_of
@@ -68,6 +69,7 @@ class ScriptedActivities:
         self.held_out = held_out
         self.failing = failing
         self.delay_of = delay_of
+        self.repeats = repeats
         self.orders: list[CandidateOrder] = []
         self.judged: list[str] = []
         self.held_out_of: list[str] = []
@@ -114,6 +116,7 @@ class ScriptedActivities:
             signature=f"behaviour {self.evidence_of(candidate.number)}",
             evidence="" if is_solution else self.evidence_of(candidate.number),
             reports=[report_candidate(outcome)],
+            repeats=self.repeats,
         )
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:
@@ -430,8 +433,18 @@ async def test_the_baseline_is_the_first_event() -> None:
 async def test_checks_are_reserved_before_they_run() -> None:
     activities = ScriptedActivities()
     # Two runs are gone with the baseline, and each candidate may need two.
-    await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=5))
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=5)
+    outcome, _, _ = await work(activities, parameters)
     assert len(activities.judged) == 2
+    assert outcome.finish_reason is FinishReason.MAX_ITERATIONS
+    reached = "no candidate was accepted within max_checks = 5 (2 taken; the rest does not cover another candidate)"
+    assert any(reached in warning for warning in outcome.warnings)
+
+
+async def test_a_check_that_was_run_once_more_counts_twice() -> None:
+    activities = ScriptedActivities(repeats=1)
+    await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_checks=8))
+    assert len(activities.judged) == 3
 
 
 async def test_the_held_out_checks_of_the_winner_are_reserved_before_the_search() -> None:
@@ -451,9 +464,11 @@ async def test_the_held_out_checks_of_the_winner_are_reserved_before_the_search(
 
 async def test_the_processor_time_of_checks_is_reserved_before_they_run() -> None:
     activities = ScriptedActivities()
-    # 1 s is gone with the baseline; each candidate may need 2 s, and takes half a second.
-    await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_check_cpu_s=4.0))
+    # 1 s is gone with the baseline; each candidate may need 1 s, and takes half a second.
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, num_candidates=1, max_check_cpu_s=3.0)
+    outcome, _, _ = await work(activities, parameters)
     assert len(activities.judged) == 3
+    assert any("within max_check_cpu_s = 3 (1 taken" in warning for warning in outcome.warnings)
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
