@@ -170,7 +170,7 @@ class TreeSearch(Generic[PayloadT]):
             orders = self._reserve(waiting)
             if not orders:
                 self.ending = SearchEnding.BUDGET
-                self.shortage = self._allowance.find_shortage(self._bound(waiting[0].node, count=1))
+                self.shortage = self._allowance.find_shortage(self._bound_cost(waiting[0].node, count=1))
                 break
             waiting = waiting[len(orders) :]
             await self._propose(orders)
@@ -194,7 +194,7 @@ class TreeSearch(Generic[PayloadT]):
         for choice in choices:
             node, least = choice.node, choice.count if orders else 1
             for count in range(choice.count, least - 1, -1):
-                worst = self._bound(node, count=count)
+                worst = self._bound_cost(node, count=count)
                 if self._allowance.reserve(worst):
                     orders.append(_Order(node=node, count=count, reserved=worst))
                     break
@@ -202,7 +202,7 @@ class TreeSearch(Generic[PayloadT]):
                 break
         return orders
 
-    def _bound(self, node: Node[PayloadT], *, count: int) -> Cost:
+    def _bound_cost(self, node: Node[PayloadT], *, count: int) -> Cost:
         """Return what is reserved for `count` candidates below `node`."""
         judging = self._evaluator.bound_cost(node, count=count)
         judging = replace(judging, tokens=self._bound_judgement_tokens(node, count))
