@@ -1104,8 +1104,7 @@ type RepairConfig struct {
 	SpreadTemperature *float64 `protobuf:"fixed64,8,opt,name=spread_temperature,json=spreadTemperature,proto3,oneof" json:"spread_temperature,omitempty"`
 	// Nucleus sampling, above 0 and at most 1.
 	TopP *float64 `protobuf:"fixed64,9,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
-	// REFINE_BEAM refines nothing any more once the best score of a round rises by less than this, 0-100; what is left of
-	// `max_candidates` is made from the original.
+	// REFINE_BEAM ends once the best score of a round rises by less than this, 0-100; 0 never ends it.
 	MinImprovementDelta *float64 `protobuf:"fixed64,10,opt,name=min_improvement_delta,json=minImprovementDelta,proto3,oneof" json:"min_improvement_delta,omitempty"`
 	// Least time limit of a check in milliseconds, 100-300000.
 	CriticTimeoutMs *int32 `protobuf:"varint,11,opt,name=critic_timeout_ms,json=criticTimeoutMs,proto3,oneof" json:"critic_timeout_ms,omitempty"`

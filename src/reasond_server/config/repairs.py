@@ -105,10 +105,10 @@ class RepairSettings(Section):
     spread_temperature: float = Field(default=0.8, ge=0, le=2, description="Sampling temperature of the others.")
     top_p: float = Field(default=0.9, gt=0, le=1, description="Nucleus sampling, above 0 and at most 1.")
     min_improvement_delta: float = Field(
-        default=5.0,
+        default=0.0,
         ge=0,
         le=100,
-        description="refine_beam refines nothing any more once the best score of a round rises by less than this.",
+        description="refine_beam ends once the best score of a round rises by less than this; 0 never ends it.",
     )
     critic_timeout_ms: int = Field(
         default=2000,

@@ -25,7 +25,7 @@ class RepairParameters:
     temperature: float = 0.2
     spread_temperature: float = 0.8
     top_p: float = 0.9
-    min_improvement_delta: float = 5.0
+    min_improvement_delta: float = 0.0
     critic_timeout_ms: int = 2000
     max_candidates: int = 25
     max_checks: int = 1000

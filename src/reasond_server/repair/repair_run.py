@@ -72,7 +72,7 @@ _TOO_SIMILAR: Final = (
     "Candidates too similar; aborting further reflection: {patience} expansions showed no new behaviour."
 )
 _NO_IMPROVEMENT: Final = (
-    "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; nothing was refined after it."
+    "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; the search ended with it."
 )
 _DEMOTED: Final = "Second-best candidate chosen due to patch validation failure: {problem}"
 _NOT_ACCEPTED: Final = "The patch is not accepted: it does not pass every check. A person should review it."

@@ -233,8 +233,8 @@ class CandidateEvaluator:
 class RefineBeam(BeamSelection[RepairNode]):
     """A beam that goes back to the root when it has nothing left to refine, until the candidates are used up.
 
-    It also refines nothing any more once the best score of a round rose by less than `delta` (0-1) over that of the
-    rounds before: then all candidates are made from the original.
+    It ends before that once the best score of a round rose by less than `delta` (0-1) over that of the rounds before;
+    0 never ends it.
 
     Attributes:
         stalled_round: the round in which that happened; 0 if it did not.
@@ -260,9 +260,9 @@ class RefineBeam(BeamSelection[RepairNode]):
         best, before = max((child.score for child in made), default=0.0), self._best_score
         self._best_score = best if before is None else max(before, best)
         self.has_reached_depth |= any(child.depth == self._plan.max_depth for child in made if not child.is_solution)
-        if before is not None and best - before < self._delta and self._frontier and not self.stalled_round:
-            self.stalled_round = self._rounds
-        if self.stalled_round or not self._frontier:
+        if self._delta and before is not None and best - before < self._delta and self._frontier:
+            self.stalled_round, self._frontier = self._rounds, []
+        elif not self._frontier:
             self._frontier = [self._root]
             self._best_score = None
         return pruned

@@ -48,9 +48,7 @@ async def count_repaired(parameters: RepairParameters, *, with_evidence: float) 
 async def test_high_load_candidate_generation() -> None:
     """Ten candidates in each of five rounds: all have names of their own, and the search ends within its bounds."""
     activities = ScriptedActivities(lambda number: 40.0 + number / 10)
-    parameters = RepairParameters(
-        num_candidates=10, max_reflection_depth=5, max_candidates=90, patience=1000, min_improvement_delta=0.0
-    )
+    parameters = RepairParameters(num_candidates=10, max_reflection_depth=5, max_candidates=90, patience=1000)
     outcome, events, run = await work(activities, parameters)
     names = [event.candidate_id for event in of_kind(events, CandidateStep)]  # type: ignore[attr-defined]
     assert len(names) == len(set(names)) == 10 + 4 * 2 * 10

@@ -567,9 +567,7 @@ class RepairConfig(google.protobuf.message.Message):
     top_p: builtins.float
     """Nucleus sampling, above 0 and at most 1."""
     min_improvement_delta: builtins.float
-    """REFINE_BEAM refines nothing any more once the best score of a round rises by less than this, 0-100; what is left of
-    `max_candidates` is made from the original.
-    """
+    """REFINE_BEAM ends once the best score of a round rises by less than this, 0-100; 0 never ends it."""
     critic_timeout_ms: builtins.int
     """Least time limit of a check in milliseconds, 100-300000."""
     max_candidates: builtins.int

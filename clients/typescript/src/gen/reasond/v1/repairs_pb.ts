@@ -355,8 +355,7 @@ export type RepairConfig = Message<"reasond.v1.RepairConfig"> & {
   topP?: number | undefined;
 
   /**
-   * REFINE_BEAM refines nothing any more once the best score of a round rises by less than this, 0-100; what is left of
-   * `max_candidates` is made from the original.
+   * REFINE_BEAM ends once the best score of a round rises by less than this, 0-100; 0 never ends it.
    *
    * @generated from field: optional double min_improvement_delta = 10;
    */
