@@ -124,7 +124,7 @@ class NappingWork:
                 return
         run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.steps.count)))
 
-    def report_exit(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
         """Report nothing."""
 
     def conclude(self, run: Run, ending: RunEnding) -> Result:

@@ -224,6 +224,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     def close(self) -> None:
         """End the run: open calls end at their next event, and every further call is refused."""
         self._is_closed = True
+        self.before_call = None
 
     def recall(
         self,

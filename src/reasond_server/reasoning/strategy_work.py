@@ -296,7 +296,7 @@ class ReasoningWork:
             await events.aclose()
         raise InternalError(f"strategy {self.name!r} ended without an outcome")
 
-    def report_exit(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
         """Report nothing: what the observers of runs get says all."""
 
     def conclude(self, run: Run, ending: RunEnding) -> Result:

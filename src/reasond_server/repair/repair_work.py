@@ -325,8 +325,9 @@ class RepairWork:
             error=ending.to_failure(),
         )
 
-    def report_exit(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
         """Report nothing: what the observers of runs get says all."""
+        self._activities = self._progress = None
 
     @property
     def _level(self) -> SandboxLevel:

@@ -92,6 +92,12 @@ class Accounts:
         self.model.recall(usage)
         self._lost = _subtract(self._lost, usage)
 
+    def close(self) -> None:
+        """Let go of the journal once the run is over; what was recorded and not repeated stays in `usage`."""
+        if self._journal is not None:
+            self._lost += self._journal.spent
+            self._journal = None
+
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
         """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that."""
         if self._timer is not None:

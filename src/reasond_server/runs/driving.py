@@ -221,7 +221,7 @@ class Driver:
                 run.place.leave()
             run.end()
             _report_left(run, self._observer)
-            run.work.report_exit(run)
+            run.work.leave(run)
 
     async def _release(self, run: Run) -> None:
         """Release the request id, so that the same request can start again: the run failed without cost or effect.

@@ -248,8 +248,12 @@ class Work(Protocol):
         """Return the last event of the log."""
         ...
 
-    def report_exit(self, run: Run) -> None:
-        """Report this life to the observer of its kind, once it is over in this process; quick, and never raises."""
+    def leave(self, run: Run) -> None:
+        """Report this life to the observer of its kind, once it is over in this process; quick, and never raises.
+
+        It is the last call. What refers to `run` is dropped, because reference cycles stay in memory until a garbage
+        collection, which is rare.
+        """
         ...
 
 
@@ -454,6 +458,7 @@ class Run:
         if self.tenure is not None:
             self.tenure.close()
         self.driver = None
+        self.accounts.close()
         self._wake_waiter()
         if self._left is not None:
             self._left.set()

@@ -333,8 +333,9 @@ class TurnWork:
         run.log.session_end = self._describe_session()
         return result
 
-    def report_exit(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
         """Report how the turn left: by its end, or by a hand-off that is committed."""
+        self._loop = None
         progress, observer = self.progress, self._observer
         if run.phase is Phase.SUSPENDED and progress.handoff is not None:
             observer.handed_off(len(progress.handoff.calls))

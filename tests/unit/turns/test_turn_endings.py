@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from reasond_server.errors import HandoffExpiredError, ReasondError, TurnNotAwaitingError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
+from reasond_server.turns.turn_work import TurnWork
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import LedgerState, TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
@@ -142,3 +144,21 @@ async def test_a_call_whose_outcome_the_client_did_not_tell_stays_unknown_when_t
 
     assert (await end_of(other, turn_id)).finish_reason is FinishReason.EXPIRED
     assert [one.state for one in (await other.service.get(CALLER, turn_id)).turn.ledger] == [LedgerState.UNKNOWN]
+
+
+@pytest.mark.parametrize("tool", ["note", "open_file"])
+async def test_what_a_turn_was_made_of_goes_with_it(servers: Servers, tool: str) -> None:
+    server = servers.server(ask_tools((tool, {"path": "a"})), "Done", tools=[Note()])
+    gc.collect()
+    gc.disable()
+    try:
+        of_other_tests = count_in_memory(TurnWork)
+        view = await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
+        await server.wait_for_suspension(view.turn.turn_id)
+        assert count_in_memory(TurnWork) == of_other_tests
+    finally:
+        gc.enable()
+
+
+def count_in_memory(kind: type) -> int:
+    return sum(type(one) is kind for one in gc.get_objects())
