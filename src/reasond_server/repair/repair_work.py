@@ -325,7 +325,7 @@ class RepairWork:
             error=ending.to_failure(),
         )
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:  # noqa: ARG002 - as the protocol has it
         """Report nothing: what the observers of runs get says all."""
         self._activities = self._progress = None
 

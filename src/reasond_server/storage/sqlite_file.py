@@ -72,7 +72,8 @@ class SqliteFile:
     """
 
     def __init__(self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
-        self._path = path
+        # A text, because looking for a `Path` takes twice as long, and every transaction does.
+        self._path = str(path)
         self._identity = _read_identity(path)
         self._lock = lock
         self._writer = writer
@@ -133,8 +134,8 @@ class SqliteFile:
 
     def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
         self._require_in_place()
-        with _translate_errors(), _run_transaction(self._writer, "BEGIN IMMEDIATE") as connection:
-            return job(connection)
+        with _translate_errors():
+            return _run_transaction(self._writer, "BEGIN IMMEDIATE", job)
 
     def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         # A new reader would open or create another file.
@@ -146,8 +147,7 @@ class SqliteFile:
             except queue.Empty:
                 connection = self._new_reader()
             try:
-                with _run_transaction(connection, "BEGIN"):
-                    return job(connection)
+                return _run_transaction(connection, "BEGIN", job)
             finally:
                 self._readers.put(connection)
 
@@ -292,9 +292,12 @@ def _read_state(connection: Connection) -> SchemaState:
 
 def _make_tables(connection: Connection) -> None:
     """Create the tables of this release, all or none."""
-    with _run_transaction(connection, "BEGIN IMMEDIATE"):
+
+    def job(connection: Connection) -> None:
         for statement in build_sqlite_statements():
             connection.execute(statement)
+
+    _run_transaction(connection, "BEGIN IMMEDIATE", job)
 
 
 def _upgrade(connection: Connection) -> None:
@@ -358,10 +361,10 @@ def _lock_file(path: Path) -> int:
     return lock
 
 
-def _read_identity(path: Path) -> tuple[int, int] | None:
+def _read_identity(path: Path | str) -> tuple[int, int] | None:
     """Return device and inode of the file at `path`, which identify it; None if it does not exist."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - see `SqliteFile._path`
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -405,13 +408,13 @@ def _set_pragmas(connection: Connection, *pragmas: str) -> None:
         raise
 
 
-@contextmanager
-def _run_transaction(connection: Connection, begin: str) -> Iterator[Connection]:
-    """Commit the work of the body, or roll it back if the body raises."""
+def _run_transaction(connection: Connection, begin: str, job: Callable[[Connection], ResultT]) -> ResultT:
+    """Return what `job` returns and commit its work, or roll it back if it raises."""
     connection.execute(begin)
     try:
-        yield connection
+        result = job(connection)
         connection.execute("COMMIT")
+        return result
     finally:
         # After an error such as a full disk, SQLite has already rolled the transaction back.
         if connection.in_transaction:
