@@ -156,6 +156,7 @@ class TagParser:
         if inner._kind is not None:
             self._kind, self._is_closed = inner._kind, inner._is_closed
             self._text, self._content = inner._text, inner._content
+            self._thinking += inner._thinking
 
     def _is_plain(self, text: str) -> bool:
         """Return whether `text` continues a line and cannot begin a tag, as is true of most deltas."""

@@ -222,6 +222,11 @@ def test_an_answer_in_a_fence_around_the_whole_reply_or_in_two_tags_is_found(rep
     assert parser.result.is_closed
 
 
+def test_thinking_in_a_fence_around_the_whole_reply_is_kept() -> None:
+    parsed = parse("```\n<think>Half of 84.</think><answer>42</answer>\n```")
+    assert (parsed.thinking, parsed.text, parsed.content) == ("Half of 84.", "", "42")
+
+
 @pytest.mark.parametrize(
     "reply",
     ["See:\n```\n<answer>42</answer>\n```", "```\n<answer>42</answer>\n```\nis the form.", "```\n42\n```"],
