@@ -1,4 +1,4 @@
-"""The stages of `make test` and `make check`: their order, which run in parallel, and their time limits.
+"""The stages of `make test` and `make check`: their order, in lanes, and their time limits.
 
 A time limit is only for commands that hang: it is several times the duration on a quiet machine with two processors, so
 that a stage stays far below it on a busy machine.
@@ -161,9 +161,9 @@ def preparation(*, fast: bool) -> Lane:
 
 
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
-    """Return the lanes that run in parallel: one whose stages compute, and one whose stages also wait.
+    """Return the lanes in the order in which they begin.
 
-    The second one waits half of its time, for processes that start, end or are stopped, and for packages to install.
+    Those that take most of the processors' time come first, so that the last ones end at nearly the same time.
     """
     quick, slow = folders(root)
     cores = min(4, os.cpu_count() or 1)
@@ -171,20 +171,21 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     first = static_stages(root)
     if fast:
         return [first, [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
-    # Coverage takes half as much processor time again, and the quick ones of the fast tests alone reach its limits.
-    computing = [*first, pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()]
-    waiting = [
-        pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False),
+    return [
+        # Coverage takes half as much processor time again, and the fast tests alone reach its limits.
+        [*first, pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()],
+        [pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False)],
+        [
+            # Built here and not before all: that takes minutes, once for each machine.
+            Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
+            pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal", with_coverage=False),
+        ],
         # One worker has all tests of a client, which it builds once.
-        pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False),
-        # Built here and not before all: that takes minutes, once for each machine.
-        Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
-        pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal", with_coverage=False),
-        pytest_stage("wheels", "tests/packaging", with_coverage=False),
-        pytest_stage("snippets", "tests/docs", with_coverage=False),
-        pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False),
+        [pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False)],
+        [pytest_stage("wheels", "tests/packaging", with_coverage=False)],
+        [pytest_stage("snippets", "tests/docs", with_coverage=False)],
+        [pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False)],
     ]
-    return [computing, waiting]
 
 
 def stages(root: Path, *, fast: bool) -> list[Stage]:
