@@ -33,7 +33,7 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()
-    thought = "\n\n".join(part for part in (thinking, before) if part)
+    thought = f"{thinking}\n\n{before}" if thinking and before else thinking or before
     if reply.finish is ModelFinish.CONTENT_FILTER:
         return FinalReply(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
     if content:

@@ -32,7 +32,7 @@ class CallWatch:
     def note_event(self, event: ModelEvent) -> None:
         """Record an event of the model."""
         if isinstance(event, Finished):
-            self._outcome = event.reason.value
+            self._outcome = str(event.reason)
         elif not self._has_content:
             self._has_content = True
             self._observer.first_content(self._model, self._monotonic() - self._started_s)

@@ -274,7 +274,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             # The run may have ended while tokens were reserved.
             self._require_open()
             call.spent, call.has_begun = None, True
-            watch = CallWatch(self._observer, self.name, self._monotonic)
+            watch = CallWatch(self._observer, self._model.name, self._monotonic)
             events = self._model.stream(self._apply_allowance(request, call))
             try:
                 async for event in events:
@@ -326,7 +326,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
         self._spent += charged
-        told = min(charged.total_tokens, call.lost_tokens)
+        told = min(charged.total_tokens, call.lost_tokens) if call.lost_tokens else 0
         self.lost_tokens -= told
         self._on_spent(charged)
         try:
@@ -398,13 +398,13 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _count_on_server(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt if the counter only estimates; None if it is exact, or unknown."""
         # Servers count messages only; the tokens of tools are known only as a bound in bytes.
-        if self.counter.is_exact or request.tools or bound_images(request.messages):
+        if self._counter.is_exact or request.tools or bound_images(request.messages):
             return None
         return await self._model.count_exactly(request.messages)
 
     def _learn(self, request: ChatRequest, usage: Usage) -> None:
         """Let the counter learn from the usage of a call that sent only messages, without tools or schema."""
-        counter = self.counter
+        counter = self._counter
         is_plain = not request.tools and request.json_schema is None and not bound_images(request.messages)
         if is_plain and usage.source is UsageSource.REPORTED and can_learn(counter):
             counter.learn(request.messages, usage.input_tokens)
@@ -416,8 +416,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         so that bytes are reserved. Such a prompt is counted if the call is interrupted.
         """
         if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(self.counter.count_prompt, messages)
-        return self.counter.count_prompt(messages) if self._is_bounded and self.counter.is_exact else None
+            return await asyncio.to_thread(self._counter.count_prompt, messages)
+        return self._counter.count_prompt(messages) if self._is_bounded and self._counter.is_exact else None
 
     def _require_calls(self) -> None:
         """Refuse a call beyond `max_model_calls`."""
@@ -461,7 +461,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         call.uncounted_bytes += len(encoded)
         if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
             return kept
-        counter = self.counter
+        counter = self._counter
         whole = call.text
         call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:

@@ -158,6 +158,7 @@ class RunLog:
         is_open: whether pending entries are submitted at once; before that they are collected.
         creation: creates the execution with the first commit; None if the store has it already.
         fence: the fencing token of its lease.
+        last_sequence: the sequence of the last event, committed or not.
         keeps_records: whether the records are kept when the run is cancelled.
         keeps_plan: whether the plan is kept when the run has ended.
         session_end: what its last event leaves in the session; to be set before that event, None if it leaves nothing.
@@ -165,7 +166,6 @@ class RunLog:
 
     __slots__ = (
         "_execution",
-        "_last_sequence",
         "_store_as",
         "_submit",
         "_taken",
@@ -179,6 +179,7 @@ class RunLog:
         "is_open",
         "keeps_plan",
         "keeps_records",
+        "last_sequence",
         "on_change",
         "session_end",
     )
@@ -193,7 +194,7 @@ class RunLog:
         store_as: Callable[[Event], Event] | None = None,
     ) -> None:
         self._execution = execution
-        self._last_sequence = execution.last_sequence
+        self.last_sequence = execution.last_sequence
         self._usage = execution.usage
         self.fence = fence
         self.events = LogEvents(committed=execution.last_sequence)
@@ -213,11 +214,11 @@ class RunLog:
     def execution(self) -> Execution:
         """The execution as it will be once all entries are committed."""
         known = self._execution
-        if known.last_sequence != self._last_sequence or known.usage is not self._usage:
+        if known.last_sequence != self.last_sequence or known.usage is not self._usage:
             self._execution = known = _change(
                 known,
                 state=known.state,
-                last_sequence=self._last_sequence,
+                last_sequence=self.last_sequence,
                 usage=self._usage,
                 finish_reason=known.finish_reason,
                 end_time=known.end_time,
@@ -225,11 +226,6 @@ class RunLog:
                 wake_time=known.wake_time,
             )
         return known
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last event, committed or not."""
-        return self._last_sequence
 
     @property
     def is_committed(self) -> bool:
@@ -258,13 +254,13 @@ class RunLog:
 
     def append(self, event: Event, *, now: datetime, usage: Usage) -> None:
         """Append `event`, which is not the last one."""
-        sequence = self._last_sequence + 1
+        sequence = self.last_sequence + 1
         shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
         size = stored_size = size_of(shown)
         if self._store_as is not None:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
             stored_size = size_of(stored)
-        self._last_sequence, self._usage = sequence, usage
+        self.last_sequence, self._usage = sequence, usage
         self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
 
     def end(
@@ -279,7 +275,7 @@ class RunLog:
         self._execution = _change(
             self._execution,
             state=ExecutionState.after(finish_reason),
-            last_sequence=self._last_sequence + 1,
+            last_sequence=self.last_sequence + 1,
             usage=usage,
             finish_reason=finish_reason,
             end_time=now,
@@ -292,7 +288,7 @@ class RunLog:
         self._execution = _change(
             self._execution,
             state=ExecutionState.SUSPENDED,
-            last_sequence=self._last_sequence + 1,
+            last_sequence=self.last_sequence + 1,
             usage=usage,
             wake_time=wake_time,
         )
@@ -368,9 +364,9 @@ class RunLog:
         """Accept no more entries, because of `error`, and drop all pending ones, taken or not."""
         self._taken = None
         self.events.drop()
-        self._last_sequence = self.events.committed
+        self.last_sequence = self.events.committed
         self._execution = _change(
-            self._execution, state=ExecutionState.RUNNING, last_sequence=self._last_sequence, usage=self._usage
+            self._execution, state=ExecutionState.RUNNING, last_sequence=self.last_sequence, usage=self._usage
         )
         if self.error is None:
             self.error = error

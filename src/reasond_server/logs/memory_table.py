@@ -144,13 +144,13 @@ class LogTable:
             log, refused = self._create(part.execution, part.creation)
         if refused is not None or log is None:
             return refused
-        events = events_of(part)
+        events, count = events_of(part), len(part.entries)
         log.events += events
-        if len(events) < len(part.entries):
+        if len(events) < count:
             log.records = log.records or []
             log.records += [entry for entry in part.entries if isinstance(entry, Record)]
         log.execution = part.execution
-        log.version += len(part.entries)
+        log.version += count
         log.size += part.size
         self.size += part.size
         if part.execution.expire_time is not None:
@@ -187,7 +187,7 @@ class LogTable:
             lease_until=self._monotonic() + creation.lease.seconds,
             records=[*records] or None,
             version=len(records),
-            size=len(creation.plan) + sum(map(size_of, records)),
+            size=len(creation.plan) + (sum(map(size_of, records)) if records else 0),
         )
         self.logs[execution.execution_id] = log
         self.size += log.size
@@ -207,7 +207,7 @@ class LogTable:
     def _end(self, log: KeptLog, *, keeps_records: bool, keeps_plan: bool) -> None:
         """Drop what only a running execution needs."""
         if not keeps_records:
-            freed = sum(map(size_of, log.records or ()))
+            freed = 0 if log.records is None else sum(map(size_of, log.records))
             log.records = None
             if not keeps_plan:
                 freed += len(log.plan)

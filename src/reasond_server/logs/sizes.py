@@ -25,7 +25,7 @@ _NUMBERS = frozenset({int, float, bool})
 
 def size_of(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
-    if isinstance(entry, Record):
+    if type(entry) is Record:
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
     return _BYTES_PER_ENTRY + _content(entry.event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from reasond_server.errors import InternalError
 from reasond_server.types.values import value
@@ -59,6 +59,7 @@ class Lease:
     seconds: float
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A completed call, stored so that a recovered run need not repeat it; no client sees it.

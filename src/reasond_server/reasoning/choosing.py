@@ -125,9 +125,10 @@ class Chooser:
             require_strategy(caller, strategy.name)
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
         config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
-        if config.uses_tools or config.runs_programs:
+        runs_programs = config.runs_programs
+        if runs_programs or config.uses_tools:
             require_tools(caller)
-        if config.runs_programs and not self._has_programs:
+        if runs_programs and not self._has_programs:
             raise build_refusal()
         return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
 

@@ -52,7 +52,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     Raises:
         InvalidRequestError: with one violation for each problem of the task.
     """
-    found = [*_in_query(task.query), *(find_in_material(task.material) if task.material else ()), *_in_names(task)]
+    in_material = find_in_material(task.material) if task.material else ()
+    found = [*find_in_words("query", task.query), *in_material, *_in_names(task)]
     if task.budget != _UNBOUNDED:
         found += find_in_budget(task.budget)
     if task.config and depth_of(task.config) > MAX_DEPTH:
@@ -60,7 +61,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     elif task.config and (count := _values_in(task.config)) > MAX_CONFIG_VALUES:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
         found.append(Violation(field="config", description=text))
-    found += find_in_id("request_id", request_id)
+    if request_id:
+        found += find_in_id("request_id", request_id)
     if task.has_options:
         found += _in_options(task)
     if found:
@@ -69,7 +71,7 @@ def check_task(task: Task, *, request_id: str = "") -> None:
 
 def require_query(query: str) -> str:
     """Return `query` if it is within its limits, for models of requests; a ValueError says what is wrong."""
-    return _require_none(query, _in_query(query))
+    return _require_none(query, find_in_words("query", query))
 
 
 def require_material(material: str) -> str:
@@ -126,10 +128,6 @@ def _values_in(config: Json) -> int:
     return seen
 
 
-def _in_query(query: str) -> Iterator[Violation]:
-    return find_in_words("query", query)
-
-
 def find_in_words(field: str, text: str) -> Iterator[Violation]:
     """Yield what is wrong with what a user says."""
     # Existing clients parse these words (seed 001).
@@ -183,10 +181,12 @@ def _in_names(task: Task) -> Iterator[Violation]:
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
         text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"
         yield Violation(field="agent", description=text)
+    if not task.agent_capabilities:
+        return
     if len(task.agent_capabilities) > MAX_CAPABILITIES:
         text = f"must have at most {MAX_CAPABILITIES} entries, got {len(task.agent_capabilities)}"
         yield Violation(field="agent_capabilities", description=text)
-    elif (longest := max(map(len, task.agent_capabilities), default=0)) > MAX_NAME_CHARACTERS:
+    elif (longest := max(map(len, task.agent_capabilities))) > MAX_NAME_CHARACTERS:
         text = f"entries must be at most {MAX_NAME_CHARACTERS} characters, one has {longest}"
         yield Violation(field="agent_capabilities", description=text)
 

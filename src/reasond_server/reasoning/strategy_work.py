@@ -244,7 +244,7 @@ class ReasoningWork:
         row = {
             "task": build_row(self._assignment.task),
             "strategy": self.name,
-            "source": self.source,
+            "source": str(self.source),
             "config": self._assignment.shown_config,
         }
         # Left out where there are none, so that a server of an earlier release can go on with the work.

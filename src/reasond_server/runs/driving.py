@@ -249,7 +249,7 @@ def _report_left(run: Run, observer: RunObserver) -> None:
         observer.run_handed(STOP_REASONS[cause])
     observer.run_left(
         run.identity.strategy,
-        "" if ending is None else ending.finish_reason.value,
+        "" if ending is None else str(ending.finish_reason),
         steps=run.work.steps.new_count,
         duration_s=0.0 if ending is None else run.accounts.elapsed_s,
         metrics=run.work.metrics,

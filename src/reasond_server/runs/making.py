@@ -133,6 +133,7 @@ class Maker:
         self._clock = clock
         self._writer = writer
         self._kinds = kinds
+        self._plan_keepers = {name for name, kind in kinds.items() if limits.records_content and kind.keeps_plan}
         self._limits = limits
         self._is_durable = is_durable
 
@@ -321,17 +322,14 @@ class Maker:
             fence=fence,
             store_as=None if self._limits.records_content else redact,
         )
-        log.keeps_plan = self._keeps_plan(execution.kind)
+        log.keeps_plan = execution.kind in self._plan_keepers
         return log
-
-    def _keeps_plan(self, name: str) -> bool:
-        """Return whether plans of this kind of work stay with their logs."""
-        kind = self._kinds.get(name)
-        return self._limits.records_content and kind is not None and kind.keeps_plan
 
     def _remark(self, work: Work, obstacle: str) -> str:
         """Return the plan of an execution that no other process can resume."""
-        return encode_remark(obstacle, work.describe()) if self._keeps_plan(work.kind) else encode_obstacle(obstacle)
+        if work.kind in self._plan_keepers:
+            return encode_remark(obstacle, work.describe())
+        return encode_obstacle(obstacle)
 
     def _find_obstacle(self, work: Work) -> str:
         """Return the reason why other processes cannot resume a run; empty if they can."""

@@ -137,7 +137,7 @@ class Runner:
 
     def shape_delta(self, execution: Execution, delta: TextDelta) -> TextDelta:
         """Return text of an execution in the form of its kind of work."""
-        return self._maker.shape_delta(execution, delta, self.find_live(execution.execution_id))
+        return self._maker.shape_delta(execution, delta, self.runs.by_id.get(execution.execution_id))
 
     async def find_place(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place for an execution, if necessary after a wait of at most `within_s` seconds.

@@ -91,7 +91,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             yield Wrote(text=text)
         ending = read_final_reply(reply)
         metrics = ChainOfThoughtMetrics(
-            temperature=config.temperature, max_tokens=max_tokens, finish_reason=reply.finish.value, model=model.name
+            temperature=config.temperature, max_tokens=max_tokens, finish_reason=str(reply.finish), model=model.name
         )
         thought = Thought(text=ending.thought, answer=ending.answer) if config.show_reasoning else Thought(text="")
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
@@ -102,6 +102,8 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
 
 def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
     """Return the text of one event that the caller may see."""
+    if not fragments:
+        return ""
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
     return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])

@@ -116,8 +116,10 @@ class Task:
     @property
     def text_characters(self) -> int:
         """The length of all its texts, which says whether building or counting a prompt takes long."""
-        history = sum([len(message.text) for message in self.history]) if self.history else 0
-        return len(self.query) + len(self.material) + len(self.system) + history
+        characters = len(self.query) + len(self.material)
+        if self.system or self.history:
+            characters += len(self.system) + sum([len(message.text) for message in self.history])
+        return characters
 
 
 def build_row(asked: DataclassInstance) -> dict[str, Any]:

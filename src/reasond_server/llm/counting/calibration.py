@@ -169,7 +169,7 @@ def _drift(calibration: Calibration) -> Calibration:
 
 def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibration:
     """Return the same line with variances so large that this report is believable."""
-    distance = abs(_find_distance(calibration, estimated, reported))
+    distance = abs(reported - calibration.constant - calibration.slope * estimated)
     is_long = estimated >= _LONG_TOKENS
     return replace(
         calibration,
@@ -179,13 +179,9 @@ def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibra
     )
 
 
-def _find_distance(calibration: Calibration, estimated: float, reported: int) -> float:
-    return reported - calibration.constant - calibration.slope * estimated
-
-
 def _move(calibration: Calibration, estimated: float, reported: int) -> Calibration | None:
     """Return the calibration with the line moved towards a report; None if the report is too far off the line."""
-    distance = _find_distance(calibration, estimated, reported)
+    distance = reported - calibration.constant - calibration.slope * estimated
     constant_share = calibration.constant_variance + estimated * calibration.covariance
     slope_share = calibration.covariance + estimated * calibration.slope_variance
     noise = (_NOISE_SHARE * estimated) ** 2 + _NOISE_TOKENS**2

@@ -29,7 +29,12 @@ def count_extras(request: ChatRequest, counter: TokenCounter) -> int:
 
 def bound_messages(messages: Sequence[Message]) -> int:
     """Return an upper bound of a prompt's tokens, valid for every tokenizer: a token is at least one byte."""
-    return sum([count_bytes(message.content) + _BYTES_PER_MESSAGE for message in messages])
+    return count_content_bytes(messages) + _BYTES_PER_MESSAGE * len(messages)
+
+
+def count_content_bytes(messages: Sequence[Message]) -> int:
+    """Return the bytes of the contents of all messages in UTF-8."""
+    return sum([count_bytes(message.content) for message in messages])
 
 
 def bound_extras(request: ChatRequest) -> int:

@@ -129,7 +129,8 @@ class AnswerReader:
     def _merge_pieces(self, pieces: Sequence[Text | ReasoningText | ToolCall]) -> list[Text | ReasoningText | ToolCall]:
         events: list[Text | ReasoningText | ToolCall] = []
         end, count = 0, len(pieces)
-        while end < count and not self.is_stopped:
+        stop = self._stop
+        while end < count and stop.matched is None:
             start, kind = end, type(pieces[end])
             while end < count and type(pieces[end]) is kind:
                 end += 1
@@ -145,7 +146,7 @@ class AnswerReader:
                 self._written.extend([text_of_call(piece) for piece in run if isinstance(piece, ToolCall)])
                 self.has_content = True
                 events.extend(run)
-        self.is_done = self.is_done or self.is_stopped
+        self.is_done = self.is_done or stop.matched is not None
         return events
 
     def flush(self) -> list[Text | ReasoningText | ToolCall]:

@@ -48,7 +48,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
     Raises:
         ModelProtocolError: `data` is not a JSON object.
     """
-    value = parse_json(data)
+    try:
+        value = from_json(data)
+    except ValueError:
+        value = parse_json(data)
     if type(value) is not dict:
         raise _build_error(f"that is {_KINDS[type(value)]} where an object belongs")
     return value

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.estimates import count_at_least
-from reasond_server.llm.counting.requests import bound_extras, bound_messages, count_bytes, count_request
+from reasond_server.llm.counting.requests import (
+    bound_extras,
+    bound_messages,
+    count_bytes,
+    count_content_bytes,
+    count_request,
+)
 from reasond_server.types import Usage, UsageSource
 
 if TYPE_CHECKING:
@@ -53,9 +59,10 @@ def settle_usage(
             source=UsageSource.ESTIMATED,
         )
         return usage, ()
-    given, doubt_of_prompt = _check_prompt(reported.input_tokens, request)
+    size = count_content_bytes(request.messages)
+    given, doubt_of_prompt = _check_prompt(reported.input_tokens, request, size)
     output, doubt_of_output = _check_output(reported.output_tokens, request, written, counter)
-    truncated = warn_of_truncation(reported, messages=request.messages, counter=counter) if given else ""
+    truncated = warn_of_truncation(reported, request.messages, size, counter=counter) if given else ""
     warnings = [warning for warning in (doubt_of_prompt, doubt_of_output, truncated) if warning]
     if given and output is not None:
         return reported if reported.model_calls == 1 else replace(reported, model_calls=1), warnings
@@ -74,11 +81,14 @@ def settle_usage(
     return usage, warnings
 
 
-def _check_prompt(reported: int, request: ChatRequest) -> tuple[int, str]:
-    """Return the reported tokens of the prompt, 0 if they are missing or impossible, and a warning, empty for none."""
-    excess = reported - bound_messages(request.messages)
+def _check_prompt(reported: int, request: ChatRequest, size: int) -> tuple[int, str]:
+    """Return the reported tokens of the prompt, 0 if they are missing or impossible, and a warning, empty for none.
+
+    The contents of its messages have `size` bytes.
+    """
+    excess = reported - size
     if excess > _DOUBTFUL_TOKENS:
-        excess -= bound_extras(request)
+        excess = reported - bound_messages(request.messages) - bound_extras(request)
     if excess <= _DOUBTFUL_TOKENS:
         return reported, ""
     if excess <= _MOST_HIDDEN_TOKENS:
@@ -109,19 +119,17 @@ def _find_floor(written: str, size: int, counter: TokenCounter) -> int:
     return counter.count_text(written) // 2 + 1 if counter.is_exact else count_at_least(written)
 
 
-def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
-    """Return a warning if the server seems to have read only part of the prompt, else an empty text.
+def warn_of_truncation(reported: Usage, messages: Sequence[Message], size: int, *, counter: TokenCounter) -> str:
+    """Return a warning if the server seems to have read only part of `messages` with `size` bytes, else an empty text.
 
     The limit is 70 % of an exact count. If we only estimate, it is 50 % of the smaller one of the estimate and a
     quarter of the prompt's bytes, because an estimate may be an upper bound. Prompts under 64 tokens are not checked.
     """
-    if reported is None or not reported.input_tokens:
-        return ""
     least = _LEAST_OF_EXACT if counter.is_exact else _LEAST_OF_ESTIMATE
     if counter.is_exact:
         expected = counter.count_prompt(messages)
     else:
-        expected = sum([count_bytes(message.content) for message in messages]) // _BYTES_PER_TOKEN
+        expected = size // _BYTES_PER_TOKEN
         if reported.input_tokens < expected * least:
             # The estimate can only reduce `expected`, and it takes longer than the rest of this function.
             expected = min(expected, counter.count_prompt(messages))
@@ -145,11 +153,12 @@ def usage_of(reported: object) -> Usage | None:
     prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
     details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
     cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
+    hidden = _count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens")
     return Usage(
         input_tokens=prompt,
         output_tokens=output,
-        cached_input_tokens=min(cached, prompt),
-        reasoning_tokens=min(_count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens"), output),
+        cached_input_tokens=min(cached, prompt) if cached else 0,
+        reasoning_tokens=min(hidden, output) if hidden else 0,
         model_calls=1,
     )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
 
 LONG = [Message(role=Role.USER, content="word " * 1000)]
+LONG_BYTES = 5000
 ASK = ChatRequest(messages=LONG, max_tokens=2000)
 
 
@@ -24,22 +25,23 @@ def report(tokens: int) -> Usage:
     return Usage(input_tokens=tokens, output_tokens=1, model_calls=1)
 
 
-@pytest.mark.parametrize(("tokens", "is_warned"), [(699, True), (710, False), (1004, False), (3000, False), (0, False)])
+@pytest.mark.parametrize(("tokens", "is_warned"), [(699, True), (710, False), (1004, False), (3000, False)])
 def test_an_exact_count_warns_below_seventy_per_cent(tokens: int, *, is_warned: bool) -> None:
     counter = WordPieceCounter()
     assert counter.count_prompt(LONG) == pytest.approx(1004, abs=2)
-    assert bool(warn_of_truncation(report(tokens), messages=LONG, counter=counter)) == is_warned
+    assert bool(warn_of_truncation(report(tokens), LONG, LONG_BYTES, counter=counter)) == is_warned
 
 
 @pytest.mark.parametrize(("tokens", "is_warned"), [(624, True), (625, False), (1000, False)])
 def test_an_estimate_warns_below_half_of_a_quarter_of_the_bytes(tokens: int, *, is_warned: bool) -> None:
-    assert bool(warn_of_truncation(report(tokens), messages=LONG, counter=ByteCounter())) == is_warned
+    assert bool(warn_of_truncation(report(tokens), LONG, LONG_BYTES, counter=ByteCounter())) == is_warned
 
 
 def test_a_short_prompt_and_a_missing_report_are_not_judged() -> None:
     short = [Message(role=Role.USER, content="hello")]
-    assert not warn_of_truncation(report(1), messages=short, counter=WordPieceCounter())
-    assert not warn_of_truncation(None, messages=LONG, counter=WordPieceCounter())
+    assert not warn_of_truncation(report(1), short, 5, counter=WordPieceCounter())
+    for missing in (report(0), None):
+        assert not settle_usage(missing, request=ASK, written="x", counter=WordPieceCounter())[1]
 
 
 def settle(
@@ -127,4 +129,4 @@ def test_the_estimate_is_made_only_where_it_can_matter_and_the_warning_is_the_sa
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     expected = min(counter.count_prompt(messages), size // 4)
     is_warned = expected >= 64 and tokens < expected * 0.5
-    assert bool(warn_of_truncation(report(tokens), messages=messages, counter=counter)) == is_warned
+    assert bool(warn_of_truncation(report(tokens), messages, size, counter=counter)) == is_warned
