@@ -6,17 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from reasond_server.sandbox.confinement import _SYSTEM_FOLDERS as LARGE
 from reasond_server.sandbox.confinement import Landlock
 from reasond_server.sandbox.levels import _run_probe
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
-from tests.sandboxing import LIMITS, running_sandbox
+from tests.sandboxing import ENVIRONMENT, LIMITS, running_sandbox
 
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 # What Python needs besides its own frozen modules, and what the program below imports.
@@ -92,6 +94,18 @@ async def run_in_image(level: SandboxLevel, root: Path) -> tuple[int, str]:
 async def test_a_job_in_an_image_sees_the_image_and_nothing_of_the_machine(tmp_path: Path) -> None:
     make_image(tmp_path / "image")
     assert await run_in_image(SandboxLevel.BWRAP, tmp_path / "image") == (0, EXPECTED)
+
+
+async def test_a_job_sees_the_large_folders_of_the_system_which_are_mounted_and_not_copied() -> None:
+    async with running_sandbox(SandboxLevel.BWRAP) as opened:
+        copied = [path for path in (opened._scratch.path / "etc").rglob("*") if path.is_file()]
+        tree = await opened.workspaces.write_tree([SourceFile(path="program.py", content=b"")])
+        async with tree.open_workspace({}) as folder:
+            argv = ("ls", "-A", *LARGE)
+            outcome = await opened.sandbox.run(Job(argv=argv, folder=folder, environment=ENVIRONMENT, limits=LIMITS))
+        await tree.remove()
+    assert set(outcome.output.decode().split()) == {*(f"{name}:" for name in LARGE), *chain(*map(os.listdir, LARGE))}
+    assert not [path for path in copied for large in ("alternatives", "certs") if large in path.parts]
 
 
 async def test_an_image_needs_bubblewrap(tmp_path: Path) -> None:
