@@ -1,7 +1,7 @@
 """Run the checks of the project, stage by stage, and print the total of all tests at the end.
 
 `make test` runs all stages; `make check` is `--fast`, which skips the slow ones: real programs, snippets, wheels and
-coverage. The stages of a lane run in order. Two lanes run at a time; when one ends, the next one begins. A failed
+coverage. The stages of a lane run in order. Three lanes run at a time; when one ends, the next one begins. A failed
 stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
 
 A few failed tests of a stage run again, one after the other: of real servers that share two processors with hundreds
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from scripts import outcome
-from scripts.stages import Lane, Stage, preparation, working_lanes
+from scripts.stages import Lane, Stage, preparation, static_stages, working_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
-LANES_AT_A_TIME = 2
+LANES_AT_A_TIME = 3
 MOST_REPEATED = 5
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
@@ -132,9 +132,11 @@ async def run_lane(lane: Lane) -> list[Outcome]:
     return results
 
 
-async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
-    """Run `first`, then the `lanes` from the first to the last, two at a time; return all outcomes, lane by lane."""
-    results = await run_lane(first)
+async def run_lanes(beside: Lane, first: Lane, lanes: list[Lane]) -> list[Outcome]:
+    """Run `beside` from the beginning, and after `first` the `lanes` in their order; return all outcomes, lane by lane.
+
+    At most three lanes run at a time.
+    """
     places = asyncio.Semaphore(LANES_AT_A_TIME)
 
     async def run_in_place(lane: Lane) -> list[Outcome]:
@@ -142,8 +144,10 @@ async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
             return await run_lane(lane)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run_in_place(lane)) for lane in lanes]
-    return [*results, *(result for task in tasks for result in task.result())]
+        tasks = [group.create_task(run_in_place(beside))]
+        prepared = await run_lane(first)
+        tasks += [group.create_task(run_in_place(lane)) for lane in lanes]
+    return [*prepared, *(result for task in tasks for result in task.result())]
 
 
 def show_output(result: Outcome) -> None:
@@ -173,14 +177,15 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="leave the slow stages out")
     parser.add_argument("--only", metavar="WORD", default="", help="run only stages whose name holds WORD")
     options = parser.parse_args()
-    first, *lanes = (
+    fast = options.fast
+    beside, first, *lanes = (
         [stage for stage in lane if options.only in stage.name]
-        for lane in (preparation(fast=options.fast), *working_lanes(ROOT, fast=options.fast))
+        for lane in (static_stages(ROOT), preparation(fast=fast), *working_lanes(ROOT, fast=fast))
     )
-    if not any((first, *lanes)):
+    if not any((beside, first, *lanes)):
         parser.error(f"no stage has {options.only!r} in its name")
     started = time.monotonic()
-    results = asyncio.run(run_lanes(first, lanes))
+    results = asyncio.run(run_lanes(beside, first, lanes))
     return conclude(results, seconds=time.monotonic() - started)
 
 

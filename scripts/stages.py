@@ -69,8 +69,8 @@ def module(*arguments: str) -> Command:
     return (sys.executable, "-m", *arguments)
 
 
-def static_stages(root: Path) -> list[Stage]:
-    """Return the stages that read the code without running it."""
+def static_stages(root: Path) -> Lane:
+    """Return the stages that read the code and need no programs but those of PyPI."""
     typed = [
         room
         for room in ("src", "clients/python/src/reasond", "scripts", "tests", "benchmarks")
@@ -84,15 +84,6 @@ def static_stages(root: Path) -> list[Stage]:
         Stage(name="size budget", commands=(module("scripts.size_budget"),)),
         Stage(name="names", commands=(module("scripts.names"),)),
         Stage(name="protos", commands=proto_commands(root)),
-        Stage(
-            name="clients as generated",
-            commands=(
-                module("scripts.generate", "--check"),
-                module("scripts.sync_client", "--check"),
-                module("scripts.go_stubs", "--check"),
-                module("scripts.typescript_client", "generate", "--check"),
-            ),
-        ),
         Stage(name="filters of calls as generated", commands=(module("scripts.seccomp_filters", "--check"),)),
         Stage(
             name="docs as generated",
@@ -105,6 +96,19 @@ def static_stages(root: Path) -> list[Stage]:
             ),
         ),
     ]
+
+
+def client_stage() -> Stage:
+    """Return the stage that compares the generated parts of all clients with what would be generated."""
+    return Stage(
+        name="clients as generated",
+        commands=(
+            module("scripts.generate", "--check"),
+            module("scripts.sync_client", "--check"),
+            module("scripts.go_stubs", "--check"),
+            module("scripts.typescript_client", "generate", "--check"),
+        ),
+    )
 
 
 def proto_commands(root: Path) -> tuple[Command, ...]:
@@ -150,7 +154,7 @@ def coverage_stages() -> list[Stage]:
 
 
 def preparation(*, fast: bool) -> Lane:
-    """Return the stages that run before all others."""
+    """Return the stages that run before all others but those of `static_stages`."""
     # First Go, which others are built with.
     languages = (GO, NODE, JAVA, MAVEN)
     proxies = (NGINX, HAPROXY)
@@ -163,25 +167,29 @@ def preparation(*, fast: bool) -> Lane:
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes in the order in which they begin.
 
-    Those that take most of the processors' time come first, so that the last ones end at nearly the same time.
+    Those that take most of the processors' time come first, so that the last ones end at nearly the same time. Tests of
+    integration wait for half of their time, therefore they have more workers than there are processors. Their
+    durations differ much, so that a worker without tests takes some of another one.
     """
     quick, slow = folders(root)
     cores = min(4, os.cpu_count() or 1)
     workers = ("-n", str(cores))
-    first = static_stages(root)
     if fast:
-        return [first, [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
+        return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
     return [
         # Coverage takes half as much processor time again, and the fast tests alone reach its limits.
-        [*first, pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()],
-        [pytest_stage("integration", "-n", str(2 * cores), *slow, with_coverage=False)],
+        [pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()],
+        [pytest_stage("integration", "-n", str(2 * cores), "--dist", "worksteal", *slow, with_coverage=False)],
         [
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
             pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal", with_coverage=False),
         ],
         # One worker has all tests of a client, which it builds once.
-        [pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False)],
+        [
+            client_stage(),
+            pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False),
+        ],
         [pytest_stage("wheels", "tests/packaging", with_coverage=False)],
         [pytest_stage("snippets", "tests/docs", with_coverage=False)],
         [pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False)],
@@ -190,4 +198,5 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
 
 def stages(root: Path, *, fast: bool) -> list[Stage]:
     """Return all stages, lane by lane."""
-    return [stage for lane in (preparation(fast=fast), *working_lanes(root, fast=fast)) for stage in lane]
+    lanes = (static_stages(root), preparation(fast=fast), *working_lanes(root, fast=fast))
+    return [stage for lane in lanes for stage in lane]
