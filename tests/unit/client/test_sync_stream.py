@@ -4,7 +4,6 @@ import _thread
 import contextlib
 import sys
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import grpc
 import pytest
 
 import reasond
-from reasond import Client, ReasonIterationsResponse, ReconnectPolicy
+from reasond import Client, ReasonIterationsResponse, ReconnectPolicy, sync_calls
 from reasond.v1.execution_pb2 import ExecutionStarted, Iteration, Reasoning
 
 if TYPE_CHECKING:
@@ -36,11 +35,8 @@ def client(server: ScriptedServer) -> Iterator[Client]:
 
 
 def main_thread_waits() -> bool:
-    """Return whether the main thread waits for an answer; before that, gRPC handles an interrupt itself."""
-    functions = [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[MAIN_THREAD])]
-    return functions[0] is threading.Condition.wait.__code__ and any(
-        function.co_name == "wait" and function.co_filename.endswith("_common.py") for function in functions
-    )
+    """Return whether the main thread waits for an answer, outside grpc, whose locks an interrupt would leave taken."""
+    return sys._current_frames()[MAIN_THREAD].f_code is sync_calls._take.__code__
 
 
 def test_a_stream_tells_how_far_it_came(server: ScriptedServer, client: Client) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import grpc
@@ -40,6 +42,7 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
+MessageT = TypeVar("MessageT")
 EventT = TypeVar("EventT", ReasonIterationsResponse, RepairStepsResponse, FollowExecutionResponse)
 EventT_co = TypeVar("EventT_co", covariant=True)
 
@@ -113,6 +116,7 @@ class SyncLink:
             # a future, because a plain call would continue on the server after Ctrl-C
             call = method.future(request, timeout=self.connection.deadline_s(timeout_s), metadata=self._metadata())
             try:
+                _await_end(call)
                 return call.result()
             except grpc.RpcError as failure:
                 error = error_from(failure)
@@ -151,7 +155,7 @@ class SyncLink:
         while True:
             call = self.turns.ExecuteTurn(request, timeout=seconds, metadata=self._metadata())
             try:
-                yield from call
+                yield from _read(call)
             except grpc.RpcError as failure:
                 error = error_from(failure)
             else:
@@ -185,6 +189,61 @@ class SyncLink:
 def _finish(returned: object) -> object:
     """Return what a function returned; that of a coroutine after it has run."""
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+
+
+# Python raises KeyboardInterrupt wherever the main thread is. Within grpc that may leave a lock taken, after which no
+# other call of the channel ends. So the main thread never waits within grpc.
+_INTERRUPTIBLE_EVERY_S = 0.1
+
+
+def _is_interruptible() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _await_end(call: grpc.Future[ResponseT]) -> None:
+    """Wait until `call` has ended, if this is the main thread."""
+    if _is_interruptible():
+        ended: SimpleQueue[object] = SimpleQueue()
+        call.add_done_callback(ended.put)
+        _take(ended)
+
+
+def _take(queue: SimpleQueue[ResultT]) -> ResultT:
+    """Wait for the next entry; an endless wait would not be interrupted on Windows."""
+    while True:
+        with contextlib.suppress(Empty):
+            return queue.get(timeout=_INTERRUPTIBLE_EVERY_S)
+
+
+def _read(call: Iterable[MessageT]) -> Generator[MessageT, None, None]:
+    """Yield the events of `call`; for the main thread another thread waits for them, one at a time."""
+    if not _is_interruptible():
+        yield from call
+        return
+    wishes: SimpleQueue[bool] = SimpleQueue()
+    events: SimpleQueue[MessageT | BaseException] = SimpleQueue()
+    threading.Thread(target=_fetch, args=(iter(call), wishes, events), daemon=True).start()
+    try:
+        while True:
+            wishes.put(True)
+            event = _take(events)
+            if isinstance(event, StopIteration):
+                return
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+    finally:
+        wishes.put(False)
+
+
+def _fetch(call: Iterator[MessageT], wishes: SimpleQueue[bool], events: SimpleQueue[MessageT | BaseException]) -> None:
+    """Put an event of `call` into `events` for each wish, until it ends or a wish is False."""
+    while wishes.get():
+        try:
+            events.put(next(call))
+        except BaseException as end:  # noqa: BLE001 - whoever waits for the event raises it
+            events.put(end)
+            return
 
 
 def _channel(connection: Connection) -> grpc.Channel:
@@ -279,7 +338,7 @@ def _events(open_call: OpenSyncCall[EventT], progress: Progress) -> Generator[Ev
     while True:
         call = progress.adopt(open_call(progress.next_request(), progress.remaining_s()))
         try:
-            for event in call:
+            for event in _read(call):
                 progress.note(event)
                 yield event
         except grpc.RpcError as failure:
