@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib.util
 import json
 import os
@@ -31,9 +32,8 @@ def copied_packages(
     """Return a folder with a driver and what it imports, installed `packages` too, which every user may read."""
     folder = Path(tempfile.mkdtemp(prefix="reasond-test-"))
     try:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "src" / "reasond_server", folder / "reasond_server", ignore=ignore)
-        shutil.copytree(ROOT / driver, folder / driver, ignore=ignore)
+        shutil.copytree(ROOT / "src" / "reasond_server", folder / "reasond_server")
+        shutil.copytree(ROOT / driver, folder / driver)
         copy_packages(folder, packages)
         for place, folders, names in os.walk(folder):
             for name in (".", *folders, *names):
@@ -45,17 +45,20 @@ def copied_packages(
 
 
 def copy_packages(folder: Path, names: Sequence[str]) -> None:
-    """Copy installed packages into a folder, which is made if it is missing; every user may read them there."""
+    """Copy installed packages into a folder, which is made if it is missing; every user may read them there.
+
+    They are compiled, else each program that imports them would compile them once more.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         found = importlib.util.find_spec(name)
         assert found is not None
         assert found.origin is not None
         if found.submodule_search_locations:
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(Path(found.origin).parent, folder / name, ignore=ignore)
+            shutil.copytree(Path(found.origin).parent, folder / name)
         else:
-            shutil.copy(found.origin, folder)
+            shutil.copy2(found.origin, folder)
+    compileall.compile_dir(folder, quiet=1)
 
 
 def drive(
