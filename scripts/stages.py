@@ -168,13 +168,13 @@ def preparation(*, fast: bool) -> Lane:
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes in the order in which they begin.
 
-    Those that take most of the processors' time come first, so that the last ones end at nearly the same time. Fast
-    tests wait for a quarter of their time and those of integration for half, so that they have more workers than
-    there are processors. Their durations differ much, so that a worker without tests takes some of another one.
+    Those that take most of the processors' time come first, so that the last ones end at nearly the same time. Tests of
+    integration wait for half of their time, so that they have more workers than there are processors. Durations differ
+    much, so that a worker without tests takes some of another one.
     """
     quick, slow = folders(root)
     cores = min(4, os.cpu_count() or 1)
-    workers = ("-n", str(cores + 1))
+    workers = ("-n", str(cores))
     if fast:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
     return [
