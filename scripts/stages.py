@@ -26,7 +26,6 @@ FULLY_COVERED = (
     "*/reasond_server/reasoning/selection.py",
     "*/reasond_server/access/*",
 )
-STEALING = ("--dist", "worksteal")
 FAST_FOLDERS = ("unit", "contract", "property")
 OWN_STAGE_FOLDERS = ("clients", "docs", "packaging", "temporal")
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
@@ -169,8 +168,8 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes in the order in which they begin.
 
     Those that take most of the processors' time come first, so that the last ones end at nearly the same time. Tests of
-    integration wait for half of their time, so that they have more workers than there are processors. Durations differ
-    much, so that a worker without tests takes some of another one.
+    integration wait for half of their time, so that they have more workers than there are processors, and differ much
+    in duration, so that a worker without tests takes some of another one.
     """
     quick, slow = folders(root)
     cores = min(4, os.cpu_count() or 1)
@@ -179,8 +178,8 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
     return [
         # Coverage takes half as much processor time again, and the fast tests alone reach its limits.
-        [pytest_stage("fast tests", *workers, *STEALING, *quick, with_coverage=True), *coverage_stages()],
-        [pytest_stage("integration", "-n", str(2 * cores), *STEALING, *slow, with_coverage=False)],
+        [pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()],
+        [pytest_stage("integration", "-n", str(2 * cores), "--dist", "worksteal", *slow, with_coverage=False)],
         [
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
