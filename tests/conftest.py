@@ -119,7 +119,7 @@ def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Itera
             if name.startswith(FOREIGN_SETTINGS):
                 patch.delenv(name)
         patch.setenv("PATH", PROGRAMS)
-        # Programs that tests start would take half as long again, and none of them reaches a line of its own.
+        # Programs that tests start would take half as long again; the limits of coverage are reached without them.
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
         yield
 
