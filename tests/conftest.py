@@ -119,7 +119,7 @@ def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Itera
             if name.startswith(FOREIGN_SETTINGS):
                 patch.delenv(name)
         patch.setenv("PATH", PROGRAMS)
-        # Programs that tests start would take half as long again; the limits of coverage are reached without them.
+        # Measuring takes twice as much processor time in short processes; its limits are reached without them.
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
         yield
 

@@ -269,7 +269,7 @@ async def run_bad(level: SandboxLevel, folder: Path) -> None:
     for name, (program, expected) in bad_programs.BAD_PROGRAMS.items():
         tree = await opened.workspaces.write_tree([SourceFile(path="job.py", content=program.encode())])
         # What fills something gets the time for it.
-        wall_s = 1.0 if "wall_s" in expected else 60.0
+        wall_s = 3.0 if "wall_s" in expected else 60.0
         limits = SandboxLimits(
             wall_s=wall_s, cpu_s=20.0, memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=100_000
         )

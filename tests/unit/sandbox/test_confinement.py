@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.sandbox.confinement import _SYSTEM_FOLDERS as LARGE
-from reasond_server.sandbox.confinement import Landlock
+from reasond_server.sandbox.confinement import _SYSTEM_FOLDERS, Landlock
 from reasond_server.sandbox.levels import _run_probe
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
@@ -20,6 +19,8 @@ from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.snapshots import SourceFile
 from tests.sandboxing import ENVIRONMENT, LIMITS, running_sandbox
 
+# Not every system has both.
+LARGE = tuple(folder for folder in _SYSTEM_FOLDERS if Path(folder).is_dir())
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 # What Python needs besides its own frozen modules, and what the program below imports.
 MODULES = (
