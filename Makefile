@@ -64,7 +64,7 @@ bench-peers: environment-dev ## compare with other programs, in environments of 
 	@for each in peers agent_loops turn_races; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 clean: ## remove the environment, the caches and everything built
-	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist .coverage .coverage.*
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 environment environment-dev:

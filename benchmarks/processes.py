@@ -25,7 +25,7 @@ START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 20.0
 POLL_S: Final = 0.005
 MEGA: Final = 1_000_000
-FOREIGN: Final = ("REASOND", "OPENAI_", "COVERAGE_", "PYTHON", "LITELLM_", "LANGCHAIN_", "LANGSMITH_")
+FOREIGN: Final = ("REASOND", "OPENAI_", "PYTHON", "LITELLM_", "LANGCHAIN_", "LANGSMITH_")
 # Indexes of fields in /proc/PID/stat, counted after the name in brackets.
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
 

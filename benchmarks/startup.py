@@ -80,7 +80,7 @@ def measure_of(name: str, values: list[float], *, unit: str, goal: float) -> Mea
 
 def clean_environment() -> dict[str, str]:
     """Return the environment without user settings that would change the measurement."""
-    foreign = ("REASOND", "OPENAI_", "COVERAGE_", "PYTHON")
+    foreign = ("REASOND", "OPENAI_", "PYTHON")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**kept, "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
 

@@ -19,15 +19,9 @@ Command = tuple[str, ...]
 LIMIT_S = 900.0
 PYTEST_LIMIT_S = 3600.0
 
-MIN_COVERAGE = 95
-FULLY_COVERED = (
-    "*/reasond_server/errors.py",
-    "*/reasond_server/reasons.py",
-    "*/reasond_server/reasoning/selection.py",
-    "*/reasond_server/access/*",
-)
 FAST_FOLDERS = ("unit", "contract", "property")
 OWN_STAGE_FOLDERS = ("clients", "docs", "packaging", "temporal")
+COVERAGE = "scripts.line_coverage"
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
 REDIS = "debian:redis-server"
@@ -123,10 +117,9 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in "".join(sign if sign.isdigit() else " " for sign in text).split())
 
 
-def pytest_stage(name: str, *arguments: str, with_coverage: bool) -> Stage:
-    """Return a stage of pytest, with coverage measured if `with_coverage`; words with "tests/" choose its tests."""
-    pytest = ("pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *arguments)
-    command = module("coverage", "run", "--parallel-mode", "-m", *pytest) if with_coverage else module(*pytest)
+def pytest_stage(name: str, *arguments: str) -> Stage:
+    """Return a stage of pytest; words with "tests/" choose its tests."""
+    command = module("pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *arguments)
     repeat = (*(word for word in command if not word.startswith("tests/")), "-n0")
     return Stage(name=name, commands=(command,), limit_s=PYTEST_LIMIT_S, is_pytest=True, repeat=repeat)
 
@@ -138,21 +131,6 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
     return [f"tests/{name}" for name in present if name in FAST_FOLDERS], slow
 
 
-def coverage_stages() -> list[Stage]:
-    """Return the stages that check the coverage of the fast tests against its limits."""
-    report = module("coverage", "report", "--skip-covered")
-    return [
-        Stage(
-            name="coverage",
-            commands=(module("coverage", "combine", "--quiet"), (*report, f"--fail-under={MIN_COVERAGE}")),
-        ),
-        Stage(
-            name="full coverage of errors, selection and access",
-            commands=((*report, f"--include={','.join(FULLY_COVERED)}", "--fail-under=100"),),
-        ),
-    ]
-
-
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others but those of `static_stages`."""
     # First Go, which others are built with.
@@ -160,8 +138,8 @@ def preparation(*, fast: bool) -> Lane:
     proxies = (NGINX, HAPROXY)
     generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
     wanted = (*languages, *proxies, GRPCURL, *generators, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP, CHROMIUM)
-    commands = (module("scripts.programs", *wanted), module("coverage", "erase"))
-    return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
+    command = module("scripts.programs", *wanted)
+    return [] if fast else [Stage(name="programs", commands=(command,), limit_s=PYTEST_LIMIT_S)]
 
 
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
@@ -175,24 +153,26 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     cores = min(4, os.cpu_count() or 1)
     workers = ("-n", str(cores))
     if fast:
-        return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]]
+        return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
-        # Coverage takes half as much processor time again, and the fast tests alone reach its limits.
-        [pytest_stage("fast tests", *workers, *quick, with_coverage=True), *coverage_stages()],
-        [pytest_stage("integration", "-n", str(2 * cores), "--dist", "worksteal", *slow, with_coverage=False)],
+        [
+            pytest_stage("fast tests", *workers, "-p", COVERAGE, *quick),
+            Stage(name="coverage", commands=(module(COVERAGE),)),
+        ],
+        [pytest_stage("integration", *workers, "--dist", "worksteal", *slow)],
         [
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
-            pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal", with_coverage=False),
+            pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal"),
         ],
         # One worker has all tests of a client, which it builds once.
         [
             client_stage(),
-            pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients", with_coverage=False),
+            pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients"),
         ],
-        [pytest_stage("wheels", "tests/packaging", with_coverage=False)],
-        [pytest_stage("snippets", "tests/docs", with_coverage=False)],
-        [pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=False)],
+        [pytest_stage("wheels", "tests/packaging")],
+        [pytest_stage("snippets", "tests/docs")],
+        [pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS)],
     ]
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 import pytest
-from coverage import Coverage
 from hypothesis import settings
 
 from reasond_server.storage import postgres_pool
@@ -59,13 +58,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it.
-
-    The process that only gives tests to others is not measured.
-    """
-    if (measured := Coverage.current()) and config.getoption("numprocesses", None):
-        measured.stop()
+def pytest_configure() -> None:
+    """Restore the Ctrl-C handler: a run that a shell starts in the background, and its children, would ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -84,43 +78,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a slow test or one of Hypothesis without measuring coverage.
-
-    Measuring takes half as much processor time again. Quick tests run the same lines as a hundred examples.
-    """
-    is_long = item.get_closest_marker("slow") or item.get_closest_marker("hypothesis")
-    measured = Coverage.current() if is_long else None
-    if measured is None:
-        return (yield)
-    measured.stop()
-    try:
-        return (yield)
-    finally:
-        measured.start()
-
-
-def pytest_sessionfinish() -> None:
-    """Save the measured coverage while there is time: a worker is killed 10 s after it has told its last result.
-
-    On a busy machine it had not written its half of the data by then.
-    """
-    if measured := Coverage.current():
-        measured.save()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hide the developer's own settings and database from the tests, and coverage too from their child processes."""
+    """Hide the developer's own settings and database from the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in list(os.environ):
             if name.startswith(FOREIGN_SETTINGS):
                 patch.delenv(name)
         patch.setenv("PATH", PROGRAMS)
-        # Measuring takes twice as much processor time in short processes; its limits are reached without them.
-        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
         yield
 
 

@@ -176,8 +176,7 @@ def find_violation(mutation: Mutation, *, seeds: int = SEEDS) -> str:
         run = subprocess.run(
             [sys.executable, "-m", "tests.simulation", "--seeds", f"0:{seeds}", "--workers", "1", "--until-failure"],
             cwd=ROOT,
-            # Coverage would measure a copy of the code that is deleted afterwards.
-            env={**_without_coverage(), "PYTHONPATH": name},
+            env={**os.environ, "PYTHONPATH": name},
             timeout=LIMIT_S,
             capture_output=True,
             text=True,
@@ -186,10 +185,6 @@ def find_violation(mutation: Mutation, *, seeds: int = SEEDS) -> str:
     if run.returncode not in {0, 1}:
         return f"did not end: {run.stderr.strip().splitlines()[-1:]}"
     return "" if run.returncode == 0 else run.stdout
-
-
-def _without_coverage() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
 
 
 def main(names: Sequence[str] = ()) -> int:
