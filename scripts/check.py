@@ -1,8 +1,8 @@
 """Run the checks of the project, stage by stage, and print the total of all tests at the end.
 
 `make test` runs all stages; `make check` is `--fast`, which skips the slow ones: real programs, snippets, wheels and
-coverage. The stages of a lane run in order. Two lanes run at a time; when one ends, the next one begins. A failed
-stage does not stop the later ones. `--only WORD` runs the stages whose name contains the word.
+coverage. The stages of a lane run in order, and the lanes side by side. A failed stage does not stop the later ones.
+`--only WORD` runs the stages whose name contains the word.
 
 A few failed tests of a stage run again, one after the other: of real servers that share two processors with hundreds
 of other tests, one may be too late. A test that fails again has failed; one that passes is named in a note.
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
-LANES_AT_A_TIME = 2
 MOST_REPEATED = 5
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
@@ -133,20 +132,11 @@ async def run_lane(lane: Lane) -> list[Outcome]:
 
 
 async def run_lanes(beside: Lane, first: Lane, lanes: list[Lane]) -> list[Outcome]:
-    """Run `beside` from the beginning, and after `first` the `lanes` in their order; return all outcomes, lane by lane.
-
-    At most two lanes run at a time.
-    """
-    places = asyncio.Semaphore(LANES_AT_A_TIME)
-
-    async def run_in_place(lane: Lane) -> list[Outcome]:
-        async with places:
-            return await run_lane(lane)
-
+    """Run `beside` from the beginning, and after `first` the `lanes`; return all outcomes, lane by lane."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run_in_place(beside))]
+        tasks = [group.create_task(run_lane(beside))]
         prepared = await run_lane(first)
-        tasks += [group.create_task(run_in_place(lane)) for lane in lanes]
+        tasks += [group.create_task(run_lane(lane)) for lane in lanes]
     return [*prepared, *(result for task in tasks for result in task.result())]
 
 

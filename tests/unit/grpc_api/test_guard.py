@@ -164,10 +164,14 @@ async def test_the_code_that_a_foreign_servicer_has_set_is_logged(caplog: pytest
     async def abort(_request: bytes, context: Any) -> None:
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, "far")
 
+    watch = guard()
     with caplog.at_level(logging.INFO, "reasond.grpc"):
-        async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, (guard(),)) as channel:
+        async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, (watch,)) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
                 await channel.unary_unary("/test.Bare/Abort")(b"")
+            # The caller knows its status before the server has written its line, and a stopped server writes none.
+            if watch.running:
+                await asyncio.wait(watch.running, timeout=SOON)
     line: Any = caplog.records[-1]
 
     assert line.code == "OUT_OF_RANGE"

@@ -145,7 +145,7 @@ async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
         run.cancel()
     result = await end_of(store, runner, execution)
     assert result is not None
-    assert result.warnings[-1] == "The strategy did not stop when it was told to and was left behind."
+    assert result.warnings[-1] == "The work did not stop when it was told to and was left behind."
     assert result.finish_reason is (FinishReason.CANCELLED if limit_s is None else FinishReason.FAILED)
     assert passed_s() == pytest.approx((0.1 if limit_s is None else limit_s) + 2.0)
     strategy.released.set()

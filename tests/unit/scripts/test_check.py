@@ -66,22 +66,6 @@ async def test_lanes_run_side_by_side_and_the_first_before_them(tmp_path: Path) 
     ]
 
 
-async def test_the_third_lane_begins_when_one_of_two_has_ended(tmp_path: Path) -> None:
-    """The first lane ends only when the third, which needs the place of the second, has opened the pipe."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    seen = tmp_path / "seen"
-    one = Stage(name="one", commands=(python(f"open({str(pipe)!r}).close()"),))
-    two = Stage(name="two", commands=(python(f"open({str(seen)!r}, 'x').close()"),))
-    three = Stage(name="three", commands=(python(f"open({str(seen)!r}).close(); open({str(pipe)!r}, 'w').close()"),))
-    results = await run_lanes([], [], [[one], [two], [three]])
-    assert [(result.stage.name, result.is_passed) for result in results] == [
-        ("one", True),
-        ("two", True),
-        ("three", True),
-    ]
-
-
 async def test_what_needs_no_programs_begins_beside_the_preparation(tmp_path: Path) -> None:
     """The two stages wait for each other."""
     pipe = tmp_path / "pipe"
