@@ -22,6 +22,8 @@ PYTEST_LIMIT_S = 3600.0
 FAST_FOLDERS = ("unit", "contract", "property")
 OWN_STAGE_FOLDERS = ("clients", "docs", "packaging", "temporal")
 COVERAGE = "scripts.line_coverage"
+# Measuring coverage makes code anew, which is memory, too.
+MEMORY = "tests/unit/strategies/test_bounded_memory.py"
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
 REDIS = "debian:redis-server"
@@ -155,7 +157,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
         [
-            pytest_stage("fast tests", *workers, "-p", COVERAGE, *quick),
+            pytest_stage("fast tests", *workers, "-p", COVERAGE, f"--ignore={MEMORY}", *quick),
             Stage(name="coverage", commands=(module(COVERAGE),)),
         ],
         [pytest_stage("integration", *workers, "--dist", "worksteal", *slow)],
@@ -168,6 +170,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
             pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients"),
             pytest_stage("wheels", "tests/packaging"),
             pytest_stage("snippets", "tests/docs"),
+            pytest_stage("memory of long runs", MEMORY),
             pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS),
         ],
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tracemalloc
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -358,30 +357,6 @@ async def test_savings_are_measured_as_soon_as_there_are_two_windows() -> None:
     largest = max(WordPieceCounter().count_prompt(request.messages) for request in model.requests)
     assert largest <= share <= largest + 96
     assert rest == 0
-
-
-async def peak_memory(max_iterations: int) -> int:
-    """Return the peak memory, in bytes, of a run that writes as much as possible in every window."""
-
-    def reply(_: ChatRequest) -> str:
-        model.requests.clear()
-        return "<continue>" + "note " * 1024
-
-    model = FunctionModel(reply)
-    config = BoundedContextConfig.model_validate({**SMALL, "max_iterations": max_iterations})
-    tracemalloc.start()
-    try:
-        async for _ in BoundedContext().run(Task(query="q"), RunContext(config=config, model=model)):
-            pass
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.slow
-async def test_memory_does_not_grow_with_depth() -> None:
-    await peak_memory(5)
-    assert await peak_memory(50) - await peak_memory(5) < 50_000
 
 
 async def test_a_window_larger_than_the_models_is_refused() -> None:

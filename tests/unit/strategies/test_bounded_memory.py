@@ -1,4 +1,4 @@
-"""The memory that a run of bounded context takes, with its log and store, by the number of its windows."""
+"""The memory that a run of bounded context takes, alone and with its log and store, by the number of its windows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.runs.work import WorkRequest
 from reasond_server.stores import open_stores
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
+from reasond_server.strategies.strategy import RunContext
 from reasond_server.testing import FunctionModel
 from reasond_server.types import CarryoverMode, ExecutionState, StrategySource, Task, Usage
 
@@ -151,8 +152,7 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
     model = DeepThinker()
     runner = Runner(store=stores.executions, model=model, clock=clock, limits=limits)
     try:
-        # As many that the probes of a measured coverage are gone afterwards: to take them out makes code anew.
-        await trace(runner, stores.executions, model, 100)
+        await trace(runner, stores.executions, model, 2)
         return {windows: await trace(runner, stores.executions, model, windows) for windows in DEPTHS}
     finally:
         await stores.aclose()
@@ -167,3 +167,28 @@ async def test_what_a_run_holds_has_a_bound_that_no_depth_moves_and_its_answer_a
     assert measured[500].held - measured[50].held < MOST_GROWTH
     assert all(each.peak - each.held < MOST + windows * MOST_PER_LINE for windows, each in measured.items())
     assert max(each.left for each in measured.values()) < MOST_LEFT
+
+
+async def peak_memory(max_iterations: int) -> int:
+    """Return the peak memory, in bytes, of a run that writes as much as possible in every window."""
+
+    def reply(_: ChatRequest) -> str:
+        model.requests.clear()
+        return "<continue>" + "note " * 1024
+
+    model = FunctionModel(reply)
+    small = {"chunk_size": 1024, "carryover_size": 512, "carryover_mode": "tail"}
+    config = BoundedContextConfig.model_validate({**small, "max_iterations": max_iterations})
+    tracemalloc.start()
+    try:
+        async for _ in BoundedContext().run(Task(query="q"), RunContext(config=config, model=model)):
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+async def test_memory_does_not_grow_with_depth() -> None:
+    await peak_memory(5)
+    assert await peak_memory(50) - await peak_memory(5) < 50_000
