@@ -147,12 +147,13 @@ def preparation(*, fast: bool) -> Lane:
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes that run side by side after the preparation.
 
-    Two take nearly all of two processors. A worker more for each made all of them longer: what waits for the other
-    processes polls. What takes little, or waits, is the third. Tests of integration differ much in duration, so that a
-    worker without tests takes some of another one.
+    Two take nearly all of two processors, and what takes little, or waits, is the third. More workers made all of them
+    longer: what waits for others polls. Tests of integration differ much in duration, so that a worker without tests
+    takes some of another one.
     """
     quick, slow = folders(root)
-    workers = ("-n", str(min(4, os.cpu_count() or 1)))
+    cores = min(4, os.cpu_count() or 1)
+    workers = ("-n", str(cores))
     if fast:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
@@ -160,7 +161,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
             pytest_stage("fast tests", *workers, "-p", COVERAGE, f"--ignore={MEMORY}", *quick),
             Stage(name="coverage", commands=(module(COVERAGE),)),
         ],
-        [pytest_stage("integration", *workers, "--dist", "worksteal", *slow)],
+        [pytest_stage("integration", "-n", str(cores + 1), "--dist", "worksteal", *slow)],
         [
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
