@@ -20,7 +20,8 @@ LIMIT_S = 900.0
 PYTEST_LIMIT_S = 3600.0
 
 FAST_FOLDERS = ("unit", "contract", "property")
-OWN_STAGE_FOLDERS = ("clients", "docs", "packaging", "temporal")
+AFTER_FAST_FOLDERS = ("compat", "console", "fuzz", "simulation")
+OWN_STAGE_FOLDERS = (*AFTER_FAST_FOLDERS, "clients", "docs", "packaging", "temporal")
 COVERAGE = "scripts.line_coverage"
 # Measuring coverage makes code anew, which is memory, too.
 MEMORY = "tests/unit/strategies/test_bounded_memory.py"
@@ -152,16 +153,17 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     takes some of another one.
     """
     quick, slow = folders(root)
-    cores = min(4, os.cpu_count() or 1)
-    workers = ("-n", str(cores))
+    workers = ("-n", str(min(4, os.cpu_count() or 1)))
     if fast:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
         [
             pytest_stage("fast tests", *workers, "-p", COVERAGE, f"--ignore={MEMORY}", *quick),
             Stage(name="coverage", commands=(module(COVERAGE),)),
+            # As much of the slow tests as makes this lane as long as the next.
+            pytest_stage("simulation and console", *workers, *(f"tests/{name}" for name in AFTER_FAST_FOLDERS)),
         ],
-        [pytest_stage("integration", "-n", str(cores + 1), "--dist", "worksteal", *slow)],
+        [pytest_stage("integration", *workers, "--dist", "worksteal", *slow)],
         [
             # Built here and not before all: that takes minutes, once for each machine.
             Stage(name="Temporal", commands=(module("scripts.programs", TEMPORAL),), limit_s=PYTEST_LIMIT_S),
