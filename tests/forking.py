@@ -10,12 +10,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 REASOND = "reasond_server.cli:main"
-POLL_S = 0.02
 PROGRAM = """
 import gc, json, os, sys
 from importlib import import_module
@@ -170,11 +170,16 @@ class ForkedProcess:
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
-        limit = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if limit is not None and time.monotonic() > limit:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            time.sleep(POLL_S)
+        with suppress(ProcessLookupError):  # it has ended, and another thread has asked for its code
+            process = os.pidfd_open(self.pid)
+            try:
+                end = select.poll()
+                end.register(process, select.POLLIN)
+                end.poll(None if timeout is None else timeout * 1000)
+            finally:
+                os.close(process)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
