@@ -16,7 +16,7 @@ ERRORS = "src/reasond_server/errors.py"
 OTHER = "src/reasond_server/app.py"
 
 
-def measured(name: str, lines: list[int], *, of: int) -> dict[str, Any]:
+def make_file(name: str, lines: list[int], *, of: int) -> dict[str, Any]:
     """Return what SlipCover writes of a file with the lines 1 to `of`."""
     missing = [line for line in range(1, of + 1) if line not in lines]
     file = {"executed_lines": lines, "missing_lines": missing, "executed_branches": [], "missing_branches": []}
@@ -40,20 +40,20 @@ def write(folder: Path, worker: str, found: dict[str, Any]) -> None:
 
 
 def test_what_two_workers_ran_counts_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(folder, "gw0", measured(ERRORS, [1, 2], of=4))
-    write(folder, "gw1", measured(ERRORS, [3, 4], of=4))
+    write(folder, "gw0", make_file(ERRORS, [1, 2], of=4))
+    write(folder, "gw1", make_file(ERRORS, [3, 4], of=4))
     assert line_coverage.main() == 0
     assert "100.0 %" in capsys.readouterr().out
 
 
 def test_less_than_the_limit_fails_and_tells_both(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(folder, "gw0", measured(OTHER, list(range(1, 91)), of=100))
+    write(folder, "gw0", make_file(OTHER, list(range(1, 91)), of=100))
     assert line_coverage.main() == 1
     assert "90.0 % are covered; at least 95 % must be" in capsys.readouterr().out
 
 
 def test_one_gap_where_none_may_be_fails_and_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(folder, "gw0", measured(ERRORS, list(range(1, 100)), of=100))
+    write(folder, "gw0", make_file(ERRORS, list(range(1, 100)), of=100))
     assert line_coverage.main() == 1
     shown = capsys.readouterr().out
     assert f"{ERRORS}  100" in shown
