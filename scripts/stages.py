@@ -148,9 +148,9 @@ def preparation(*, fast: bool) -> Lane:
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     """Return the lanes that run side by side after the preparation.
 
-    Two take nearly all of two processors, and what takes little, or waits, is the third. More workers made all of them
-    longer: what waits for others polls. Tests of integration differ much in duration, so that a worker without tests
-    takes some of another one.
+    Two take nearly all of two processors, and what takes little, or waits, is the third. A worker more for integration
+    took more processor time and no less of the clock. Tests of integration differ much in duration, so that a worker
+    without tests takes some of another one.
     """
     quick, slow = folders(root)
     workers = ("-n", str(min(4, os.cpu_count() or 1)))
