@@ -91,14 +91,20 @@ _MOST_DIGITS: Final = 20
 class RequestHeaders:
     """Header values by name, in the order of the request; `raw` are ASGI headers, with names in lower case."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_last", "_raw")
 
     def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._raw = raw
+        self._last = dict(raw)
 
     def getlist(self, name: bytes) -> list[str]:
         """Return all values of a header; empty if it is absent."""
+        # Most headers that are looked up are absent, and most requests repeat none.
+        if name not in self._last:
+            return []
         # HTTP headers are Latin-1: every byte is a character.
+        if len(self._last) == len(self._raw):
+            return [self._last[name].decode("latin-1")]
         return [value.decode("latin-1") for key, value in self._raw if key == name]
 
     def first(self, name: bytes) -> str | None:

@@ -93,8 +93,8 @@ class LogEvents:
             if entry.event is not None:
                 self.committed = entry.event.sequence
                 self._tail_bytes += entry.size
-        self._tail += [entry.event for entry in committed if entry.event is not None]
-        self._tail_sizes += [entry.size for entry in committed if entry.event is not None]
+                self._tail.append(entry.event)
+                self._tail_sizes.append(entry.size)
         if not keeps_all:
             self._forget_the_first()
 

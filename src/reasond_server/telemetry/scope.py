@@ -75,14 +75,10 @@ class Scope:
         if self.execution_id and "execution_id" not in line:
             line["execution_id"] = self.execution_id
         if self.input_tokens is not None:
-            for name, result in (
-                ("input_tokens", self.input_tokens),
-                ("output_tokens", self.output_tokens),
-                ("finish_reason", self.finish_reason),
-                ("strategy", self.strategy),
-            ):
-                if name not in line:
-                    line[name] = result
+            line.setdefault("input_tokens", self.input_tokens)
+            line.setdefault("output_tokens", self.output_tokens)
+            line.setdefault("finish_reason", self.finish_reason)
+            line.setdefault("strategy", self.strategy)
 
 
 class Arrival:

@@ -99,16 +99,23 @@ class Calibration:
         """
         if estimated <= 0 or reported < _CUT_PROMPT * estimated:
             return self
-        now = _drift(self)
-        moved = _move(now, estimated, reported)
+        moved = _move(self, *_drift(self), estimated, reported)
         if moved is None and self.doubted_estimated:
             doubted = self.doubted_estimated, self.doubted_reported
-            other = _move(_widen(self, *doubted), *doubted)
-            moved = None if other is None else _move(_drift(other), estimated, reported)
+            wide = _widen(self, *doubted)
+            other = _move(wide, wide.constant_variance, wide.slope_variance, *doubted)
+            moved = None if other is None else _move(other, *_drift(other), estimated, reported)
         if moved is not None:
             return moved
-        deviation = _find_deviation(now, estimated, reported)
-        return replace(now, doubted_estimated=estimated, doubted_reported=reported, deviation=deviation)
+        constant_variance, slope_variance = _drift(self)
+        return replace(
+            self,
+            constant_variance=constant_variance,
+            slope_variance=slope_variance,
+            deviation=_find_deviation(self, slope_variance, estimated, reported),
+            doubted_estimated=estimated,
+            doubted_reported=reported,
+        )
 
     def snapshot(self) -> Json:
         """Return the calibration as JSON."""
@@ -146,25 +153,14 @@ class Calibration:
         )
 
 
-def _drift(calibration: Calibration) -> Calibration:
-    """Return the same line with larger variances; a variance that is already as large as at first is unchanged."""
+def _drift(calibration: Calibration) -> tuple[float, float]:
+    """Return larger variances of constant and slope; one that is already as large as at first is unchanged."""
     constant_variance, slope_variance = calibration.constant_variance, calibration.slope_variance
     if constant_variance < _CONSTANT_VARIANCE:
         constant_variance = min(_CONSTANT_VARIANCE, constant_variance + _CONSTANT_DRIFT)
     if slope_variance < _SLOPE_VARIANCE:
         slope_variance = min(_SLOPE_VARIANCE, slope_variance + _SLOPE_DRIFT)
-    # Not by `replace`, which would take three times as long per call.
-    return Calibration(
-        constant=calibration.constant,
-        slope=calibration.slope,
-        constant_variance=constant_variance,
-        slope_variance=slope_variance,
-        covariance=calibration.covariance,
-        deviation=calibration.deviation,
-        reports=calibration.reports,
-        doubted_estimated=calibration.doubted_estimated,
-        doubted_reported=calibration.doubted_reported,
-    )
+    return constant_variance, slope_variance
 
 
 def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibration:
@@ -179,11 +175,17 @@ def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibra
     )
 
 
-def _move(calibration: Calibration, estimated: float, reported: int) -> Calibration | None:
-    """Return the calibration with the line moved towards a report; None if the report is too far off the line."""
+def _move(
+    calibration: Calibration, constant_variance: float, slope_variance: float, estimated: float, reported: int
+) -> Calibration | None:
+    """Return the calibration with the line moved towards a report; None if the report is too far off the line.
+
+    The variances are those before the report.
+    """
+    covariance = calibration.covariance
     distance = reported - calibration.constant - calibration.slope * estimated
-    constant_share = calibration.constant_variance + estimated * calibration.covariance
-    slope_share = calibration.covariance + estimated * calibration.slope_variance
+    constant_share = constant_variance + estimated * covariance
+    slope_share = covariance + estimated * slope_variance
     noise = (_NOISE_SHARE * estimated) ** 2 + _NOISE_TOKENS**2
     # The variance of the distance between a report and the line.
     variance = constant_share + estimated * slope_share + noise
@@ -191,32 +193,30 @@ def _move(calibration: Calibration, estimated: float, reported: int) -> Calibrat
         return None
     constant = calibration.constant + distance * constant_share / variance
     slope = calibration.slope + distance * slope_share / variance
-    constant_variance = calibration.constant_variance - constant_share**2 / variance
-    slope_variance = calibration.slope_variance - slope_share**2 / variance
+    new_constant_variance = constant_variance - constant_share**2 / variance
+    new_slope_variance = slope_variance - slope_share**2 / variance
     # Nearly every result is within its bounds, and looking takes less time than a call.
     if not 0.0 <= constant <= _MOST_CONSTANT:
         constant = min(_MOST_CONSTANT, max(0.0, constant))
     if not _LEAST_SLOPE <= slope <= _MOST_SLOPE:
         slope = min(_MOST_SLOPE, max(_LEAST_SLOPE, slope))
-    if constant_variance < 0.0 or slope_variance < 0.0:
-        constant_variance, slope_variance = max(0.0, constant_variance), max(0.0, slope_variance)
     return Calibration(
         constant=constant,
         slope=slope,
-        constant_variance=constant_variance,
-        slope_variance=slope_variance,
-        covariance=calibration.covariance - constant_share * slope_share / variance,
-        deviation=_find_deviation(calibration, estimated, reported),
+        constant_variance=new_constant_variance if new_constant_variance > 0.0 else 0.0,
+        slope_variance=new_slope_variance if new_slope_variance > 0.0 else 0.0,
+        covariance=covariance - constant_share * slope_share / variance,
+        deviation=_find_deviation(calibration, slope_variance, estimated, reported),
         reports=calibration.reports + 1,
     )
 
 
-def _find_deviation(calibration: Calibration, estimated: float, reported: int) -> float:
+def _find_deviation(calibration: Calibration, slope_variance: float, estimated: float, reported: int) -> float:
     """Return the deviation after a report; an uncertain slope makes the change smaller, an unknown one prevents it."""
-    if calibration.slope_variance >= _SLOPE_VARIANCE:
+    if slope_variance >= _SLOPE_VARIANCE:
         return calibration.deviation
     expected = calibration.constant + calibration.slope * estimated
     distance = min(_MOST_DISTANCE, abs(reported - expected) / expected)
-    known = 1 - calibration.slope_variance / _SLOPE_VARIANCE
+    known = 1 - slope_variance / _SLOPE_VARIANCE
     weight = _DEVIATION_WEIGHT * known * estimated / (estimated + _LONG_TOKENS)
     return calibration.deviation + weight * (distance - calibration.deviation)

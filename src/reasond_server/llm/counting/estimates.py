@@ -35,6 +35,7 @@ _LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
 # signs can be nearly free: one token may cover 128 bytes.
 _LEAST_LETTER, _LEAST_DIGIT, _LEAST_OTHER = 140, 250, 80
 _MOST_BYTES_PER_TOKEN = 128
+_MOST_REPORTS = 64
 
 
 _UNCALIBRATED: Final = Calibration()
@@ -43,7 +44,7 @@ _UNCALIBRATED: Final = Calibration()
 class EstimatingCounter:
     """Returns upper estimates. One instance serves one model; a report takes effect with the next count.
 
-    If several threads report at the same time, one of the reports may be lost, never more.
+    If several threads report or count at the same time, one of the reports may be lost, never more.
     """
 
     _parent: EstimatingCounter | None = None
@@ -52,7 +53,15 @@ class EstimatingCounter:
 
     def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS, calibration: Calibration = _UNCALIBRATED) -> None:
         self._message_tokens = message_tokens
-        self.calibration = calibration
+        self._calibration = calibration
+        self._reports: list[tuple[float, int]] = []
+
+    @property
+    def calibration(self) -> Calibration:
+        """What was learnt from all reports so far."""
+        if self._reports:
+            self._apply_reports()
+        return self._calibration
 
     @property
     def is_exact(self) -> bool:
@@ -105,7 +114,10 @@ class EstimatingCounter:
 
     def observe(self, *, estimated: float, reported: int) -> None:
         """Correct the calibration: a prompt with the uncalibrated estimate `estimated` had `reported` tokens."""
-        self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
+        # Applied when they are needed, because most runs count nothing after their last report.
+        self._reports.append((estimated, reported))
+        if len(self._reports) > _MOST_REPORTS:
+            self._apply_reports()
         if self._parent is not None:
             self._parent.observe(estimated=estimated, reported=reported)
 
@@ -121,12 +133,18 @@ class EstimatingCounter:
 
     def restore(self, snapshot: Json) -> None:
         """Replace the calibration. Raises InternalError: `snapshot` is not a snapshot of a calibration."""
-        self.calibration = Calibration.restore(snapshot)
+        self._calibration, self._reports = Calibration.restore(snapshot), []
+
+    def _apply_reports(self) -> None:
+        reports, self._reports = self._reports, []
+        for estimated, reported in reports:
+            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
 
     def _build_cost(self) -> Callable[[str], int]:
-        if self._costed is not self.calibration:
-            self._costed = self.calibration
-            self._cost = _cost_of(self.calibration.upper_slope)
+        calibration = self.calibration
+        if self._costed is not calibration:
+            self._costed = calibration
+            self._cost = _cost_of(calibration.upper_slope)
         return self._cost
 
 
