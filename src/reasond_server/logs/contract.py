@@ -230,7 +230,8 @@ def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_res
         last += 1
         if event.sequence != last:
             return f"event {event.sequence}"
-        if event is not events[-1] and isinstance(event.event, LastEvent):
+    for event in events[:-1]:
+        if isinstance(event.event, LastEvent):
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"

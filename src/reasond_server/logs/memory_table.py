@@ -23,6 +23,7 @@ from reasond_server.logs.memory_sessions import SessionTable
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Claim, Creation, Record, Recovery
 from reasond_server.types import ExecutionState
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ _FORGOTTEN_KEPT = 10_000
 _STALE_ENDS = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class KeptLog:
     """One execution with its entries, their approximate size in bytes, and its lease."""
 
@@ -106,6 +107,9 @@ class KeptLog:
             size=self.size,
             state=self.execution.state,
         )
+
+
+_make_kept_log = constructor_of(KeptLog)
 
 
 class LogTable:
@@ -179,7 +183,7 @@ class LogTable:
         self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
     ) -> KeptLog:
         """Add a new log that begins with `records`."""
-        log = KeptLog(
+        log = _make_kept_log(
             execution=execution,
             digest=digest,
             plan=creation.plan,

@@ -43,10 +43,12 @@ def _content(value: object) -> int:
         return _plain_content(value)
     size = 0
     for found in read(value):
-        # Most fields are texts; handling them here, without another call, takes half as long.
+        # Most fields are empty or texts; handling them here, without another call, takes half as long.
+        if not found:
+            continue
         if type(found) is str:
             size += len(found) * 4
-        elif found and type(found) not in _NUMBERS:
+        elif type(found) not in _NUMBERS:
             size += _content(found)
     return size
 

@@ -26,7 +26,7 @@ from reasond_server.runs.following import Follower
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.types import Result
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -58,6 +58,8 @@ _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _STORE_WITHIN_S = 2.0
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
+_make_assignment = constructor_of(Assignment)
+_make_request = constructor_of(WorkRequest)
 
 
 @value
@@ -324,7 +326,7 @@ class ReasoningService:
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
             trace = current_trace()
-            assignment = Assignment(
+            assignment = _make_assignment(
                 task=task,
                 strategy=selection.strategy,
                 strategy_source=selection.source,
@@ -332,7 +334,7 @@ class ReasoningService:
                 config=choice.config,
                 shown_config=choice.shown_config,
             )
-            request = WorkRequest(
+            request = _make_request(
                 tenant=caller.tenant,
                 subject=caller.subject,
                 request_id=wanted.request_id,

@@ -35,7 +35,7 @@ from reasond_server.types import (
     StrategySource,
     build_row,
 )
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +54,11 @@ if TYPE_CHECKING:
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
 _EVENTS_PER_TURN: Final = 16
+_make_context = constructor_of(RunContext)
+_make_iteration = constructor_of(Iteration)
+_make_metrics = constructor_of(Metrics)
+_make_result = constructor_of(Result)
+_make_start = constructor_of(ExecutionStarted)
 
 
 @value
@@ -253,7 +258,7 @@ class ReasoningWork:
     def begin(self, run: Run) -> Event:
         """Return the first event."""
         execution = run.identity
-        return ExecutionStarted(
+        return _make_start(
             strategy=execution.strategy,
             strategy_source=execution.strategy_source,
             model=execution.model,
@@ -303,13 +308,15 @@ class ReasoningWork:
         """Return the result."""
         accounts, execution = run.accounts, run.identity
         changes = self.steps.list_changes(run.journal, execution_id=execution.execution_id)
-        return Result(
+        return _make_result(
             execution_id=execution.execution_id,
             answer=ending.answer,
             strategy_used=execution.strategy,
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
-            metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
+            metrics=_make_metrics(
+                usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics
+            ),
             warnings=(*accounts.warnings, *self._assignment.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
@@ -350,7 +357,7 @@ class ReasoningWork:
         if is_known:
             run.trace.end_step()
             return
-        iteration = Iteration(
+        iteration = _make_iteration(
             index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
         )
         if run.trace.tracing is not None:
@@ -370,7 +377,7 @@ class ReasoningWork:
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
         config = self._assignment.config
-        return RunContext(
+        return _make_context(
             config=config,
             model=preface_model(model, self._assignment.task),
             # If the configuration does not use tools, the strategy gets none.

@@ -21,7 +21,7 @@ from reasond_server.runs.run_trace import RunTrace
 from reasond_server.runs.working_time import measure_work
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,6 +105,9 @@ class Prepared:
     predecessor: Predecessor | None = None
 
 
+_make_prepared = constructor_of(Prepared)
+
+
 class Maker:
     """Makes runs that call `model` and write through `writer`; `kinds` restore work.
 
@@ -144,7 +147,7 @@ class Maker:
         counter = fork_counter(self._model_of(work).counter, calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._find_obstacle(work)
-        return Prepared(
+        return _make_prepared(
             work=work,
             plan=self._remark(work, obstacle) if obstacle else _plan_of(work, nonce, read_calibration(counter)),
             nonce=nonce,

@@ -109,7 +109,7 @@ class Subscribers:
     def detach(self, subscriber: Subscriber) -> None:
         """Remove `subscriber`; abandon the run if nobody wants it any more."""
         is_observer = self._all.pop(subscriber, True) is False
-        self._has_readers = any(one.wants_deltas for one in self._all)
+        self._has_readers = self._has_readers and any(one.wants_deltas for one in self._all)
         if is_observer:
             return
         if self.finishes_open_calls and self._journal is None and not self.are_any:

@@ -22,6 +22,7 @@ from reasond_server.runs.recovery import Recoverer
 from reasond_server.runs.request_ids import RequestIds, is_standing
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Execution, ExecutionState
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
 # An attempt fails only if another caller made the same request at the same moment.
 _MOST_ATTEMPTS = 10
+_make_execution = constructor_of(Execution)
 
 
 async def carry_nothing(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:
@@ -253,7 +255,7 @@ class Runner:
         return True
 
     def _describe(self, work: Work) -> Execution:
-        return Execution(
+        return _make_execution(
             execution_id=self._clock.new_id(),
             tenant=work.request.tenant,
             state=ExecutionState.RUNNING,

@@ -1,11 +1,17 @@
-"""Values that are made in every call: immutable for mypy; making one takes a third of a frozen dataclass's time."""
+"""Values that are made in every call: immutable for mypy, and cheap to make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, dataclass_transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ClassT = TypeVar("ClassT")
+ParametersT = ParamSpec("ParametersT")
+
+_UNSET: Any = object()
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -17,3 +23,42 @@ def value(kind: type[ClassT]) -> type[ClassT]:
     receives are frozen at run time as well; docs/decisions/0020-values-of-a-call.md has the rule.
     """
     return dataclass(slots=True, kw_only=True)(kind)
+
+
+def constructor_of(kind: Callable[ParametersT, ClassT]) -> Callable[ParametersT, ClassT]:
+    """Return a function that makes what the dataclass `kind` makes of the same arguments, in less than half the time.
+
+    CPython packs the keywords of a class's call into a dictionary and unpacks them again for `__init__`, but hands up
+    to 15 of a function's call on as they are. `kind` is slotted, keyword-only and has no `__post_init__`. For values
+    of which every call makes at least one.
+
+    Raises:
+        TypeError: `kind` is another class.
+    """
+    cls: Any = kind
+    if hasattr(cls, "__post_init__") or not all(each.kw_only for each in fields(cls)):
+        raise TypeError(f"{cls.__name__} has a __post_init__, or a field that is not keyword-only")
+    names: dict[str, Any] = {"_new": object.__new__, "_class": cls, "_unset": _UNSET}
+    parameters, lines = [], []
+    for each in fields(cls):
+        name = each.name
+        if each.default is not MISSING or each.default_factory is not MISSING:
+            names[f"_default_{name}"] = _UNSET if each.default is MISSING else each.default
+            parameter = f"{name}=_default_{name}"
+        else:
+            parameter = name
+        if each.init:
+            parameters.append(parameter)
+        else:
+            lines.append(f" {parameter}")
+        if each.default_factory is not MISSING:
+            names[f"_make_{name}"] = each.default_factory
+            lines.append(f" if {name} is _unset: {name} = _make_{name}()")
+        # By the setter of its slot, because a frozen class refuses an assignment.
+        names[f"_set_{name}"] = getattr(cls, name).__set__
+        is_frozen = cls.__dataclass_params__.frozen
+        lines.append(f" _set_{name}(self, {name})" if is_frozen else f" self.{name} = {name}")
+    text = "\n".join([f"def make(*, {', '.join(parameters)}):", " self = _new(_class)", *lines, " return self"])
+    exec(compile(text, f"<constructor of {cls.__name__}>", "exec"), names)  # noqa: S102 - as dataclasses make theirs
+    make: Callable[ParametersT, ClassT] = names["make"]
+    return make

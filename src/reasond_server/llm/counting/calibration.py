@@ -203,8 +203,8 @@ def _move(
     return Calibration(
         constant=constant,
         slope=slope,
-        constant_variance=new_constant_variance if new_constant_variance > 0.0 else 0.0,
-        slope_variance=new_slope_variance if new_slope_variance > 0.0 else 0.0,
+        constant_variance=max(0.0, new_constant_variance),
+        slope_variance=max(0.0, new_slope_variance),
         covariance=covariance - constant_share * slope_share / variance,
         deviation=_find_deviation(calibration, slope_variance, estimated, reported),
         reports=calibration.reports + 1,
