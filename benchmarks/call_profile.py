@@ -21,7 +21,6 @@ import asyncio
 import cProfile
 import gc
 import json
-import pstats
 import tempfile
 import time
 from collections import Counter
@@ -63,6 +62,8 @@ ELSEWHERE: Final = (
     ("/logging/", "logging of the standard library"),
     ("prometheus_client", "prometheus_client"),
     ("dataclasses.py", "dataclasses and contextlib"),
+    ("<string>", "dataclasses and contextlib"),
+    ("<constructor of", "dataclasses and contextlib"),
     ("contextlib.py", "dataclasses and contextlib"),
     ("/asyncio/", "asyncio"),
     ("_weakrefset.py", "asyncio"),
@@ -165,7 +166,7 @@ def addresses_of(server: Listening) -> dict[str, str]:
 
 
 async def serve(name: str, dump: str, base_url: str) -> None:
-    """Serve; profile from the moment at which the server listens."""
+    """Serve; profile from the moment at which the server listens, and write the sums of the layers to `dump`."""
     async with serve_path(name, base_url) as server:
         profile = cProfile.Profile(time.process_time)
         # As `reasond serve` does.
@@ -173,7 +174,8 @@ async def serve(name: str, dump: str, base_url: str) -> None:
         profile.enable()
         await serve_until_told(**addresses_of(server))
         profile.disable()
-    profile.dump_stats(dump)
+    sums = json.dumps(sum_layers(profile.getstats()))
+    Path(dump).write_text(sums, encoding="utf-8")  # noqa: ASYNC240 - nothing else runs any more
 
 
 def target_of(server: ServerProcess, name: str) -> str:
@@ -188,26 +190,34 @@ def layer_of(file: str) -> str:
     return next((layer for mark, layer in ELSEWHERE if mark in file), "other packages")
 
 
-def layers_of(stats: Any, parts: int) -> list[dict[str, Any]]:  # noqa: ANN401 - pstats has no types
-    """Return the calls of each layer in one of `parts`, and the layer's share of the time.
+def sum_layers(entries: Sequence[Any]) -> dict[str, tuple[int, float]]:
+    """Return calls and seconds of each layer; a function written in C counts for its caller.
 
-    A function written in C counts for its caller; layers with less than half a call and half a per cent are left out.
+    Not by pstats, which keeps only one of several functions with the same file, line and name. The constructors of
+    dataclasses are all such functions.
     """
     counts: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    for (file, _, _), (_, count, own_s, _, callers) in stats.items():
-        if file.startswith("~"):
-            for (caller, _, _), (times, _, took_s, _) in callers.items():
-                counts[layer_of(caller)] += times
-                seconds[layer_of(caller)] += took_s
-        else:
-            counts[layer_of(file)] += count
-            seconds[layer_of(file)] += own_s
-    total_s = sum(seconds.values())
+    for entry in entries:
+        if isinstance(entry.code, str):
+            continue
+        layer = layer_of(entry.code.co_filename)
+        in_c = [called for called in entry.calls or () if isinstance(called.code, str)]
+        counts[layer] += entry.callcount + sum(called.callcount for called in in_c)
+        seconds[layer] += entry.inlinetime + sum(called.inlinetime for called in in_c)
+    return {layer: (counts[layer], seconds[layer]) for layer in counts}
+
+
+def layers_of(sums: Mapping[str, Sequence[float]], parts: int) -> list[dict[str, Any]]:
+    """Return the calls of each layer in one of `parts`, and the layer's share of the time.
+
+    Layers with less than half a call and half a per cent are left out.
+    """
+    total_s = sum(took_s for _, took_s in sums.values())
     return [
-        {"layer": layer, "calls": round(counts[layer] / parts, 2), "share": round(took_s / total_s, 3)}
-        for layer, took_s in seconds.most_common()
-        if counts[layer] >= parts / 2 or took_s >= total_s / 200
+        {"layer": layer, "calls": round(count / parts, 2), "share": round(took_s / total_s, 3)}
+        for layer, (count, took_s) in sorted(sums.items(), key=lambda item: -item[1][1])
+        if count >= parts / 2 or took_s >= total_s / 200
     ]
 
 
@@ -224,7 +234,7 @@ def profile_path(name: str, scale: float) -> list[dict[str, Any]]:
             target = target_of(server, name)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(load(target, path.call_of(server), callers=path.callers, total=calls))
-        return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # pstats has this attribute
+        return layers_of(json.loads(dump.read_text(encoding="utf-8")), calls * path.parts)
 
 
 def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:

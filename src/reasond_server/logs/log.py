@@ -266,7 +266,7 @@ class RunLog:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
             stored_size = size_of(stored)
         self.last_sequence, self._usage = sequence, usage
-        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
+        self._add(_Pending(stored, shown, size, stored_size))
 
     def end(
         self, event: Event, *, now: datetime, usage: Usage, finish_reason: FinishReason, expire_time: datetime
@@ -301,7 +301,7 @@ class RunLog:
         if self._execution.state is ExecutionState.RUNNING:
             self._usage = usage
             size = size_of(record)
-            self._add(_Pending(entry=record, event=None, size=size, stored_size=size))
+            self._add(_Pending(record, None, size, size))
 
     def open(self) -> None:
         """Submit the pending entries for commit, and from now on every further entry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
+from types import new_class
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def constructor_of(kind: Callable[ParametersT, ClassT]) -> Callable[ParametersT,
     cls: Any = kind
     if hasattr(cls, "__post_init__") or not all(each.kw_only for each in fields(cls)):
         raise TypeError(f"{cls.__name__} has a __post_init__, or a field that is not keyword-only")
-    names: dict[str, Any] = {"_new": object.__new__, "_class": cls, "_unset": _UNSET}
+    # An object of the same layout that is not frozen yet: its fields are set without a call.
+    bases = getattr(cls, "__orig_bases__", cls.__bases__)
+    blank = new_class(cls.__name__, bases, exec_body=lambda body: body.update(__slots__=cls.__slots__))
+    names: dict[str, Any] = {"_Blank": blank, "_class": cls, "_unset": _UNSET}
     parameters, lines = [], []
     for each in fields(cls):
         name = each.name
@@ -54,11 +58,9 @@ def constructor_of(kind: Callable[ParametersT, ClassT]) -> Callable[ParametersT,
         if each.default_factory is not MISSING:
             names[f"_make_{name}"] = each.default_factory
             lines.append(f" if {name} is _unset: {name} = _make_{name}()")
-        # By the setter of its slot, because a frozen class refuses an assignment.
-        names[f"_set_{name}"] = getattr(cls, name).__set__
-        is_frozen = cls.__dataclass_params__.frozen
-        lines.append(f" _set_{name}(self, {name})" if is_frozen else f" self.{name} = {name}")
-    text = "\n".join([f"def make(*, {', '.join(parameters)}):", " self = _new(_class)", *lines, " return self"])
+        lines.append(f" self.{name} = {name}")
+    lines += [" self.__class__ = _class", " return self"]
+    text = "\n".join([f"def make(*, {', '.join(parameters)}):", " self = _Blank()", *lines])
     exec(compile(text, f"<constructor of {cls.__name__}>", "exec"), names)  # noqa: S102 - as dataclasses make theirs
     make: Callable[ParametersT, ClassT] = names["make"]
     return make

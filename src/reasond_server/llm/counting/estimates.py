@@ -35,7 +35,6 @@ _LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
 # signs can be nearly free: one token may cover 128 bytes.
 _LEAST_LETTER, _LEAST_DIGIT, _LEAST_OTHER = 140, 250, 80
 _MOST_BYTES_PER_TOKEN = 128
-_MOST_REPORTS = 64
 
 
 _UNCALIBRATED: Final = Calibration()
@@ -60,7 +59,9 @@ class EstimatingCounter:
     def calibration(self) -> Calibration:
         """What was learnt from all reports so far."""
         if self._reports:
-            self._apply_reports()
+            reports, self._reports = self._reports, []
+            for estimated, reported in reports:
+                self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
         return self._calibration
 
     @property
@@ -114,12 +115,12 @@ class EstimatingCounter:
 
     def observe(self, *, estimated: float, reported: int) -> None:
         """Correct the calibration: a prompt with the uncalibrated estimate `estimated` had `reported` tokens."""
-        # Applied when they are needed, because most runs count nothing after their last report.
+        if self._parent is None:
+            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
+            return
+        # Applied when it counts next, because most runs count nothing after their last report.
         self._reports.append((estimated, reported))
-        if len(self._reports) > _MOST_REPORTS:
-            self._apply_reports()
-        if self._parent is not None:
-            self._parent.observe(estimated=estimated, reported=reported)
+        self._parent.observe(estimated=estimated, reported=reported)
 
     def fork(self) -> EstimatingCounter:
         """Return a copy that learns on its own and passes its reports on to this counter."""
@@ -134,11 +135,6 @@ class EstimatingCounter:
     def restore(self, snapshot: Json) -> None:
         """Replace the calibration. Raises InternalError: `snapshot` is not a snapshot of a calibration."""
         self._calibration, self._reports = Calibration.restore(snapshot), []
-
-    def _apply_reports(self) -> None:
-        reports, self._reports = self._reports, []
-        for estimated, reported in reports:
-            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
 
     def _build_cost(self) -> Callable[[str], int]:
         calibration = self.calibration
