@@ -292,7 +292,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
     subject = call.principal.subject if call.principal else ""
     # Callers can invent names of any length.
     method = show(call.method) if call.reason == "METHOD_NOT_FOUND" else call.method
-    fields = {
+    fields: dict[str, str | float] = {
         "method": method,
         "code": code,
         "reason": call.reason,

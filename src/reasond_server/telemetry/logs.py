@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Fields = dict[str, Any]
+    Scalar = str | float | bool | None
 
 # `color_message` repeats uvicorn's message with escape sequences.
 _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
@@ -59,11 +60,11 @@ _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.it
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
+def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, Scalar]) -> None:
     """Log a line that every call writes, without looking up the line of code that logs it.
 
     No record is made if only a `JsonHandler` would receive it. Other handlers of `log`, and filters, get a record as
-    usual. No name in `fields` may be an attribute of a record.
+    usual. No name in `fields` may be an attribute of a record. Their values are plain, so that nothing looks into them.
     """
     if not log.isEnabledFor(level):
         return
@@ -88,18 +89,19 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
 def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
     """Return the `JsonHandler` if no other handler and no filter would receive a record of `log`, else None.
 
-    Called for every line, because a handler or a filter may be attached at any time.
+    Called for every line, because a handler or a filter may be attached at any time. It is also None if the handler is
+    not at the end of the path of `log`, although no other may follow.
     """
     if log.filters or logging.getLogRecordFactory() is not logging.LogRecord or type(log) is not logging.Logger:
         return None
-    only: logging.Handler | None = None
-    at: logging.Logger | None = log
-    while at is not None:
-        if at.handlers:
-            if only is not None or len(at.handlers) > 1:
-                return None
-            only = at.handlers[0]
-        at = at.parent if at.propagate else None
+    at = log
+    while not (handlers := at.handlers):
+        if at.parent is None or not at.propagate:
+            return None
+        at = at.parent
+    only = handlers[0]
+    if len(handlers) > 1 or (at.parent is not None and at.propagate):
+        return None
     return only if type(only) is JsonHandler and only.is_as_made and level >= only.level else None
 
 
@@ -155,12 +157,12 @@ class JsonHandler(_QuietHandler):
         return self.formatter is self._as_made and not self.filters
 
     def write(self, event: Fields) -> None:
-        """Write `event` at once, with the ids of the current RPC or run and without secrets."""
+        """Write `event`, of plain values, at once: with the ids of the current RPC or run and without secrets."""
         try:
             scope = current()
             if scope is not None:
                 scope.add_to(event)
-            line = json_line(event)
+            line = _line_of_plain(event)
             lock = self.lock
             if lock is None or self._bytes is None or self.stream is not self._stream_of_bytes:
                 self._write_text(line.decode())
@@ -224,16 +226,25 @@ def event_of(record: logging.LogRecord) -> Fields:
 
 
 def json_line(event: Fields) -> bytes:
-    """Return `event` as JSON in UTF-8. If no value has a mark of a secret, the values are not redacted one by one."""
+    """Return `event` as JSON in UTF-8, with values of any type."""
     if _PLAIN.issuperset(map(type, event.values())):
-        try:
-            line = to_json(event, inf_nan_mode="strings")
-        except (PydanticSerializationError, UnicodeError, ValueError):
-            pass
-        else:
-            # JSON does not escape letters, so a mark in a value is also in the line.
-            if len(line) <= MAX_TEXT_CHARACTERS and not has_marks(line.decode()):
-                return line
+        return _line_of_plain(event)
+    return _line_by_values(event)
+
+
+def _line_of_plain(event: Fields) -> bytes:
+    """Return `event` as JSON in UTF-8. If no value has a mark of a secret, the values are not redacted one by one."""
+    try:
+        line = to_json(event, inf_nan_mode="strings")
+        # JSON does not escape letters, so a mark in a value is also in the line.
+        if len(line) <= MAX_TEXT_CHARACTERS and not has_marks(line.decode()):
+            return line
+    except (PydanticSerializationError, UnicodeError, ValueError):
+        pass
+    return _line_by_values(event)
+
+
+def _line_by_values(event: Fields) -> bytes:
     return to_json({name: shown_value(value) for name, value in event.items()})
 
 

@@ -32,20 +32,28 @@ _SECRETS: Final = re.compile(
     rf"|(?i:(?P<field>(?<![a-z])(?:{_WORDS})[\\\"']*\s*[:=]\s*[\\\"']*)"
     r"(?!(?:bearer|basic)\s)[^\s\"',;}\\]+)"
 )
-# Every text that `_SECRETS` matches contains one of these marks, and the search for them is eight times cheaper.
-_MARKS: Final = ("eyj", "bearer", "basic", "auth", "key", "secret", "password", "://", "sk-", "access", "refresh")
-
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 
 def has_marks(text: str) -> bool:
-    """Return whether `text` may contain a secret."""
+    """Return whether `text` may contain a secret.
+
+    Every text that `_SECRETS` matches contains one of these marks, and the search for them is eight times cheaper.
+    """
     lowered = text.lower()
-    # A loop, because a generator would double the time of the search.
-    for mark in _MARKS:  # noqa: SIM110 - as above
-        if mark in lowered:
-            return True
-    return False
+    # A chain, because a loop takes longer. Most texts lack the two single characters, which are found much faster.
+    return (
+        ("k" in lowered and ("key" in lowered or "sk-" in lowered))
+        or ("/" in lowered and "://" in lowered)
+        or "eyj" in lowered
+        or "auth" in lowered
+        or "basic" in lowered
+        or "bearer" in lowered
+        or "secret" in lowered
+        or "access" in lowered
+        or "refresh" in lowered
+        or "password" in lowered
+    )
 
 
 def redact(text: str) -> str:
