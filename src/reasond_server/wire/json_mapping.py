@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
+_MOST_BYTES: Final = 6
+"""Most bytes that a character of a text takes, as an escape such as `\\u0000`."""
+_PUNCTUATION: Final = 6
+"""Bytes around a key and a text: four quotation marks, a colon and a comma."""
 
 
 def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
@@ -294,10 +298,24 @@ def _observation(result: ToolResult) -> str:
     return f"Error: {text}" if result.is_error else text
 
 
+def _surely_fit(items: list[JsonObject], limit: int) -> bool:
+    """Return whether `items` of texts alone take at most `limit` bytes of JSON, whatever the texts are.
+
+    Nearly every trace does, and its texts need not be written to see that.
+    """
+    most = 2
+    try:
+        for item in items:
+            most += _MOST_BYTES * len("".join([*item, *item.values()])) + _PUNCTUATION * len(item) + 3
+    except TypeError:
+        return False
+    return most <= limit
+
+
 def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
     """Return as many of the first `items` as fit into `limit` bytes of JSON, separators included."""
     # Two brackets, and one comma less than items.
-    if len(to_json(items, inf_nan_mode="null")) - 1 <= limit:
+    if _surely_fit(items, limit) or len(to_json(items, inf_nan_mode="null")) - 1 <= limit:
         return items
     kept: list[JsonObject] = []
     room = limit

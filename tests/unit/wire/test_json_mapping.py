@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from reasond_server.agents.agent_service import CardView
@@ -255,6 +257,12 @@ def test_what_third_parties_report_is_passed_on_as_it_is() -> None:
     shown = mapping.result_json(result("theirs", CustomMetrics(data=data)), [step(CustomStep(data=data))])
     assert shown["metrics"]["strategy_specific"] == data
     assert shown["trace"] == [data]
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text()))), st.integers(0, 500))
+def test_items_that_fit_whatever_their_texts_are_do_fit(items: list[dict[str, Any]], limit: int) -> None:
+    if mapping._surely_fit(items, limit):
+        assert len(to_json(items)) <= limit
 
 
 def test_a_trace_of_one_mebibyte_is_kept_and_a_larger_one_is_cut_with_a_warning() -> None:
