@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from reasond_server.http_api.exchange import PEER_URIS_KEY, ClientGoneError
+from reasond_server.http_api.exchange import PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.plain_parser import CONNECT, PlainParser, count_hosts
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _UNREAD_S = 2.0
 _UNREAD_BYTES = 64 * 1024 * 1024
 _TOO_LARGE = b"431 Request Header Fields Too Large"
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+# Stays empty, so one is enough for all connections.
+_NO_HEADERS: Final[deque[tuple[bytes, bytes]]] = deque(maxlen=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if not self.pipeline:
                 self._served = self.cycle
         # No public option drops trailers: uvicorn would keep them all.
-        self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
+        self.headers = _NO_HEADERS  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
         """Receive a piece of a body, unless its headers were rejected."""
@@ -166,6 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refusal or self._is_reading_headers:
             return
         self._has_ended_request = True
+        self.scope[WHOLE_BODY_KEY] = True  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
         super().on_message_complete()
         self._is_reading_body = False
         if self._unread is not None:

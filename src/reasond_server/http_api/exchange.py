@@ -18,20 +18,22 @@ TRANSPORT: Final = "http"
 
 _SCOPE_KEY: Final = "reasond.exchange"
 PEER_URIS_KEY: Final = "reasond.peer_uris"
+WHOLE_BODY_KEY: Final = "reasond.has_whole_body"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Exchange:
     """The facts about a request for the access log; it has no content.
 
-    `peer_uris` are the URIs of the client's verified certificate; `route` is the path if it exists; `methods` are those
-    that were called, in the protocol `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its
-    calls.
+    `peer_uris` are the URIs of the client's verified certificate; `has_whole_body` is True if the body had arrived when
+    the request began; `route` is the path if it exists; `methods` are those that were called, in the protocol
+    `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its calls.
     """
 
     call_id: str
     headers: RequestHeaders
     peer_uris: Sequence[str] = ()
+    has_whole_body: bool = False
     route: str = ""
     methods: list[str] = field(default_factory=list)
     rpc_system: str = "jsonrpc"
@@ -97,6 +99,10 @@ class RequestHeaders:
         self._raw = raw
         self._last = dict(raw)
 
+    def have(self, names: frozenset[bytes]) -> bool:
+        """Return whether there is any of `names`."""
+        return not names.isdisjoint(self._last)
+
     def getlist(self, name: bytes) -> list[str]:
         """Return all values of a header; empty if it is absent."""
         # Most headers that are looked up are absent, and most requests repeat none.
@@ -119,6 +125,8 @@ class RequestHeaders:
 
     def say_json(self) -> bool:
         """Return whether there is exactly one Content-Type, and it is JSON."""
+        if self._last.get(b"content-type") == JSON_TYPE and len(self._last) == len(self._raw):
+            return True
         types = self.getlist(b"content-type")
         return len(types) == 1 and types[0].partition(";")[0].strip().lower() == _JSON
 

@@ -17,7 +17,8 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 TRACE_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
 """The headers that `read_trace` reads."""
-_TRACE_NAMES: Final = frozenset(key.encode("ascii") for key in TRACE_KEYS)
+TRACE_NAMES: Final = frozenset(key.encode("ascii") for key in TRACE_KEYS)
+"""The same in the form of ASGI, for `read_trace_bytes`."""
 
 # A later version may add fields after the flags; the fields of this version come first.
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
@@ -88,7 +89,7 @@ def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | No
 
 def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """Return the result of `read_trace` for headers in the form of ASGI."""
-    told = [(key.decode("ascii"), value) for key, value in headers if key in _TRACE_NAMES]
+    told = [(key.decode("ascii"), value) for key, value in headers if key in TRACE_NAMES]
     return read_trace(told) if told else None
 
 

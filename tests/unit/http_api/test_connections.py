@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.http_api.connections import ConnectionLimits, departure_of, unless_client_leaves
-from reasond_server.http_api.exchange import ClientGoneError
+from reasond_server.http_api.exchange import WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.http_server import HttpServer
 
 if TYPE_CHECKING:
@@ -99,6 +99,27 @@ async def test_headers_are_counted_for_each_request_and_bodies_are_not() -> None
             await writer.drain()
             writer.write(b"x" * 5000)
             assert (await answer(reader)).endswith(b"2 headers")
+
+
+async def test_the_application_is_told_whether_the_whole_body_has_arrived() -> None:
+    has_arrived: list[bool] = []
+    third_began = asyncio.Event()
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        has_arrived.append(WHOLE_BODY_KEY in scope)
+        if len(has_arrived) == 3:
+            third_began.set()
+        await hello(scope, receive, send)
+
+    async with connect(SOON, noting) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+        writer.write(REQUEST + head + b"ab" + head + b"a")
+        for _ in range(2):
+            await answer(reader)
+        await third_began.wait()
+        writer.write(b"b")
+        await answer(reader)
+    assert has_arrived == [True, True, False]
 
 
 async def test_trailers_are_dropped() -> None:

@@ -64,6 +64,22 @@ async def test_a_body_that_declares_too_much_is_not_read() -> None:
     assert caught.value.status == 413
 
 
+async def test_a_body_that_has_arrived_needs_no_timer() -> None:
+    room = intake(timeout_s=0)
+    assert await room.take_in(None, pieces(b"abc"), has_arrived=True) == b"abc"
+
+
+async def test_a_body_that_has_not_arrived_as_it_was_said_is_waited_for_no_longer_than_others() -> None:
+    first: deque[Message] = deque([{"type": "http.request", "body": b"abc", "more_body": True}])
+
+    async def receive() -> Message:
+        return first.popleft() if first else await pieces()()
+
+    with pytest.raises(RefusalError) as caught:
+        await intake(timeout_s=0.01).take_in(None, receive, has_arrived=True)
+    assert caught.value.status == 408
+
+
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     with pytest.raises(RefusalError) as caught:
         await take_in(intake(timeout_s=0.01), pieces())
