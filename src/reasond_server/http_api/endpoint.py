@@ -64,7 +64,7 @@ class JsonRpcEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = exchange_of(scope)
-        calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
+        calls = Calls(self._methods, self._gate, exchange, self._observer)
         try:
             body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake)
         except AccessError as error:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
-from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -38,6 +37,8 @@ MAX_BATCH: Final = 20
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Largest answer of one call, so that a batch cannot exceed the server's memory."""
 
+_CONTAINERS: Final = frozenset({dict, list})
+_LOOKED_INTO: Final = _CONTAINERS | {float}
 _LONG_BODY_BYTES: Final = 512 * 1024
 """A longer body is parsed in a thread: counting the values in 2 MB of text takes 20 ms."""
 
@@ -45,8 +46,7 @@ RpcParams = dict[str, Any] | list[Any]
 RpcId = str | int | None
 
 
-@value
-class RpcRequest:
+class RpcRequest(NamedTuple):
     """A well-formed request object; `params` are empty if it has none."""
 
     method: str
@@ -129,11 +129,12 @@ def read_request(entry: object) -> RpcRequest:
     method, params, rpc_id = entry.get("method"), entry.get("params", {}), entry.get("id")
     if not isinstance(method, str):
         raise InvalidJsonRpcError('Invalid Request: "method" must be a string')
-    if not isinstance(params, dict | list):
+    if not isinstance(params, (dict, list)):
         raise InvalidJsonRpcError('Invalid Request: "params" must be an object; leave it out for none')
     if not _is_id(rpc_id):
         raise InvalidJsonRpcError('Invalid Request: "id" must be a string, a whole number or null')
-    return RpcRequest(method=method, params=params, rpc_id=rpc_id, is_notification="id" not in entry)
+    # By position, because a class takes twice as long to call by keyword.
+    return RpcRequest(method, params, rpc_id, "id" not in entry)
 
 
 def unread(error: ReasondError, handler: Handler) -> bytes:
@@ -169,7 +170,7 @@ def _encode_answer(member: Mapping[str, Any], rpc_id: RpcId, handler: Handler) -
 
 def _is_id(value: object) -> bool:
     """Return whether `value` may be the id of a request."""
-    return value is None or (isinstance(value, str | int) and not isinstance(value, bool))
+    return value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
 
 
 def _echo_id(entry: object) -> RpcId:
@@ -183,20 +184,20 @@ def _refuse_deep(value: Any) -> None:  # noqa: ANN401 - any JSON value
     # Level by level instead of recursively: a deeply nested value must not exhaust the stack.
     level = [value]
     for depth in range(MAX_DEPTH + 1):
+        kinds = set(map(type, level))
+        # Nearly always the innermost level has texts alone, which need no steps of Python.
+        if kinds.isdisjoint(_LOOKED_INTO):
+            return
         inner: list[object] = []
-        has_containers = False
         for node in level:
             kind = type(node)
             if kind is dict:
                 inner.extend(node.values())
             elif kind is list:
                 inner.extend(node)
-            else:
-                if kind is float and not math.isfinite(node):
-                    raise ParseError("Parse error: a number is too large")
-                continue
-            has_containers = True
-        if not has_containers:
+            elif kind is float and not math.isfinite(node):
+                raise ParseError("Parse error: a number is too large")
+        if kinds.isdisjoint(_CONTAINERS):
             return
         if depth == MAX_DEPTH:
             raise ParseError(f"Parse error: the body is nested deeper than {MAX_DEPTH} levels")

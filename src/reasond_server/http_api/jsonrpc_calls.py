@@ -284,67 +284,48 @@ class Calls:
 
     def __init__(
         self,
-        *,
         methods: Methods,
         gate: Gate,
         exchange: Exchange,
         observer: CallObserver = UNOBSERVED,
         dialect: Dialect = JSONRPC,
     ) -> None:
-        self._dialect = dialect
-        self._methods = methods
-        self._gate = gate
-        self._exchange = exchange
-        self._observer = observer
+        self.dialect = dialect
+        self.methods = methods
+        self.gate = gate
+        self.exchange = exchange
+        self.observer = observer
 
     def call(self, method: str, params: RpcParams) -> Awaitable[Mapping[str, Any]]:
         """Run one call to its end; return the `result` or `error` member of its answer."""
-        return self.open(method).answer(params)
+        return Call(method, self).answer(params)
 
     def open(self, method: str) -> Call:
         """Return a new call of `method`."""
-        return Call(
-            name=method,
-            methods=self._methods,
-            gate=self._gate,
-            exchange=self._exchange,
-            observer=self._observer,
-            dialect=self._dialect,
-        )
+        return Call(method, self)
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for an entry that is not a call."""
-        self._observer.call_failed(self._dialect.transport, error.declaration.name)
-        note_failure(error, self._exchange, self._dialect.transport)
-        return self._dialect.describe(error, self._exchange.call_id, None)
+        self.observer.call_failed(self.dialect.transport, error.declaration.name)
+        note_failure(error, self.exchange, self.dialect.transport)
+        return self.dialect.describe(error, self.exchange.call_id, None)
 
 
 class Call:
-    """One call. It stores its principal, because only the owner may see the partial result of a failed run."""
+    """One of `calls`. It stores its principal, because only the owner may see the partial result of a failed run."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        methods: Methods,
-        gate: Gate,
-        exchange: Exchange,
-        observer: CallObserver = UNOBSERVED,
-        dialect: Dialect = JSONRPC,
-    ) -> None:
-        self._dialect = dialect
-        self._observer = observer
+    __slots__ = ("_calls", "_decision", "_name", "_principal")
+
+    def __init__(self, name: str, calls: Calls) -> None:
         self._name = name
-        self._methods = methods
-        self._gate = gate
-        self._exchange = exchange
+        self._calls = calls
         self._principal: Principal | None = None
         self._decision: audit.Decision | None = None
 
     @property
     def id_name(self) -> str:
         """The key of the log's id in the events of the call."""
-        method = self._methods.get(self._name)
+        method = self._calls.methods.get(self._name)
         return method.streaming.id_name if method is not None and method.streaming is not None else ""
 
     async def answer(self, params: RpcParams) -> Mapping[str, Any]:
@@ -376,7 +357,7 @@ class Call:
             ReasondError: the call was refused, or the run failed.
         """
         code, since_s = "CANCELLED", time.monotonic()
-        self._observer.stream_opened(self._dialect.transport)
+        self._calls.observer.stream_opened(self._calls.dialect.transport)
         try:
             async with aclosing(self._events(params, last_event_id)) as events:
                 async for event in events:
@@ -386,7 +367,7 @@ class Call:
             code = self._report_failure(error)
             raise
         finally:
-            self._observer.stream_closed(self._dialect.transport)
+            self._calls.observer.stream_closed(self._calls.dialect.transport)
             self._note_end(code, since_s)
 
     async def _events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[Any, None]:
@@ -408,9 +389,9 @@ class Call:
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(self._dialect.transport, error.declaration.name)
-        note_failure(error, self._exchange, self._name)
-        return self._dialect.describe(error, self._exchange.call_id, partial)
+        self._calls.observer.call_failed(self._calls.dialect.transport, error.declaration.name)
+        note_failure(error, self._calls.exchange, self._name)
+        return self._calls.dialect.describe(error, self._calls.exchange.call_id, partial)
 
     def _report_failure(self, error: Exception) -> str:
         """Report the failure to the audit log, and return its code."""
@@ -427,32 +408,33 @@ class Call:
         """Note the end of the call; for an admitted caller, the audit log records that the call was allowed."""
         if self._decision is not None:
             self._decision.allow()
-        self._observer.call_ended(self._dialect.transport, self._name, code, time.monotonic() - since_s)
+        self._calls.observer.call_ended(self._calls.dialect.transport, self._name, code, time.monotonic() - since_s)
 
     def _method(self) -> Method:
         """Return the method that is called."""
-        method = self._methods.get(self._name)
+        method = self._calls.methods.get(self._name)
         if method is None:
             # The access log must not contain names that callers invent.
-            self._exchange.methods.append("unknown")
-            hint = suggest_nearest(self._name, self._methods.names)
+            self._calls.exchange.methods.append("unknown")
+            hint = suggest_nearest(self._name, self._calls.methods.names)
             raise MethodNotFoundError(f"Method not found: {show(self._name)}{hint}")
-        self._exchange.methods.append(self._name)
+        self._calls.exchange.methods.append(self._name)
         return method
 
     async def _admit(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
         """Return the principal and the params without the token, and begin the audit record of the decision."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        principal, arguments = await self._gate.admit(params, operation, self._exchange, dialect=self._dialect)
+        calls = self._calls
+        principal, arguments = await calls.gate.admit(params, operation, calls.exchange, dialect=calls.dialect)
         self._principal = principal
-        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.call_id)
+        self._decision = audit.begin(operation, principal=principal, call_id=calls.exchange.call_id)
         return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None if it is no longer stored."""
-        method = self._methods.get(self._name)
-        read = (method and method.read_partial) or self._methods.read_partial
+        method = self._calls.methods.get(self._name)
+        read = (method and method.read_partial) or self._calls.methods.read_partial
         if read is None:
             return None
         try:

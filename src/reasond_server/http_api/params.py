@@ -22,7 +22,7 @@ from reasond_server.types.turns import (
 from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _MAX_VIOLATIONS: Final = 20
 _MAX_FIELD_CHARACTERS: Final = 120
@@ -91,6 +91,10 @@ class HistoryParams(Params):
     text: str
 
 
+def _read_history(told: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
+    return (HistoryMessage(role=Speaker(each.role), text=each.text) for each in told)
+
+
 class ImageParams(Params):
     """An image that the question is about."""
 
@@ -107,8 +111,8 @@ class StreamableParams(Params):
         Raises:
             InvalidRequestError: such an option is set.
         """
-        given = _STREAM_OPTIONS & self.model_fields_set
-        if given:
+        if not _STREAM_OPTIONS.isdisjoint(self.model_fields_set):
+            given = _STREAM_OPTIONS & self.model_fields_set
             description = "needs a stream; ask for one with 'Accept: text/event-stream'"
             raise InvalidRequestError.of(*(Violation(field=name, description=description) for name in sorted(given)))
 
@@ -143,23 +147,24 @@ class ExecuteParams(StreamableParams):
         Raises:
             InvalidRequestError: `strategy` differs from the strategy of the method.
         """
-        if alias and self.strategy not in {None, alias}:
+        strategy, history, images = self.strategy, self.history, self.images
+        if alias and strategy not in {None, alias}:
             description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
             raise InvalidRequestError.of(Violation(field="strategy", description=description))
         return Task(
             query=self.query,
             material=self.material or "",
-            strategy=alias or self.strategy,
+            strategy=alias or strategy,
             config=self.strategy_config or {},
             agent=self.agent,
             agent_capabilities=tuple(self.agent_capabilities or ()),
             budget=self.budget.budget() if self.budget else NO_BUDGET,
             system=self.system,
-            history=tuple(HistoryMessage(role=Speaker(each.role), text=each.text) for each in self.history or ()),
+            history=tuple(_read_history(history)) if history else (),
             model=self.model,
             stop=tuple(self.stop or ()),
             answer_schema=self.answer_schema,
-            images=tuple(Image(media_type=each.media_type, base64=each.data) for each in self.images or ()),
+            images=tuple(Image(media_type=each.media_type, base64=each.data) for each in images) if images else (),
         )
 
 
@@ -255,7 +260,7 @@ class StartTurnParams(TurnStreamParams):
             context=tuple(ContextBlock(name=each.name, scope=each.scope, text=each.text) for each in self.context),
             budget=self.budget.budget() if self.budget else NO_BUDGET,
             system=self.system,
-            history=tuple(HistoryMessage(role=Speaker(each.role), text=each.text) for each in self.history),
+            history=tuple(_read_history(self.history)),
         )
 
 
