@@ -47,7 +47,7 @@ _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Decision:
     """Whether `principal` may do `operation`; logged once."""
 
@@ -85,7 +85,7 @@ _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decisio
 
 def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the current call; it lasts as long as the context of the call."""
-    decision = Decision(operation=operation, principal=principal, call_id=call_id)
+    decision = Decision(operation, principal, call_id)
     _CURRENT.set(decision)
     return decision
 

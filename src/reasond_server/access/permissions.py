@@ -73,16 +73,18 @@ def require_permission(principal: Principal, operation: Operation) -> None:
     permission = operation.permission
     # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
     other = operation.or_permission
-    is_granted = bool(principal.permissions & {permission, ADMIN}) or (other != "" and other in principal.permissions)
+    granted = principal.permissions
+    is_granted = permission in granted or ADMIN in granted or (other != "" and other in granted)
     if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
         raise _build_error(permission)
 
 
 def find_allowed_strategies(principal: Principal) -> frozenset[str] | None:
     """Return the strategies that `principal` may use; None means all."""
-    if principal.permissions & {EXECUTE, ADMIN}:
+    granted = principal.permissions
+    if EXECUTE in granted or ADMIN in granted:
         return None
-    matches = (_EXECUTE_ONE.fullmatch(permission) for permission in principal.permissions)
+    matches = (_EXECUTE_ONE.fullmatch(permission) for permission in granted)
     return frozenset(match[1] for match in matches if match)
 
 

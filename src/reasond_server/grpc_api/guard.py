@@ -120,16 +120,14 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     def _call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> RpcCall:
         """Return the call with these headers; reads `metadata` once."""
         told = [(key, value) for key, value in metadata if key in _KEYS]
+        if not told:
+            return RpcCall(method, self._new_call_id())
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
-        return RpcCall(
-            method=method,
-            call_id=call_id_of(given, new_call_id=self._new_call_id),
-            trace=read_trace(told) if told else None,
-        )
+        return RpcCall(method, call_id_of(given, new_call_id=self._new_call_id), read_trace(told))
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
-        enter(scope := Scope(call_id=call.call_id, trace=call.trace))
+        enter(scope := Scope(call.call_id, "", call.trace))
         arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, including its own.
         context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
@@ -303,7 +301,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
     emit_line(_log, level, "%s %s", method, code, fields=fields)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RpcCall:
     """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` describe its failure.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Leftovers:
 
     def note(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:
         """Check the metadata of a call; if they are too large, run the garbage collector some seconds later."""
-        size = sum(map(len, [part for pair in metadata for part in pair]))
+        size = sum(map(len, chain.from_iterable(metadata)))
         if size > self._max_metadata_bytes and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_later(_COLLECT_AFTER_S, self._collect)

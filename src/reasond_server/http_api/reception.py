@@ -117,7 +117,7 @@ class Reception:
         exchange = self._exchange(scope)
         attach(scope, exchange)
         trace = read_trace_bytes(scope["headers"]) if exchange.headers.have(TRACE_NAMES) else None
-        enter(work := Work(call_id=exchange.call_id, trace=trace))
+        enter(work := Work(exchange.call_id, "", trace))
         arrival = None if self._tracing is None else _begin_arrival(self._tracing, scope, work)
         started = self._monotonic()
 

@@ -171,7 +171,7 @@ class ExecutionPermit:
 
     __slots__ = ("_caller", "_gate", "_is_left", "_slot", "name")
 
-    def __init__(self, *, gate: RequestGate, caller: str, slot: str, name: str) -> None:
+    def __init__(self, gate: RequestGate, caller: str, slot: str, name: str) -> None:
         self.name = name
         self._gate = gate
         self._caller = caller
@@ -217,7 +217,7 @@ class RequestGate:
         if denial is not None:
             self._observer.caller_refused(denial.kind)
             raise _build_error(denial.limit, denial.retry_after_s)
-        return ExecutionPermit(gate=self, caller=caller, slot=slot, name=slot)
+        return ExecutionPermit(self, caller, slot, slot)
 
     async def carry_over(self, caller: str, name: str, *, life: int) -> ExecutionPermit | None:
         """Return a permit for the second `life`, or a later one, of the execution that the permit `name` admitted.
@@ -230,7 +230,7 @@ class RequestGate:
         slot = _name_slot(name, life)
         earlier = [_name_slot(name, before) for before in range(max(1, life - _LIVES), life)]
         await self._admission.move(caller, slot, earlier=earlier)
-        return ExecutionPermit(gate=self, caller=caller, slot=slot, name=name)
+        return ExecutionPermit(self, caller, slot, name)
 
     def release(self, caller: str, slot: str) -> None:
         """Release the slot of a caller, in a task if it has a cleanup to await; an empty name means no slot."""

@@ -213,17 +213,18 @@ class MemoryRates(_WindowRates):
         super().__init__(storage=windows, limits=limits)
         self._windows = windows
         self._longest_first = self._items[::-1]
+        self._least = min((item.amount for item in self._items), default=0)
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; if several windows refuse, the denial names the longest.
 
         Counts made before a window refuses are undone; no other task runs in between.
         """
-        denial = self._deny_unfitting(weight)
-        if denial is not None:
+        if weight > self._least and (denial := self._deny_unfitting(weight)) is not None:
             return denial
+        count = self._windows.acquire_sliding_window_entry
         for place, item in enumerate(self._longest_first):
-            if not await self._limiter.hit(item, caller, cost=weight):
+            if not await count(item.key_for(caller), item.amount, item.get_expiry(), weight):
                 for counted in self._longest_first[:place]:
                     self._windows.take_back(counted.key_for(caller), weight)
                 return await self._build_denial(item, caller, weight)

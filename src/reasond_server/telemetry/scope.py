@@ -46,7 +46,6 @@ class Scope:
 
     def __init__(
         self,
-        *,
         call_id: str = "",
         execution_id: str = "",
         trace: TraceContext | None = None,
