@@ -80,12 +80,13 @@ class Intake:
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         chunk: bytes = message.get("body", b"")
-        if len(body) + len(chunk) > self._max_body_bytes:
+        size = len(chunk)
+        if len(body) + size > self._max_body_bytes:
             raise self._too_large()
-        if self._held_bytes + len(chunk) > self._max_held_bytes:
+        if self._held_bytes + size > self._max_held_bytes:
             raise _busy()
         body += chunk
-        self._held_bytes += len(chunk)
+        self._held_bytes += size
         return bool(message.get("more_body", False))
 
     def _too_large(self) -> RefusalError:

@@ -70,10 +70,10 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
         return
     handler = _only_handler(log, level)
     if handler is not None and _NEVER_AS_GIVEN.isdisjoint(fields):
-        now = time.time()
+        now_ms = time.time_ns() // 1_000_000
         handler.write(
             {
-                "time": f"{_second(int(now))}.{int(now % 1 * 1000):03}Z",
+                "time": f"{_second(now_ms // 1000)}.{now_ms % 1000:03}Z",
                 "level": _LEVELS.get(level) or logging.getLevelName(level).lower(),
                 "logger": log.name,
                 "message": message % args if args else message,

@@ -32,6 +32,7 @@ class Scope:
     """
 
     __slots__ = (
+        "_trace_id",
         "arrival",
         "call_id",
         "execution_id",
@@ -52,6 +53,7 @@ class Scope:
         span: SpanScope | None = None,
     ) -> None:
         self.call_id = call_id
+        self._trace_id = ""
         self.execution_id = execution_id
         self.trace = trace
         self.span = span
@@ -67,8 +69,8 @@ class Scope:
         if self.trace is not None:
             line.setdefault("trace_id", self.trace.trace_id)
             line.setdefault("span_id", self.trace.span_id)
-        elif (own := self.call_id or self.execution_id) and "trace_id" not in line:
-            line["trace_id"] = own if _TRACE_ID.fullmatch(own) else _make_trace_id(own)
+        elif "trace_id" not in line and (own := self._trace_id or self._own_trace_id()):
+            line["trace_id"] = own
         if self.call_id and "call_id" not in line:
             line["call_id"] = self.call_id
         if self.execution_id and "execution_id" not in line:
@@ -78,6 +80,15 @@ class Scope:
             line.setdefault("output_tokens", self.output_tokens)
             line.setdefault("finish_reason", self.finish_reason)
             line.setdefault("strategy", self.strategy)
+
+
+    def _own_trace_id(self) -> str:
+        """Return the trace id of lines without a trace; the one of a call does not change and is kept."""
+        name = self.call_id or self.execution_id
+        own = name if not name or _TRACE_ID.fullmatch(name) else _make_trace_id(name)
+        if self.call_id:
+            self._trace_id = own
+        return own
 
 
 class Arrival:

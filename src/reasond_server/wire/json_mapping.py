@@ -303,13 +303,13 @@ def _surely_fit(items: list[JsonObject], limit: int) -> bool:
 
     Nearly every trace does, and its texts need not be written to see that.
     """
-    most = 2
-    try:
-        for item in items:
-            most += _MOST_BYTES * len("".join([*item, *item.values()])) + _PUNCTUATION * len(item) + 3
-    except TypeError:
-        return False
-    return most <= limit
+    characters = 0
+    for item in items:
+        for name, text in item.items():
+            if type(text) is not str:
+                return False
+            characters += len(name) + len(text)
+    return _MOST_BYTES * characters + _PUNCTUATION * sum(map(len, items)) + 3 * len(items) + 2 <= limit
 
 
 def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
