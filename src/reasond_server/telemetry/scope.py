@@ -81,7 +81,6 @@ class Scope:
             line.setdefault("finish_reason", self.finish_reason)
             line.setdefault("strategy", self.strategy)
 
-
     def _own_trace_id(self) -> str:
         """Return the trace id of lines without a trace; the one of a call does not change and is kept."""
         name = self.call_id or self.execution_id
