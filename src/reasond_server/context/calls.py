@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
@@ -14,7 +15,7 @@ from reasond_server.llm.counting.requests import bound_images, bound_messages, c
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -27,6 +28,7 @@ ResultT = TypeVar("ResultT")
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
+_READ_CLOSING: Final = attrgetter("closing")
 # About 64 tokens: a model that is about to end may write this much after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
 
@@ -49,8 +51,8 @@ class ModelReply:
     def is_only_hidden_reasoning(self) -> bool:
         """Whether the model wrote only hidden reasoning."""
         parsed = self.parsed
-        has_text = bool(parsed.text.strip() or parsed.content.strip())
-        return not has_text and bool(self.usage.reasoning_tokens or parsed.thinking.strip())
+        has_reasoned = bool(self.usage.reasoning_tokens or parsed.thinking.strip())
+        return has_reasoned and not (parsed.text.strip() or parsed.content.strip())
 
     @property
     def spent(self) -> Usage:
@@ -61,6 +63,10 @@ class ModelReply:
     def reasoning_tokens(self) -> int:
         """The tokens of hidden reasoning: as reported, or all output if the report does not separate them."""
         return self.usage.reasoning_tokens or self.usage.output_tokens
+
+
+_make_request = constructor_of(ChatRequest)
+_make_reply = constructor_of(ModelReply)
 
 
 class ReplyListener:
@@ -95,12 +101,12 @@ class ReplyListener:
         self._kinds = kinds
         self._cut_usage = NOTHING
         self._parser = parser = TagParser(kinds=kinds)
-        self.request = ChatRequest(
+        self.request = _make_request(
             messages=messages,
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
-            stop=tuple([kind.closing for kind in kinds]),
+            stop=tuple(map(_READ_CLOSING, kinds)),
             is_stop_advice=True,
             tools=tools,
             tool_choice=tool_choice,
@@ -159,11 +165,13 @@ class ReplyListener:
         Raises:
             ModelProtocolError: the stream of the model ended without a finish reason.
         """
+        parser = self._parser
         finished = self._end_for_model(counter) if self._finished is None else self._finished
-        if self._parser.is_done:
-            reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
-            return (), ModelReply(
-                parsed=self._parser.result,
+        if parser.is_done:
+            parsed = parser.result
+            reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
+            return (), _make_reply(
+                parsed=parsed,
                 finish=reason,
                 usage=finished.usage,
                 calls=tuple(self._calls),
@@ -171,10 +179,10 @@ class ReplyListener:
             )
         # The text does not include stop strings, so after STOP an open tag counts as closed, except in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
-        rest = self._parser.close(is_stop=is_stop)
-        parsed = self._parser.result
+        rest = parser.close(is_stop=is_stop)
+        parsed = parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
-        return rest, ModelReply(
+        return rest, _make_reply(
             parsed=parsed,
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,
@@ -265,7 +273,9 @@ async def measure_room(
     Raises:
         ContextExhaustedError: the context window has no room for `LEAST_TOKENS`.
     """
-    window = min([each for each in (model.context_window, limit) if each is not None], default=None)
+    window = model.context_window
+    if limit is not None and (window is None or limit < window):
+        window = limit
     if window is None:
         return max_tokens, ()
     told = await model.count_exactly(messages)

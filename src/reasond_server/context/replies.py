@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import TagKind
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,8 +16,10 @@ _CONTINUE_TAG = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}continue[ \t]{0,2}>", re.IGN
 _UNFINISHED_CONTINUE_TAG = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}[a-z]{0,8}[ \t]{0,2}\Z", re.IGNORECASE | re.ASCII)
 _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
+_KIND_OF_NAME = {kind.value: kind for kind in TagKind}
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_FENCE_BEGINS = " `~"
 # The end of a line before a line that begins like a fence or has not arrived yet.
 _LINE_TO_LOOK_AT = re.compile(r"\n(?= {0,3}(?:[`~]|\Z))")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
@@ -59,6 +61,10 @@ class ParsedReply:
         return (self.text + self.content).strip() or self.thinking.strip()
 
 
+_make_fragment = constructor_of(Fragment)
+_make_parsed = constructor_of(ParsedReply)
+
+
 class TagParser:
     """Parses a reply while it streams; the result does not depend on how the text is split into deltas.
 
@@ -69,7 +75,7 @@ class TagParser:
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
-        self._kinds: dict[str, TagKind] = {kind: kind for kind in kinds}
+        self._kinds = kinds
         self._room = max_characters
         self._pending = ""
         self._at = 0
@@ -96,7 +102,13 @@ class TagParser:
         """Take the next delta and return the fragments that became certain."""
         if self._is_closed or self._is_cut:
             return ()
-        if self._is_plain(text):
+        # The fast path for most deltas: text that continues a line and cannot begin a tag.
+        if (
+            not (self._pending or (self._is_line_start and not self._is_thinking))
+            and 0 < len(text) <= self._room
+            and "<" not in text
+            and "\n" not in text
+        ):
             self._room -= len(text)
             return (self._note(text),)
         self._pending += self._take_within_cap(text)
@@ -113,7 +125,7 @@ class TagParser:
         if not kept:
             return ()
         self._thinking.append(kept)
-        return (Fragment(text=kept, is_thinking=True),)
+        return (_make_fragment(text=kept, is_thinking=True),)
 
     def close(self, *, is_stop: bool) -> Sequence[Fragment]:
         """End the reply and return the fragments that were held back.
@@ -124,9 +136,10 @@ class TagParser:
         tag on its own line closes it.
         """
         if not self._is_closed:
-            if not self._is_cut_in_closing_tag():
-                self._advance(is_final=True)
-            self._pending = ""
+            if self._pending:
+                if not self._is_cut_in_closing_tag():
+                    self._advance(is_final=True)
+                self._pending = ""
             if is_stop and self._kind is not None and not self._is_cut:
                 self._is_closed = not self._fence or self._is_fence_forgotten(self._kind)
             if self._kind is None and not self._is_cut and self._kinds:
@@ -136,7 +149,7 @@ class TagParser:
     @property
     def result(self) -> ParsedReply:
         """The reply as parsed so far; complete after `close`."""
-        return ParsedReply(
+        return _make_parsed(
             text="".join(self._text),
             thinking="".join(self._thinking),
             kind=self._kind,
@@ -150,7 +163,7 @@ class TagParser:
         found = _WHOLE_FENCE.fullmatch("".join(self._text))
         if found is None or re.search(rf"^ {{0,3}}{found[1]}", found[2], re.MULTILINE):
             return
-        inner = TagParser(kinds=self._kinds.values())
+        inner = TagParser(kinds=self._kinds)
         inner.feed(found[2])
         inner.close(is_stop=is_stop)
         if inner._kind is not None:
@@ -158,18 +171,13 @@ class TagParser:
             self._text, self._content = inner._text, inner._content
             self._thinking += inner._thinking
 
-    def _is_plain(self, text: str) -> bool:
-        """Return whether `text` continues a line and cannot begin a tag, as is true of most deltas."""
-        if self._pending or (self._is_line_start and not self._is_thinking) or not 0 < len(text) <= self._room:
-            return False
-        return "<" not in text and "\n" not in text
-
     def _take_within_cap(self, text: str) -> str:
         """Return as much of `text` as fits the size cap."""
-        self._is_cut = len(text) > self._room
-        kept = text[: self._room]
-        self._room -= len(kept)
-        return kept
+        if len(text) > self._room:
+            self._is_cut = True
+            text = text[: self._room]
+        self._room -= len(text)
+        return text
 
     def _take_fresh(self) -> Sequence[Fragment]:
         fresh, self._fresh = self._fresh, []
@@ -204,6 +212,9 @@ class TagParser:
         end = len(self._pending)
         while self._at < end and not self._is_closed:
             if self._is_line_start and not self._is_thinking:
+                if self._pending[self._at] not in _FENCE_BEGINS:
+                    self._is_line_start = False
+                    continue
                 is_certain = self._read_line_start(is_final=is_final)
             elif self._fence:
                 is_certain = self._read_fenced()
@@ -253,14 +264,16 @@ class TagParser:
     def _read_text(self, *, is_final: bool) -> bool:
         """Emit text up to a possible fence line, or handle one tag; return False at text that may become a tag."""
         mark = self._find_mark()
-        line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark + 1)
-        if line is not None:
-            self._is_line_start = True
-            self._emit(line.end() - self._at)
-            return True
-        self._emit(mark - self._at)
-        if mark == len(self._pending):
-            return True
+        if mark > self._at:
+            newline = self._pending.find("\n", self._at, mark)
+            line = None if newline < 0 else _LINE_TO_LOOK_AT.search(self._pending, newline, mark + 1)
+            if line is not None:
+                self._is_line_start = True
+                self._emit(line.end() - self._at)
+                return True
+            self._emit(mark - self._at)
+            if mark == len(self._pending):
+                return True
         found = _TAG.match(self._pending, self._at)
         if found is None:
             if not is_final and self._could_become_tag():
@@ -287,10 +300,12 @@ class TagParser:
         """Handle a tag and return whether it has a meaning; otherwise it is text."""
         if self._is_thinking or name == "think":
             return self._handle_thinking_tag(name, is_closing=is_closing)
-        kind = self._kinds.get(name)
-        if kind is not None and kind is self._kind and not is_closing and self._is_opened_again():
+        kind = _KIND_OF_NAME[name]
+        if kind not in self._kinds:
+            return False
+        if kind is self._kind and not is_closing and self._is_opened_again():
             return True
-        if kind is None or (kind is not self._kind if is_closing else self._kind is not None):
+        if kind is not self._kind if is_closing else self._kind is not None:
             return False
         if is_closing:
             self._is_closed = True
@@ -327,7 +342,7 @@ class TagParser:
             self._content.append(text)
         else:
             self._text.append(text)
-        return Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
+        return _make_fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
 
 
 def parse_reply(text: str, *, kinds: Collection[TagKind], is_stop: bool) -> ParsedReply:

@@ -21,16 +21,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.types import Task
+
+_make_message = constructor_of(Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +67,17 @@ def build_prompt(
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
         sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        Message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
-        Message(role=Role.USER, content="\n".join(sections)),
+        _make_message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
+        _make_message(role=Role.USER, content="\n".join(sections)),
     )
 
 
 async def build_task_prompt(task: Task, *, instructions: str, nonce: str) -> Sequence[Message]:
     """Return the prompt with the whole question and material; a long prompt is built in a thread."""
-    build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
-    return await asyncio.to_thread(build) if task.text_characters > LONG_TEXT_CHARACTERS else build()
+    if task.text_characters > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(_build_for_task, task, instructions, nonce)
+    return _build_for_task(task, instructions, nonce)
+
+
+def _build_for_task(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
+    return build_prompt(instructions=instructions, question=task.query, nonce=nonce, material=task.material)

@@ -12,6 +12,7 @@ from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
+
+_make_metrics = constructor_of(ChainOfThoughtMetrics)
+_make_outcome = constructor_of(Outcome)
+_make_step = constructor_of(Step)
+_make_thought = constructor_of(Thought)
+_make_wrote = constructor_of(Wrote)
 
 _RULES = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
@@ -80,7 +87,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             try:
                 async for event in events:
                     if text := _pick_visible(listener.take(event), config):
-                        yield Wrote(text=text)
+                        yield _make_wrote(text=text)
                     if listener.is_done:
                         break
             finally:
@@ -88,16 +95,20 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             is_asking = listener.ask_again()
         rest, reply = listener.close(model.counter)
         if text := _pick_visible(rest, config):
-            yield Wrote(text=text)
+            yield _make_wrote(text=text)
         ending = read_final_reply(reply)
-        metrics = ChainOfThoughtMetrics(
+        metrics = _make_metrics(
             temperature=config.temperature, max_tokens=max_tokens, finish_reason=str(reply.finish), model=model.name
         )
-        thought = Thought(text=ending.thought, answer=ending.answer) if config.show_reasoning else Thought(text="")
-        yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
+        thought = (
+            _make_thought(text=ending.thought, answer=ending.answer)
+            if config.show_reasoning
+            else _make_thought(text="")
+        )
+        yield _make_step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
         warnings = (*warnings, *describe_silence(reply, ending))
         answer = restore(ending.answer)
-        yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
+        yield _make_outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
 
 
 def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:

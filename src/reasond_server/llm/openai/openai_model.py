@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import BackendObserver
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _ModelCall:
     """One call; all its attempts share it."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import show
 from reasond_server.llm.model import ReasoningText, Text
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall, Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Body:
     """The JSON object of a call; `warnings` name the parameters that were left out or changed because of the profile.
 
@@ -29,7 +29,7 @@ class Body:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AnswerEnd:
     """The state of the end: `reason` is None until the server reported why it stopped.
 
