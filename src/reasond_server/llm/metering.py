@@ -18,18 +18,18 @@ from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBud
 from reasond_server.llm.call_watch import CallWatch
 from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
-from reasond_server.llm.counting.requests import bound_extras, bound_images, bound_messages, count_extras, text_of_call
-from reasond_server.llm.model import (
-    LONG_TEXT_CHARACTERS,
-    ChatModel,
-    Finished,
-    ModelFinish,
-    ReasoningText,
-    Text,
-    WrappedModel,
+from reasond_server.llm.counting.requests import (
+    bound_extras,
+    bound_images,
+    bound_messages,
+    count_extras,
+    has_long_text,
+    text_of_call,
 )
+from reasond_server.llm.model import ChatModel, Finished, ModelFinish, ReasoningText, Text, WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 
-_TEXTS: Final = (Text, ReasoningText)
+_TEXT: Final = (Text, ReasoningText)
 
 
 class TokenReservation(Protocol):
@@ -67,7 +67,7 @@ class TokenAccount(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _MeteredCall:
     """The state of a call before it ends; calls are compared by identity.
 
@@ -93,22 +93,20 @@ class _MeteredCall:
     reservation: TokenReservation | None = None
     spent: Usage | None = NOTHING
 
-    @property
-    def text(self) -> str:
-        """The text that the model wrote so far."""
-        return "".join(self.pieces)
-
     def try_append(self, text: str) -> bool:
-        """Append ASCII `text` to earlier text and return True; return False if `max_tokens` might be exceeded.
+        """Append ASCII `text` and return True; return False if `max_tokens` might be exceeded.
 
         A token is at least one byte, so no counting is needed before `max_tokens` bytes were received.
         """
         size = self.uncounted_bytes + len(text)
-        if self.counted_tokens + size > self.max_tokens or not (self.pieces and text.isascii()):
+        if self.counted_tokens + size > self.max_tokens or not text.isascii():
             return False
         self.uncounted_bytes = size
         self.pieces.append(text)
         return True
+
+
+_make_call = constructor_of(_MeteredCall)
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -279,7 +277,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             try:
                 async for event in events:
                     # The fast path for nearly all events: later text that is surely within the limit.
-                    if isinstance(event, _TEXTS) and not self._is_closed and call.try_append(event.text):
+                    if call.pieces and isinstance(event, _TEXT) and not self._is_closed and call.try_append(event.text):
                         yield event
                         continue
                     watch.note_event(event)
@@ -313,6 +311,8 @@ class MeteredModel(WrappedModel[ChatModel]):
             return (event,)
         if isinstance(event, ToolCall):
             call.calls.append(text_of_call(event))
+            return (event,)
+        if not call.pieces and call.try_append(event.text):
             return (event,)
         kept = self._cut_text(call, event.text)
         heard = event if kept == event.text else replace(event, text=kept)
@@ -371,7 +371,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Reserve the largest cost of the call and return the call; a call that is refused here costs nothing."""
         try:
             told = await self._count_on_server(request) if self._is_bounded else None
-            prompt = await self._count_prompt(request.messages) if told is None else told
+            is_counted = told is None and (self._is_bounded or has_long_text(request.messages))
+            prompt = await self._count_prompt(request.messages) if is_counted else told
             # No `await` between the reservation and `_open`: other calls of the run reserve from the same budget.
             call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
         except ReasondError:
@@ -415,7 +416,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         Returns None for a short prompt whose count is not needed: there is no budget, or the counter only estimates,
         so that bytes are reserved. Such a prompt is counted if the call is interrupted.
         """
-        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
+        if has_long_text(messages):
             return await asyncio.to_thread(self._counter.count_prompt, messages)
         return self._counter.count_prompt(messages) if self._is_bounded and self._counter.is_exact else None
 
@@ -431,7 +432,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         most = request.max_tokens if self._most_output is None else self._allow_output(request, self._most_output)
         if not self._is_bounded:
             self.is_clamped = self.is_clamped or most < request.max_tokens
-            return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
+            return _make_call(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers count message contents only, not tools or tool calls.
         counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
@@ -444,7 +445,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 raise build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
-        return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
+        return _make_call(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _allow_output(self, request: ChatRequest, limit: int) -> int:
         """Return the tokens that a call may write of the `limit` for all calls, or refuse it."""
@@ -462,7 +463,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
             return kept
         counter = self._counter
-        whole = call.text
+        whole = "".join(call.pieces)
         call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:
             return kept

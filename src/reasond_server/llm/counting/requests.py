@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +29,15 @@ def count_extras(request: ChatRequest, counter: TokenCounter) -> int:
     return tokens + bound_images(request.messages)
 
 
+def has_long_text(messages: Sequence[Message]) -> bool:
+    """Return whether counting `messages` would delay other runs in the same event loop."""
+    # A loop, because a comprehension is a call, and each model call asks.
+    characters = 0
+    for message in messages:
+        characters += len(message.content)
+    return characters > LONG_TEXT_CHARACTERS
+
+
 def bound_messages(messages: Sequence[Message]) -> int:
     """Return an upper bound of a prompt's tokens, valid for every tokenizer: a token is at least one byte."""
     return count_content_bytes(messages) + _BYTES_PER_MESSAGE * len(messages)
@@ -45,7 +56,11 @@ def bound_extras(request: ChatRequest) -> int:
 
 def bound_images(messages: Sequence[Message]) -> int:
     """Return an upper bound of the tokens of all images in `messages`."""
-    return sum([image.tokens for message in messages if message.images for image in message.images])
+    tokens = 0
+    for message in messages:
+        if message.images:
+            tokens += sum([image.tokens for image in message.images])
+    return tokens
 
 
 def count_bytes(text: str) -> int:
