@@ -16,8 +16,8 @@ class StopFilter:
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = tuple(dict.fromkeys(word for word in stop if word))
-        self._longest = max(map(len, self._stop), default=0)
+        self._stop = tuple(dict.fromkeys([word for word in stop if word])) if stop else ()
+        self._longest = max(map(len, self._stop)) if self._stop else 0
         self._held = ""
         self.matched: str | None = None
 

@@ -37,8 +37,8 @@ class RequestHead:
     headers: dict[str, str]
 
     def build_headers(self, *, keeps: bool) -> dict[str, str]:
-        """Return all headers of a call that begins now; `keeps` asks the server to keep the connection open."""
-        return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
+        """Return the other headers of a call that begins now; `keeps` asks the server to keep the connection open."""
+        return {"connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
 
 class RequestHeads:

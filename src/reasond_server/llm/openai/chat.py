@@ -20,6 +20,7 @@ from reasond_server.llm.openai.protocol import (
 from reasond_server.llm.openai.usage_reports import usage_of
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Usage
 
 
+_make_body = constructor_of(Body)
+_make_end = constructor_of(AnswerEnd)
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
 _FINISHES = {
@@ -114,7 +117,7 @@ class ChatDecoder:
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
-        return AnswerEnd(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+        return _make_end(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
 
     def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back."""
@@ -200,6 +203,8 @@ class ChatDecoder:
         if reason is ModelFinish.STOP and self._has_called:
             reason = ModelFinish.TOOL_CALLS
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
+        if choice.keys().isdisjoint(self._stop_fields):
+            return
         for name in self._stop_fields:
             matched = choice.get(name)
             if matched and type(matched) is str and matched not in _NO_WORDS:
@@ -261,7 +266,7 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
     messages = [
         message.kept_form or _write_message(message, profile) for message in _arrange_messages(request, profile)
     ]
-    return Body(data=data, messages=messages, warnings=tuple(warnings))
+    return _make_body(data=data, messages=messages, warnings=tuple(warnings))
 
 
 def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
@@ -337,7 +342,7 @@ def _build_sampling(request: ChatRequest, profile: ModelProfile, warnings: list[
 
 
 def _build_stops(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
-    wanted = list(dict.fromkeys(word for word in request.stop if word))
+    wanted = list(dict.fromkeys([word for word in request.stop if word]))
     sent = wanted[: profile.max_stops]
     if len(sent) < len(wanted) and not request.is_stop_advice:
         warnings.append(

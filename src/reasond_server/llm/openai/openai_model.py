@@ -22,7 +22,7 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
-from reasond_server.types.values import value
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -43,6 +43,9 @@ class _ModelCall:
     request: ChatRequest
     body: Body
     deadline: Deadline
+
+
+_make_call = constructor_of(_ModelCall)
 
 
 class OpenAIModel:
@@ -142,7 +145,7 @@ class OpenAIModel:
         """
         options = self._options
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
-        call = _ModelCall(
+        call = _make_call(
             request=request, body=self._protocol.build_body(request, self._body_options), deadline=deadline
         )
         self._retries.note_call()

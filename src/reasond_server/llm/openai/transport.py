@@ -269,6 +269,8 @@ _opened: ContextVar[list[socket.socket]] = ContextVar("sockets that were opened 
 class ConnectionPool:
     """Connections to one backend, kept open for 5 s after an answer that was read to its end.
 
+    All requests have the `headers` of the first head.
+
     There are no retries, redirects, cookies or netrc credentials, and the only timeout is that of connecting.
     The proxy is read from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is built.
 
@@ -292,7 +294,8 @@ class ConnectionPool:
         """Send a request and return its answer, whose body is not read yet. Raises the errors of aiohttp."""
         session = self._session
         if session is None:
-            session = self._session = _open_session(self._options, tls=self._tls)
+            # aiohttp copies the headers of a session at once, and those of a request one by one.
+            session = self._session = _open_session(self._options, tls=self._tls, headers=request.headers)
         # A list: sockets are opened in tasks that share it with this one.
         _opened.set([])
         return await session.post(
@@ -345,7 +348,9 @@ def is_dropped(error: Exception) -> bool:
     return is_ended and not isinstance(error, aiohttp.ClientConnectorError)
 
 
-def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+def _open_session(
+    options: BackendOptions, *, tls: ssl.SSLContext | bool, headers: Mapping[str, str]
+) -> aiohttp.ClientSession:
     """Return a session, which belongs to the running event loop."""
     import aiohttp  # noqa: PLC0415 - only when used
 
@@ -357,6 +362,7 @@ def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aio
     )
     return aiohttp.ClientSession(
         connector=connector,
+        headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(
             total=None, connect=options.timeouts.connect_s, sock_connect=options.timeouts.connect_s
