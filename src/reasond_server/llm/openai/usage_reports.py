@@ -25,6 +25,8 @@ _make_usage = constructor_of(Usage)
 _LEAST_OF_EXACT = 0.7
 _LEAST_OF_ESTIMATE = 0.5
 _BYTES_PER_TOKEN = 4
+# By `count_at_least`.
+_LEAST_BYTES_PER_TOKEN = 4
 _SMALLEST_PROMPT = 64
 _SHORT_BYTES = 256
 _MOST_READ = 10**12
@@ -101,7 +103,7 @@ def _check_prompt(reported: int, request: ChatRequest, size: int) -> tuple[int, 
 def _check_output(reported: int, request: ChatRequest, written: str, counter: TokenCounter) -> tuple[int | None, str]:
     """Return the reported tokens of the output, None if they are impossible, and a warning, empty for none."""
     size = count_bytes(written)
-    if written and reported < max(1, _find_floor(written, size, counter)):
+    if written and reported < max(1, _find_floor(reported, written, size, counter)):
         return None, ""
     excess = reported - max(request.max_tokens, size)
     if excess <= _DOUBTFUL_TOKENS:
@@ -111,14 +113,17 @@ def _check_output(reported: int, request: ChatRequest, written: str, counter: To
     return None, _IMPOSSIBLE.format(reported=reported, what="the answer")
 
 
-def _find_floor(written: str, size: int, counter: TokenCounter) -> int:
+def _find_floor(reported: int, written: str, size: int, counter: TokenCounter) -> int:
     """Return the fewest possible tokens of `written`: more than half of an exact count, else a lower estimate.
 
-    For a short text it is 0, because any number is possible.
+    For a short text it is 0, because any number is possible, and for a report that no lower estimate exceeds.
     """
     if size < _SHORT_BYTES:
         return 0
-    return counter.count_text(written) // 2 + 1 if counter.is_exact else count_at_least(written)
+    if counter.is_exact:
+        return counter.count_text(written) // 2 + 1
+    # No byte counts more than a quarter of a token there, and counting takes long.
+    return 0 if reported * _LEAST_BYTES_PER_TOKEN >= size else count_at_least(written)
 
 
 def warn_of_truncation(reported: Usage, messages: Sequence[Message], size: int, *, counter: TokenCounter) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Learner
 from reasond_server.llm.counting.calibration import Calibration
 from reasond_server.llm.counting.estimates import count_at_least
+from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.llm.model import Message, Role
 from tests.unit.llm.counting.tokenizer_samples import SAMPLES
 
@@ -112,6 +113,12 @@ def test_english_prose_is_not_underestimated_before_any_report() -> None:
 def test_the_lower_estimate_is_below_the_truth_in_every_script(script: str) -> None:
     sample = SAMPLES[script]
     assert sample.fewest / 12 <= count_at_least(sample.text) < sample.fewest
+
+
+@given(TEXTS)
+def test_the_lower_estimate_is_at_most_a_quarter_of_the_bytes(text: str) -> None:
+    # `usage_reports` relies on it, so that it need not count.
+    assert 4 * count_at_least(text) <= count_bytes(text)
 
 
 @pytest.mark.parametrize("script", SAMPLES)
