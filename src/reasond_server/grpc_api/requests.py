@@ -14,7 +14,8 @@ from reasond_server.errors import InvalidConfigError, InvalidRequestError, Viola
 from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_reading import read_strict_json
-from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
+from reasond_server.types import NO_BUDGET, Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 _NANOS: Final = 10**9
-_NO_BUDGET: Final = Budget()
 _MAX_SECONDS: Final = 315_576_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SECOND: Final = -62_135_596_800
@@ -39,6 +39,7 @@ _TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
 # Fields of the core's tasks that have another name in the proto.
 _FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
+_make_task = constructor_of(Task)
 
 
 def task_of(task: execution_pb2.ReasoningTask) -> Task:
@@ -49,14 +50,14 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
             not valid in JSON.
     """
     strategy, config = _strategy_and_config(task)
-    return Task(
+    return _make_task(
         query=task.query,
         material=task.material,
         strategy=strategy,
         config=config,
         agent=task.agent or None,
         agent_capabilities=tuple(task.agent_capabilities),
-        budget=budget_of(task.budget, path="task.budget") if task.HasField("budget") else _NO_BUDGET,
+        budget=budget_of(task.budget, path="task.budget") if task.HasField("budget") else NO_BUDGET,
         system=task.system,
         history=tuple(read_history(task.history, path="task.history")) if task.history else (),
         model=task.model if task.HasField("model") else None,
@@ -116,7 +117,7 @@ def budget_of(budget: execution_pb2.Budget, *, path: str) -> Budget:
         InvalidRequestError: `max_elapsed` is not a valid duration.
     """
     if not budget.ByteSize():
-        return _NO_BUDGET
+        return NO_BUDGET
     has_elapsed = budget.HasField("max_elapsed")
     return Budget(
         max_total_tokens=budget.max_total_tokens if budget.HasField("max_total_tokens") else None,

@@ -10,7 +10,7 @@ from reasond_server.grpc_api.filling import Alternatives, Fillers
 from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, read_history, required_id
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import Budget, ToolResult
+from reasond_server.types import NO_BUDGET, ToolResult
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.turns import (
     ClientTool,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent
 
-_NO_BUDGET: Final = Budget()
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
 _FILLERS: Final = Fillers(
     {
@@ -88,7 +87,7 @@ def start_of(start: turns_pb2.TurnStart) -> TurnStart:
             )
             for index, block in enumerate(start.context)
         ),
-        budget=budget_of(start.budget, path="start.budget") if start.HasField("budget") else _NO_BUDGET,
+        budget=budget_of(start.budget, path="start.budget") if start.HasField("budget") else NO_BUDGET,
         system=start.system,
         history=tuple(read_history(start.history, path="start.history")),
     )

@@ -9,7 +9,17 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.requests import require_material, require_query
-from reasond_server.types import Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task, ToolResult
+from reasond_server.types import (
+    NO_BUDGET,
+    Budget,
+    ExecutionState,
+    FinishReason,
+    HistoryMessage,
+    Image,
+    Speaker,
+    Task,
+    ToolResult,
+)
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -19,6 +29,7 @@ from reasond_server.types.turns import (
     TurnReentry,
     TurnStart,
 )
+from reasond_server.types.values import constructor_of
 from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
@@ -29,8 +40,8 @@ _MAX_FIELD_CHARACTERS: Final = 120
 _MANY: Final = 100
 # A bound on work before the core checks its own, smaller bounds.
 _MOST_ITEMS: Final = 1_000
-NO_BUDGET: Final = Budget()
 _STREAM_OPTIONS: Final = frozenset({"follow", "include_deltas", "keep_running"})
+_make_task = constructor_of(Task)
 
 Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 """Integers that every JSON parser represents exactly (RFC 8259, section 6)."""
@@ -151,7 +162,7 @@ class ExecuteParams(StreamableParams):
         if alias and strategy not in {None, alias}:
             description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
             raise InvalidRequestError.of(Violation(field="strategy", description=description))
-        return Task(
+        return _make_task(
             query=self.query,
             material=self.material or "",
             strategy=alias or strategy,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.http_api.params import NO_BUDGET, BudgetParams, Params, Whole
+from reasond_server.http_api.params import BudgetParams, Params, Whole
 from reasond_server.openai_api.messages import read_messages
 from reasond_server.openai_api.model_catalogue import narrow
-from reasond_server.types import Budget, Task
+from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
-from reasond_server.http_api.params import NO_BUDGET
 from reasond_server.reasoning.auto_choice import AUTO
-from reasond_server.types import Budget
+from reasond_server.types import NO_BUDGET, Budget
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:

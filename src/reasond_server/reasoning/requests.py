@@ -13,7 +13,7 @@ from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.plugins import PLUGIN_NAME
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
-from reasond_server.types import Budget, HistoryMessage, Image, Speaker, Task, build_row
+from reasond_server.types import NO_BUDGET, Budget, HistoryMessage, Image, Speaker, Task, build_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from reasond_server.types import Json
 
-_UNBOUNDED = Budget()
 MAX_QUERY_CHARACTERS = 100_000
 MAX_MATERIAL_BYTES = 2_000_000
 MAX_REQUEST_ID_CHARACTERS = 128
@@ -54,7 +53,7 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     """
     in_material = find_in_material(task.material) if task.material else ()
     found = [*find_in_words("query", task.query), *in_material, *_in_names(task)]
-    if task.budget != _UNBOUNDED:
+    if task.budget is not NO_BUDGET:
         found += find_in_budget(task.budget)
     if task.config and depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))

@@ -59,6 +59,7 @@ from reasond_server.types.steps import (
     TreeStep,
 )
 from reasond_server.types.tasks import (
+    NO_BUDGET,
     Budget,
     HistoryMessage,
     Image,
@@ -73,6 +74,7 @@ from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
     "NOTHING",
+    "NO_BUDGET",
     "STEPS",
     "AnswerVotes",
     "BestOfNMetrics",

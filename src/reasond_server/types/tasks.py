@@ -44,6 +44,10 @@ class Budget:
     max_output_tokens: int | None = None
 
 
+NO_BUDGET: Final = Budget()
+"""The budget of a task that sets none."""
+
+
 class Speaker(StrEnum):
     """The author of an earlier message of a conversation."""
 
@@ -93,7 +97,7 @@ class Task:
     config: Json = field(default_factory=dict)
     agent: str | None = None
     agent_capabilities: Sequence[str] = ()
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = NO_BUDGET
     system: str = ""
     history: Sequence[HistoryMessage] = ()
     model: str | None = None
