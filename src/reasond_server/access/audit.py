@@ -32,6 +32,7 @@ from reasond_server.errors import (
     StoreUnavailableError,
 )
 from reasond_server.telemetry.logs import emit_line
+from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Decision:
     """Whether `principal` may do `operation`; logged once."""
 
@@ -80,12 +81,13 @@ class Decision:
             )
 
 
+_make_decision = constructor_of(Decision)
 _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
 
 
 def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the current call; it lasts as long as the context of the call."""
-    decision = Decision(operation, principal, call_id)
+    decision = _make_decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
     return decision
 

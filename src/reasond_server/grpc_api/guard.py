@@ -23,6 +23,7 @@ from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
+from reasond_server.types.values import constructor_of
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
@@ -121,13 +122,14 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         """Return the call with these headers; reads `metadata` once."""
         told = [(key, value) for key, value in metadata if key in _KEYS]
         if not told:
-            return RpcCall(method, self._new_call_id())
+            return _make_call(method=method, call_id=self._new_call_id())
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
-        return RpcCall(method, call_id_of(given, new_call_id=self._new_call_id), read_trace(told))
+        call_id = call_id_of(given, new_call_id=self._new_call_id)
+        return _make_call(method=method, call_id=call_id, trace=read_trace(told))
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
-        enter(scope := Scope(call.call_id, "", call.trace))
+        enter(scope := Scope(call.call_id, call.trace))
         arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, including its own.
         context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
@@ -301,7 +303,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
     emit_line(_log, level, "%s %s", method, code, fields=fields)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RpcCall:
     """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` describe its failure.
 
@@ -319,6 +321,7 @@ class RpcCall:
     is_fault: bool = False
 
 
+_make_call = constructor_of(RpcCall)
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")
 
 

@@ -21,7 +21,7 @@ PEER_URIS_KEY: Final = "reasond.peer_uris"
 WHOLE_BODY_KEY: Final = "reasond.has_whole_body"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Exchange:
     """The facts about a request for the access log; it has no content.
 

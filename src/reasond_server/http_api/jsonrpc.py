@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
+from reasond_server.types.values import constructor_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -44,13 +45,17 @@ RpcParams = dict[str, Any] | list[Any]
 RpcId = str | int | None
 
 
-class RpcRequest(NamedTuple):
+@value
+class RpcRequest:
     """A well-formed request object; `params` are empty if it has none."""
 
     method: str
     params: RpcParams
     rpc_id: RpcId
     is_notification: bool
+
+
+_make_request = constructor_of(RpcRequest)
 
 
 class Handler(Protocol):
@@ -131,8 +136,7 @@ def read_request(entry: object) -> RpcRequest:
         raise InvalidJsonRpcError('Invalid Request: "params" must be an object; leave it out for none')
     if not _is_id(rpc_id):
         raise InvalidJsonRpcError('Invalid Request: "id" must be a string, a whole number or null')
-    # By position, because a class takes twice as long to call by keyword.
-    return RpcRequest(method, params, rpc_id, "id" not in entry)
+    return _make_request(method=method, params=params, rpc_id=rpc_id, is_notification="id" not in entry)
 
 
 def unread(error: ReasondError, handler: Handler) -> bytes:

@@ -48,8 +48,9 @@ class Scope:
     def __init__(
         self,
         call_id: str = "",
-        execution_id: str = "",
         trace: TraceContext | None = None,
+        *,
+        execution_id: str = "",
         span: SpanScope | None = None,
     ) -> None:
         self.call_id = call_id
