@@ -43,14 +43,22 @@ def answer(value):
     print(json.dumps(value), flush=True)
 
 
-def work(asked):
+def work(asked, begun):
+    if asked["is_session"]:
+        # A terminal that it opens now becomes its own, with Ctrl-C.
+        os.setsid()
     os.environ.clear()
     os.environ.update(asked["environ"])
     os.chdir(asked["folder"])
-    for number, name in enumerate((os.devnull, asked["stdout"], asked["stderr"])):
+    for number, name in enumerate((asked["stdin"], asked["stdout"], asked["stderr"])):
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, number)
         os.close(file)
+    os.close(begun)
+    # The streams of the parent know that they were made for pipes or files.
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.path[1:1] = filter(None, asked["environ"].get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["reasond", *asked["arguments"]]
     module, _, function = asked["call"].partition(":")
@@ -71,10 +79,15 @@ for line in sys.stdin:
     if "pid" in asked:
         pid, status = os.waitpid(asked["pid"], os.WNOHANG)
         answer(os.waitstatus_to_exitcode(status) if pid else None)
-    elif child := os.fork():
-        answer(child)
     else:
-        work(asked)
+        heard, begun = os.pipe()
+        if not (child := os.fork()):
+            work(asked, begun)
+        os.close(begun)
+        # The end of this pipe says that the child has opened its files, which may be closed elsewhere now.
+        os.read(heard, 1)
+        os.close(heard)
+        answer(child)
 """
 IMPORTED = (
     "reasond",
@@ -131,8 +144,9 @@ def forking_process() -> ForkingProcess:
 class ForkedProcess:
     """A process that was forked, with the part of `subprocess.Popen` that tests use.
 
-    It runs the function `call` ("module:name") with no input and no environment but `environ`. What it writes is
-    appended to the files.
+    It runs the function `call` ("module:name") with no environment but `environ`, and without `stdin` with no input.
+    What it writes is appended to the files, which it has opened when this returns. With `is_session` it is the first of
+    a session, whose terminal these may be.
     """
 
     def __init__(
@@ -142,7 +156,9 @@ class ForkedProcess:
         folder: Path,
         stderr: Path,
         stdout: Path | None = None,
+        stdin: Path | None = None,
         call: str = REASOND,
+        is_session: bool = False,
     ) -> None:
         self._parent = forking_process()
         # The exit code can be asked for only once, and tests wait for the end in a thread.
@@ -150,9 +166,11 @@ class ForkedProcess:
         self.returncode: int | None = None
         self.pid: int = self._parent.ask(
             call=call,
+            is_session=is_session,
             arguments=[str(each) for each in arguments],
             environ=dict(environ),
             folder=str(folder.absolute()),
+            stdin=str(stdin.absolute()) if stdin else os.devnull,
             stdout=str((stdout or stderr).absolute()),
             stderr=str(stderr.absolute()),
         )
@@ -196,9 +214,13 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def run_forked(*arguments: str, environ: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of `reasond` to its end, with no input and no environment but `environ`."""
+def run_forked(
+    *arguments: str, environ: Mapping[str, str], folder: Path, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `reasond` to its end, with the input `stdin` and no environment but `environ`."""
     with tempfile.TemporaryDirectory() as name:
-        out, err = (Path(name) / stream for stream in ("stdout", "stderr"))
-        code = ForkedProcess(*arguments, environ=environ, folder=folder, stdout=out, stderr=err).wait()
+        put, out, err = (Path(name) / stream for stream in ("stdin", "stdout", "stderr"))
+        put.write_text(stdin, encoding="utf-8")
+        process = ForkedProcess(*arguments, environ=environ, folder=folder, stdin=put, stdout=out, stderr=err)
+        code = process.wait()
         return subprocess.CompletedProcess(arguments, code, out.read_text("utf-8"), err.read_text("utf-8"))

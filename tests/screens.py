@@ -8,7 +8,6 @@ import os
 import pty
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pyte
+
+from tests.forking import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -83,7 +84,7 @@ class TerminalStream(io.StringIO):
 class TerminalCommand:
     """`reasond` on a terminal of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int, width: int) -> None:
+    def __init__(self, process: ForkedProcess, terminal: int, width: int) -> None:
         self._process = process
         self._terminal = terminal
         self.drawn = DrawnTerminal(width)
@@ -127,14 +128,16 @@ def open_terminal(
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, width, 0, 0))
     known = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        env={**known, "TERM": "xterm-256color", **environ},
-        stdin=its,
-        stdout=its if stdout is None else stdout,
-        stderr=its,
+    terminal = Path(os.ttyname(its))
+    process = ForkedProcess(
+        *arguments,
+        environ={**known, "TERM": "xterm-256color", **environ},
+        folder=Path.cwd(),
+        stdin=terminal,
+        stdout=terminal if stdout is None else Path("/proc", str(os.getpid()), "fd", str(stdout)),
+        stderr=terminal,
         # Ctrl-C reaches the processes of the session whose terminal it is.
-        preexec_fn=_take_terminal,  # noqa: PLW1509 - it makes two system calls and takes no lock
+        is_session=True,
     )
     os.close(its)
     try:
@@ -143,8 +146,3 @@ def open_terminal(
         process.kill()
         process.wait()
         os.close(mine)
-
-
-def _take_terminal() -> None:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -18,10 +19,10 @@ import pytest
 import reasond
 from reasond_server.cli.outcome import ExitCode
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
+from tests.forking import run_forked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
 
     from tests.faults.upstream import Conversation
 
@@ -110,11 +111,9 @@ class Together:
 
 async def make_token(environ: Mapping[str, str]) -> str:
     """Return a token with all permissions."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, "token", "--subject", "anna", "--permission", "admin", env=environ, stdout=asyncio.subprocess.PIPE
-    )
-    printed, _ = await process.communicate()
-    return printed.decode().strip()
+    arguments = ("token", "--subject", "anna", "--permission", "admin")
+    done = await asyncio.to_thread(run_forked, *arguments, environ=environ, folder=Path(os.sep))
+    return done.stdout.strip()
 
 
 @asynccontextmanager

@@ -41,20 +41,24 @@ FREE_PORTS = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__
 def run(
     *arguments: str, environ: Mapping[str, str] | None = None, stdin: str = "", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `reasond` to its end; its output must never contain a traceback."""
-    done = subprocess.run(
+    """Run the command to its end in a forked process; its output must never contain a traceback."""
+    done = run_forked(*arguments, environ={**os.environ, **(environ or {})}, folder=folder or Path(os.sep), stdin=stdin)
+    assert "Traceback" not in done.stderr + done.stdout
+    return done
+
+
+def run_program(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program `reasond` to its end, its output into pipes, as a shell would."""
+    return subprocess.run(
         [*COMMAND, *arguments],
         env={**os.environ, **(environ or {})},
-        input=stdin,
-        cwd=folder or Path(os.sep),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=LIMIT_S,
         check=False,
     )
-    assert "Traceback" not in done.stderr + done.stdout
-    return done
 
 
 def caller(server: Mapping[str, str]) -> dict[str, str]:
@@ -109,12 +113,12 @@ def readiness(address: str) -> int:
 
 
 def test_help_and_version_answer_and_unknown_commands_are_usage_errors() -> None:
-    shown = run("--help")
+    shown = run_program("--help")
     assert shown.returncode == 0
     assert "Exit codes" in shown.stdout
     for command in ("serve", "demo", "ask", "strategies", "repair", "token", "config", "doctor"):
         assert command in shown.stdout
-    assert run("--version").stdout.startswith("reasond 0.")
+    assert run_program("--version").stdout.startswith("reasond 0.")
     assert run("nonsense").returncode == 2
     assert run("ask", "x", "--timeout", "soon").returncode == 2
 
@@ -145,7 +149,7 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_a_piped_answer_is_alone_on_stdout_and_the_steps_are_on_stderr(dev_server: Mapping[str, str]) -> None:
-    done = run("ask", "What is 7 times 6?", environ=caller(dev_server))
+    done = run_program("ask", "What is 7 times 6?", environ=caller(dev_server))
     assert (done.returncode, done.stdout) == (0, "42\n")
     assert "step 1/1" in done.stderr
     assert "answered" in done.stderr

@@ -7,13 +7,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -36,12 +34,14 @@ from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
+from tests.forking import ForkedProcess
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
@@ -381,19 +381,16 @@ def receiving() -> Iterator[tuple[Receiver, str]]:
 
 
 @contextmanager
-def serving(folder: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+def serving(folder: Path, **environ: str) -> Iterator[tuple[ForkedProcess, dict[str, str]]]:
     """A real `reasond serve --dev` with `environ`."""
     ready = folder / "ready.json"
     ports = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [Path(sys.executable).parent / "reasond", "serve", "--dev", "--ready-file", ready],
-            cwd=folder,
-            env={**os.environ, **ports, "REASOND__SERVER__DRAIN_DELAY_S": "0", **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+    process = ForkedProcess(
+        *("serve", "--dev", "--ready-file", ready),
+        environ={**os.environ, **ports, "REASOND__SERVER__DRAIN_DELAY_S": "0", **environ},
+        folder=folder,
+        stderr=folder / "log",
+    )
     try:
         limit = time.monotonic() + 180
         while not ready.exists():
