@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -25,13 +27,15 @@ from scripts import outcome
 from scripts.stages import Lane, Stage, preparation, static_stages, working_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scripts.stages import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
 MOST_REPEATED = 5
+MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the files are in a folder of their own
+LEAST_FREE_BYTES = 4 << 30
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
 
@@ -57,6 +61,32 @@ def environment() -> dict[str, str]:
     folders = (Path(sys.executable).parent, ROOT / ".cache" / "bin")
     kept["PATH"] = os.pathsep.join([*map(str, folders), kept.get("PATH", os.defpath)])
     return kept
+
+
+@contextmanager
+def keep_temporary_files_in_memory(
+    place: Path = MEMORY_FOLDER, *, least_free: int = LEAST_FREE_BYTES
+) -> Iterator[None]:
+    """Let stages make temporary files in a folder of `place`, if programs may run there and enough of it is free.
+
+    To make 2,000 files took 0.3 to 1.0 s of a processor on the ext4 of a machine for builds, and 0.05 s in memory. The
+    folder is removed at the end. Like /tmp it is for all users.
+    """
+    found = os.statvfs(place) if place.is_dir() and os.access(place, os.W_OK) else None
+    if found is None or found.f_flag & os.ST_NOEXEC or found.f_bavail * found.f_frsize < least_free:
+        yield
+        return
+    # A short name: below it are sockets, whose paths have at most 107 bytes.
+    folder, before = tempfile.mkdtemp(prefix="t", dir=place), os.environ.get("TMPDIR")
+    Path(folder).chmod(0o1777)
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
@@ -175,7 +205,8 @@ def main() -> int:
     if not any((beside, first, *lanes)):
         parser.error(f"no stage has {options.only!r} in its name")
     started = time.monotonic()
-    results = asyncio.run(run_lanes(beside, first, lanes))
+    with keep_temporary_files_in_memory():
+        results = asyncio.run(run_lanes(beside, first, lanes))
     return conclude(results, seconds=time.monotonic() - started)
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.check import Outcome, conclude, environment, run, run_command, run_lanes, show_output
+from scripts.check import (
+    Outcome,
+    conclude,
+    environment,
+    keep_temporary_files_in_memory,
+    run,
+    run_command,
+    run_lanes,
+    show_output,
+)
 from scripts.outcome import Counts, notices
 from scripts.stages import Stage
 
@@ -123,6 +132,30 @@ def test_stages_see_no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch
     chosen = environment()
     assert not [name for name in chosen if name.startswith(("OPENAI_", "REASOND", "PYTHONDONTWRITEBYTECODE"))]
     assert chosen["CI"] == "true"
+
+
+@pytest.mark.parametrize("before", [None, "/var/tmp"])  # noqa: S108 - a name, nothing is made there
+def test_temporary_files_of_stages_are_in_a_folder_that_ends_with_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if before:
+        monkeypatch.setenv("TMPDIR", before)
+    with keep_temporary_files_in_memory(tmp_path, least_free=0):
+        (folder,) = tmp_path.iterdir()
+        assert environment()["TMPDIR"] == str(folder)
+        assert folder.stat().st_mode & 0o7777 == 0o1777
+        (folder / "left").mkdir()
+    assert not list(tmp_path.iterdir())
+    assert os.environ.get("TMPDIR") == before
+
+
+@pytest.mark.parametrize("name", [".", "missing"])
+def test_temporary_files_stay_on_the_disk_where_memory_is_short_or_not_a_folder(tmp_path: Path, name: str) -> None:
+    before = os.environ.get("TMPDIR")
+    with keep_temporary_files_in_memory(tmp_path / name, least_free=1 << 62):
+        assert environment().get("TMPDIR") == before
+        assert not list(tmp_path.iterdir())
 
 
 def outcome(name: str, *, is_passed: bool, counts: Counts, output: str = "") -> Outcome:
