@@ -1,8 +1,8 @@
 """Measure which lines and branches the tests run, and compare with the limits.
 
-`pytest -p scripts.line_coverage` measures, in each worker of pytest-xdist if there are any, the modules that are
-imported from then on; `python -m scripts.line_coverage` adds up what they wrote and fails below a limit. Programs that
-tests start are not measured.
+`pytest -p scripts.line_coverage` measures, in each worker of pytest-xdist, the modules that are imported from then on;
+`python -m scripts.line_coverage` adds up what the workers wrote and fails below a limit. Programs that tests start are
+not measured.
 
 SlipCover puts probes into the code and takes them out again once they were met, so that tests take an eighth more
 processor time; a trace function took half as much again.
@@ -49,14 +49,10 @@ measured = pytest.StashKey[Slipcover]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Measure from before the product is imported; the process that gives tests to others only erases.
-
-    With `-n0`, which is how failed tests run again, what was measured before stays.
-    """
-    is_worker, processes = "PYTEST_XDIST_WORKER" in os.environ, early_config.known_args_namespace.numprocesses
-    if not is_worker and processes != 0:
+    """Measure from before the product is imported; the process that gives tests to others only erases."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not is_worker and early_config.known_args_namespace.numprocesses:
         shutil.rmtree(FOLDER, ignore_errors=True)
-    if not is_worker and processes:
         return
     folders = [str(ROOT / folder) for folder in MEASURED]
     found = Slipcover(branch=True, source=folders, omit=list(OMITTED), exclude_also=[NEVER_RUN])
@@ -68,8 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what this process measured; pytest-xdist waits for the worker until this is done."""
     if found := session.config.stash.get(measured, None):
         FOLDER.mkdir(parents=True, exist_ok=True)
-        alone = "alone" if session.config.option.numprocesses is None else "again"
-        worker = os.environ.get("PYTEST_XDIST_WORKER", alone)
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
         (FOLDER / f"{worker}.json").write_text(json.dumps(found.get_coverage()), encoding="utf-8")
 
 

@@ -18,7 +18,6 @@ Command = tuple[str, ...]
 
 LIMIT_S = 900.0
 PYTEST_LIMIT_S = 3600.0
-FEW_PROCESSORS = 2
 
 FAST_FOLDERS = ("unit", "contract", "property")
 AFTER_FAST_FOLDERS = ("compat", "console", "fuzz", "simulation")
@@ -152,19 +151,14 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
     Two take nearly all of two processors, and what takes little, or waits, is the third. A worker more for integration
     took more processor time and no less of the clock. Tests of integration differ much in duration, so that a worker
     without tests takes some of another one.
-
-    On two processors the fast tests have one process: another one collects 9,500 tests and instruments the code once
-    more, which took 17 s of a processor, and to pass tests and outcomes on took a millisecond for each test.
     """
     quick, slow = folders(root)
-    processors = os.cpu_count() or 1
-    workers = ("-n", str(min(4, processors)))
-    few = () if processors <= FEW_PROCESSORS else workers
+    workers = ("-n", str(min(4, os.cpu_count() or 1)))
     if fast:
         return [[client_stage()], [pytest_stage("fast tests", *workers, "-m", "not slow", *quick)]]
     return [
         [
-            pytest_stage("fast tests", *few, "-p", COVERAGE, f"--ignore={MEMORY}", *quick),
+            pytest_stage("fast tests", *workers, "-p", COVERAGE, f"--ignore={MEMORY}", *quick),
             Stage(name="coverage", commands=(module(COVERAGE),)),
             # As much of the slow tests as makes this lane as long as the next.
             pytest_stage("simulation and console", *workers, *(f"tests/{name}" for name in AFTER_FAST_FOLDERS)),
