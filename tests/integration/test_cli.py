@@ -49,15 +49,9 @@ def run(
 
 def run_program(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the program `reasond` to its end, its output into pipes, as a shell would."""
+    command, environment, nothing = [*COMMAND, *arguments], {**os.environ, **(environ or {})}, subprocess.DEVNULL
     return subprocess.run(
-        [*COMMAND, *arguments],
-        env={**os.environ, **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=LIMIT_S,
-        check=False,
+        command, env=environment, stdin=nothing, capture_output=True, encoding="utf-8", timeout=LIMIT_S, check=False
     )
 
 

@@ -45,8 +45,8 @@ MUTATIONS: Final = (
     Mutation(
         name="told-before-the-commit",
         path="logs/log.py",
-        old="        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))",
-        new="        self._add(_Pending(entry=stored, event=None, size=size, stored_size=stored_size))\n"
+        old="        self._add(_Pending(stored, shown, size, stored_size))",
+        new="        self._add(_Pending(stored, None, size, stored_size))\n"
         "        self.events.committed = sequence\n        self.events._tail.append(shown)\n"
         "        self.events._tail_sizes.append(size)\n        self._waiters.wake()\n        self.on_change()",
     ),
