@@ -1,8 +1,8 @@
 """Processes of `reasond` that are forked from one that has imported everything: a start costs a third of the time.
 
 Each has its own environment, folder, output and sockets, and can be killed like any other. Only the start of the
-interpreter, the imports and the end of the interpreter are left out; `tests/integration/test_cli.py` and
-`tests/faults/test_ending.py` have enough processes that run with them.
+interpreter, the imports and, if it is not asked for, the end of the interpreter are left out;
+`tests/integration/test_cli.py` and `tests/faults/test_workers.py` have enough processes that run with them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 REASOND = "reasond_server.cli:main"
 PROGRAM = """
-import gc, json, os, sys
+import gc, json, os, resource, sys
 from importlib import import_module
 from importlib.metadata import entry_points
 
@@ -47,6 +47,8 @@ def work(asked, begun):
     if asked["is_session"]:
         # A terminal that it opens now becomes its own, with Ctrl-C.
         os.setsid()
+    if asked["open_files"]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(asked["open_files"]))
     os.environ.clear()
     os.environ.update(asked["environ"])
     os.chdir(asked["folder"])
@@ -69,6 +71,9 @@ def work(asked, begun):
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
+    if asked["ends_interpreter"]:
+        # It waits for threads and calls what was registered for the exit.
+        sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)
@@ -146,7 +151,8 @@ class ForkedProcess:
 
     It runs the function `call` ("module:name") with no environment but `environ`, and without `stdin` with no input.
     What it writes is appended to the files, which it has opened when this returns. With `is_session` it is the first of
-    a session, whose terminal these may be.
+    a session, whose terminal these may be. `open_files` are its soft and hard limit of open files. With
+    `ends_interpreter` its interpreter ends as that of a program: it waits for threads that are not daemons.
     """
 
     def __init__(
@@ -159,6 +165,8 @@ class ForkedProcess:
         stdin: Path | None = None,
         call: str = REASOND,
         is_session: bool = False,
+        open_files: tuple[int, int] | None = None,
+        ends_interpreter: bool = False,
     ) -> None:
         self._parent = forking_process()
         # The exit code can be asked for only once, and tests wait for the end in a thread.
@@ -167,6 +175,8 @@ class ForkedProcess:
         self.pid: int = self._parent.ask(
             call=call,
             is_session=is_session,
+            open_files=open_files,
+            ends_interpreter=ends_interpreter,
             arguments=[str(each) for each in arguments],
             environ=dict(environ),
             folder=str(folder.absolute()),

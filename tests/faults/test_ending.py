@@ -1,4 +1,7 @@
-"""Real processes: a server ends with exit code 0, however it is stopped and whatever its strategies do meanwhile."""
+"""Real processes: a server ends with exit code 0, however it is stopped and whatever its strategies do meanwhile.
+
+Most are forked, but their interpreters end as those of programs do.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +21,10 @@ import pytest
 from reasond import AsyncClient, Client, ReasondError
 from tests.conftest import BIN
 from tests.faults.parts import FREE_PORTS
+from tests.forking import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # A blocked server would never end: the limits only have to suffice on a busy machine.
 START_LIMIT_S = 180.0
@@ -92,7 +96,7 @@ class Patient(Base):
 class Served:
     """A server in its own process: its address, a token and its process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: dict[str, str], log: Path) -> None:
+    def __init__(self, process: ForkedProcess, told: dict[str, str], log: Path) -> None:
         self.process = process
         self.grpc = told["grpc"]
         self.token = told["token"]
@@ -132,15 +136,14 @@ def serving(folder: Path, plugin: Path, **keys: str) -> Iterator[Served]:
         "PYTHONPATH": os.pathsep.join([str(plugin), os.environ.get("PYTHONPATH", "")]),
         **keys,
     }
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [BIN / "reasond", "serve", "--dev", "--ready-file", ready],
-            cwd=folder,
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-        )
+    process = ForkedProcess(
+        *("serve", "--dev", "--ready-file", ready),
+        environ={**os.environ, **own},
+        folder=folder,
+        stdout=Path(os.devnull),
+        stderr=log,
+        ends_interpreter=True,
+    )
     try:
         limit = time.monotonic() + START_LIMIT_S
         while not ready.exists() and time.monotonic() < limit and process.poll() is None:
@@ -153,7 +156,7 @@ def serving(folder: Path, plugin: Path, **keys: str) -> Iterator[Served]:
         process.wait()
 
 
-def with_patience(process: subprocess.Popen[bytes], seconds: float) -> None:
+def with_patience(process: ForkedProcess, seconds: float) -> None:
     """Wait up to `seconds` for the end of `process`."""
     try:
         process.wait(seconds)

@@ -6,41 +6,36 @@ import asyncio
 import json
 import os
 import resource
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from tests.faults.parts import FREE_PORTS
+from tests.forking import ForkedProcess
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SOFT = 200
 # The server closes idle connections after a minute.
 SOONER_S = 40
-COMMAND = str(Path(sys.executable).with_name("reasond"))
 
 
 @contextmanager
-def serving(folder: Path, *, soft: int, hard: int, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def serving(folder: Path, *, soft: int, hard: int, **environ: str) -> Iterator[tuple[ForkedProcess, Path]]:
     """Run the command with limits of open files; yield the process and its log."""
     log = folder / "log"
-    limited = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$0" "$@"'
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            ["sh", "-c", limited, COMMAND, "serve", "--dev", "--ready-file", str(folder / "ready")],
-            cwd=folder,
-            env={**os.environ, **FREE_PORTS, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+    process = ForkedProcess(
+        *("serve", "--dev", "--ready-file", folder / "ready"),
+        environ={**os.environ, **FREE_PORTS, **environ},
+        folder=folder,
+        stderr=log,
+        open_files=(soft, hard),
+    )
     try:
         yield process, log
     finally:
@@ -48,7 +43,7 @@ def serving(folder: Path, *, soft: int, hard: int, **environ: str) -> Iterator[t
         process.wait()
 
 
-async def addresses_of(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+async def addresses_of(process: ForkedProcess, folder: Path) -> dict[str, Any]:
     async with asyncio.timeout(180):
         while not (folder / "ready").exists():
             assert process.poll() is None, (folder / "log").read_text("utf-8")
