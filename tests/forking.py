@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 REASOND = "reasond_server.cli:main"
 PROGRAM = """
-import gc, json, os, resource, sys
+import faulthandler, gc, json, os, resource, sys
 from importlib import import_module
 from importlib.metadata import entry_points
 
@@ -61,6 +61,8 @@ def work(asked, begun):
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", closefd=False)
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    if asked["environ"].get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     sys.path[1:1] = filter(None, asked["environ"].get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["reasond", *asked["arguments"]]
     module, _, function = asked["call"].partition(":")

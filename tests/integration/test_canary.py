@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,12 +30,13 @@ from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from tests.engines.postgres import postgres_program
 from tests.engines.redis_server import running_redis
+from tests.forking import ForkedProcess
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from pathlib import Path
 
-COMMAND = str(Path(sys.executable).with_name("reasond"))
 ANSWER = "a heron at dusk"
 START_LIMIT_S = 180.0
 
@@ -304,14 +304,14 @@ async def serving(folder: Path, secrets: Secrets, plugin: Path) -> AsyncGenerato
     environ |= {"CANARY_API_KEY": secrets.api_key, "PYTHONFAULTHANDLER": "1", "PYTHONASYNCIODEBUG": "1"}
     environ |= {"CANARY_TOKEN": secrets.tokens["good token"], "PYTHONPATH": str(plugin)}
     environ["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={secrets.collector_key}"
-    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-            [COMMAND, "serve", "--config", "config.toml", "--ready-file", "ready.json"],
-            env=environ,
-            cwd=folder,
-            stdout=out,
-            stderr=err,
-        )
+    process = ForkedProcess(
+        *("serve", "--config", "config.toml", "--ready-file", "ready.json"),
+        environ=environ,
+        folder=folder,
+        stdout=folder / "stdout",
+        stderr=folder / "stderr",
+        ends_interpreter=True,
+    )
     try:
         async with asyncio.timeout(START_LIMIT_S):
             while not (folder / "ready.json").exists():
