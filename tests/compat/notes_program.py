@@ -43,5 +43,10 @@ async def _hold(text: str) -> str:
     return f"seen {text}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve until the end of the input."""
     server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.engines.program_forking import forked_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-PROGRAM: Final = Path(__file__).resolve().with_name("notes_program.py")
 MATERIAL: Final = " ".join(f"Gate {number} of the wall is as wide as {number % 7 + 2} carts." for number in range(60))
 _WINDOWS: Final[Mapping[str, Any]] = {"chunk_size": 1400, "carryover_size": 512, "max_iterations": 4}
 _TREE: Final[Mapping[str, Any]] = {"max_depth": 3, "branching": 2, "beam_width": 1}
@@ -79,12 +79,13 @@ def note_each(*texts: str) -> str:
 
 def settings(url: str, notes: Path, **more: str) -> dict[str, str]:
     """Return the environment of a server whose store is at `url` and whose tool writes into `notes`."""
+    command, *args = forked_command("tests.compat.notes_program")
     return {
         "REASOND__STORE__URL": url,
         "REASOND__STORE__RETENTION_S": str(3650 * 86_400),
         "REASOND__TOOLS__ENABLED": '["calculator"]',
-        "REASOND__TOOLS__MCP__COMPAT__COMMAND": sys.executable,
-        "REASOND__TOOLS__MCP__COMPAT__ARGS": json.dumps([str(PROGRAM), str(notes)]),
+        "REASOND__TOOLS__MCP__COMPAT__COMMAND": command,
+        "REASOND__TOOLS__MCP__COMPAT__ARGS": json.dumps([*args, str(notes)]),
         # A busy machine needs more than the usual 10 s to start the program; without the program there are no tools.
         "REASOND__TOOLS__MCP__COMPAT__CONNECT_TIMEOUT_S": "50",
         **more,

@@ -25,10 +25,12 @@ from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.tools.mcp import IDEMPOTENCY_KEY, McpOptions, McpServer, examine_server
 from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall, ToolResult
+from tests.engines.program_forking import forked_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+MODULE = "tests.engines.mcp_program"
 PROGRAM = Path(__file__).resolve().parents[1] / "engines" / "mcp_program.py"
 OLD_PROGRAM = PROGRAM.with_name("mcp_old_program.py")
 LIMIT_S = 180.0
@@ -38,7 +40,7 @@ LIMIT_S = 180.0
 def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Run a server process on `port`, or on a free one."""
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), "http", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*forked_command(MODULE), "http", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         assert process.stdout is not None
@@ -49,10 +51,11 @@ def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def stdio(*args: str, **changed: Any) -> McpOptions:
+    command, *first = forked_command(MODULE)
     usual: dict[str, Any] = {
         "name": "t",
-        "command": sys.executable,
-        "args": (str(PROGRAM), *args),
+        "command": command,
+        "args": (*first, *args),
         "connect_timeout_s": LIMIT_S,
     }
     return McpOptions(**usual | changed)
@@ -102,7 +105,7 @@ async def call_tool(server: McpServer, tool: str, /, **arguments: object) -> Too
 
 @pytest.fixture(scope="module")
 def http_port() -> Iterator[int]:
-    """The port of a server that is started once, because its imports take more than a second."""
+    """The port of a server that is started once."""
     with over_http() as (_, port):
         yield port
 
@@ -192,7 +195,7 @@ async def test_tools_that_a_server_adds_are_offered_to_the_next_run(options: Mcp
 
 
 async def test_a_server_of_2025_tells_unasked_that_its_tools_changed() -> None:
-    async with connect(stdio(args=(str(OLD_PROGRAM),))) as server:
+    async with connect(stdio(command=sys.executable, args=(str(OLD_PROGRAM),))) as server:
         assert [tool.name for tool in server.tools] == ["t__grow"]
         for number in (1, 2):
             await call_tool(server, "t__grow")
@@ -215,7 +218,7 @@ async def test_lines_that_are_no_messages_do_not_stop_a_program_or_fill_the_log(
     lines = io.StringIO()
     with logs_to(lines):
         async with connect(
-            stdio(args=(str(OLD_PROGRAM), "chatty"), connect_timeout_s=LIMIT_S, timeout_s=LIMIT_S)
+            stdio(command=sys.executable, args=(str(OLD_PROGRAM), "chatty"), timeout_s=LIMIT_S)
         ) as server:
             assert not (await call_tool(server, "t__grow")).is_error
             await wait_for_tool(server, "t__grown_1")
@@ -241,6 +244,8 @@ async def test_an_http_server_that_goes_away_and_comes_back_is_found_again() -> 
         async with connect(McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp")) as server:
             process.kill()
             process.wait()
+            assert process.stdout is not None
+            assert process.stdout.read() == "", "until the fork has ended, too"
             gone = await call_tool(server, "t__add", one=1, other=1)
             assert gone.is_error
             assert "MCP server 't'" in gone.result_json
@@ -262,7 +267,7 @@ async def test_only_allowed_tools_and_variables_are_passed_on(caplog: pytest.Log
 
 async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    async with connect(stdio(str(pid_file))) as server:
+    async with connect(stdio(command=sys.executable, args=(str(PROGRAM), str(pid_file)))) as server:
         assert server.is_connected
         pid = int(pid_file.read_text(encoding="ascii"))
         os.kill(pid, 0)
@@ -291,9 +296,10 @@ async def test_a_broken_server_only_delays_the_start(wrong: dict[str, Any]) -> N
 
 
 async def test_a_run_over_grpc_calls_an_mcp_server_and_the_calculator() -> None:
+    command, *args = forked_command(MODULE)
     environ = {
-        "REASOND__TOOLS__MCP__TESTED__COMMAND": sys.executable,
-        "REASOND__TOOLS__MCP__TESTED__ARGS": json.dumps([str(PROGRAM)]),
+        "REASOND__TOOLS__MCP__TESTED__COMMAND": command,
+        "REASOND__TOOLS__MCP__TESTED__ARGS": json.dumps(args),
         "REASOND__TOOLS__MCP__TESTED__CONNECT_TIMEOUT_S": "60",
     }
     calls = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from reasond import AsyncClient, ReactConfig, TraceView
 from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
-from tests.integration.test_tools import PROGRAM, over_http
+from tests.engines.program_forking import forked_command
+from tests.integration.test_tools import MODULE, over_http
 from tests.sandboxing import PROGRAMS
 from tests.spans import Spans, attributes_of, ids
 
@@ -91,9 +91,10 @@ async def test_a_host_that_is_fetched_from_is_told_of_the_trace_only_where_tools
 @pytest.mark.parametrize("told", [(), ("models",), TOLD])
 async def test_an_mcp_program_is_told_of_the_trace_only_where_tools_are(told: tuple[str, ...]) -> None:
     spans = Spans(options=TracingOptions(propagate_to=told))
+    command, *args = forked_command(MODULE)
     environ = {
-        "REASOND__TOOLS__MCP__T__COMMAND": sys.executable,
-        "REASOND__TOOLS__MCP__T__ARGS": json.dumps([str(PROGRAM)]),
+        "REASOND__TOOLS__MCP__T__COMMAND": command,
+        "REASOND__TOOLS__MCP__T__ARGS": json.dumps(args),
         "REASOND__TOOLS__MCP__T__CONNECT_TIMEOUT_S": "60",
     }
     returned, span = await call_tool(spans, "t__heard", {}, **environ)
