@@ -239,9 +239,9 @@ async def read_ms(place: Place, reads: int) -> float:
     return statistics.median(taken)
 
 
-async def stall_grpc(place: Place, *, own_connection: bool) -> dict[str, int]:
+async def stall_grpc(place: Place, streams: int, *, own_connection: bool) -> dict[str, int]:
     """Open the streams, read one event of each, be stopped; then read the rest and resume the ended streams."""
-    channels = [channel_to(place, own_connection=own_connection) for _ in range(STREAMS)]
+    channels = [channel_to(place, own_connection=own_connection) for _ in range(streams)]
     calls = [stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)) for channel in channels]
     for call in calls:
         await call.read()
@@ -273,11 +273,11 @@ async def rest_of(place: Place, channel: grpc.aio.Channel, call: Any) -> str:  #
     return f"{how}, then all" if seen == EVENTS + 2 else f"{how}, then only {seen}"
 
 
-async def stall_sse(place: Place) -> dict[str, int]:
+async def stall_sse(place: Place, streams: int) -> dict[str, int]:
     """Do the same as `stall_grpc` over HTTP; a stream that was cut has no status to read."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, read_bufsize=65_536) as session:
-        responses = [await reconnect(session, place, 1) for _ in range(STREAMS)]
+        responses = [await reconnect(session, place, 1) for _ in range(streams)]
         firsts = [await response.content.readany() for response in responses]
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -326,12 +326,14 @@ async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) ->
         rest += part
 
 
-def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: int = READS) -> Measure:
+def measure(
+    server: ServerProcess, way: str, *, store: str = "memory", reads: int = READS, streams: int = STREAMS
+) -> Measure:
     """Stall all streams over one transport; another client reads the whole log `reads` times before and meanwhile."""
     place = asyncio.run(prepare_run(server.place))
     before_ms = asyncio.run(read_ms(place, reads))
     base = place.settled_memory()
-    arguments = ["--stall", way, "--place", json.dumps(asdict(place))]
+    arguments = ["--stall", way, "--streams", str(streams), "--place", json.dumps(asdict(place))]
     command = [sys.executable, "-m", "benchmarks.slow_readers", *arguments]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client,
@@ -346,7 +348,7 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: in
         client.send_signal(signal.SIGSTOP)
         stalled = place.settled_memory()
         meanwhile_ms = asyncio.run(read_ms(place, reads))
-        server.await_cut_offs(STREAMS)
+        server.await_cut_offs(streams)
         left = place.settled_memory()
         client.send_signal(signal.SIGCONT)
         client.stdin.write("\n")
@@ -356,9 +358,9 @@ def measure(server: ServerProcess, way: str, *, store: str = "memory", reads: in
     return Measure(
         name=WAYS[way],
         store=store,
-        streams=STREAMS,
-        stalled_mib=round((stalled - base) / STREAMS / MEBI, 3),
-        left_mib=round((left - base) / STREAMS / MEBI, 3),
+        streams=streams,
+        stalled_mib=round((stalled - base) / streams / MEBI, 3),
+        left_mib=round((left - base) / streams / MEBI, 3),
         read_before_ms=round(before_ms, 1),
         read_meanwhile_ms=round(meanwhile_ms, 1),
         ended=ended,
@@ -370,6 +372,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--stall", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--streams", type=int, default=STREAMS, help=argparse.SUPPRESS)
     parser.add_argument("--place", help=argparse.SUPPRESS)
     parser.add_argument("--store", default=MEMORY, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -379,7 +382,11 @@ def main() -> None:
     if arguments.stall:
         place = Place(**json.loads(arguments.place))
         own = arguments.stall == "grpc-each"
-        stall = stall_sse(place) if arguments.stall == "sse" else stall_grpc(place, own_connection=own)
+        stall = (
+            stall_sse(place, arguments.streams)
+            if arguments.stall == "sse"
+            else stall_grpc(place, arguments.streams, own_connection=own)
+        )
         print(json.dumps(asyncio.run(stall)), flush=True)
         return
     measures = []

@@ -1,13 +1,16 @@
-"""Clients that stop reading: a real client process under SIGSTOP on 50 streams of a log of 15 MiB."""
+"""Clients that stop reading: a real client process under SIGSTOP on 25 streams of a log of 15 MiB."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.slow_readers import MEMORY, STREAMS, measure, running
+from benchmarks.slow_readers import MEMORY, measure, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+STREAMS = 25
+"""Fewer than the measurement has: what is not for a stream is divided among fewer, so that the limit is stricter."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
@@ -16,8 +19,8 @@ def test_a_stalled_stream_costs_less_than_a_mebibyte_and_goes_on_where_it_was_cu
     way: str, *, is_file: bool, tmp_path: Path
 ) -> None:
     with running(f"sqlite:///{tmp_path / 'reasond.db'}" if is_file else MEMORY) as server:
-        found = measure(server, way, reads=2)
+        found = measure(server, way, reads=1, streams=STREAMS)
 
-    assert found.stalled_mib <= 1.0
+    assert found.stalled_mib <= 1.0, found
     how = "cut" if way == "sse" else "RESOURCE_EXHAUSTED"
     assert found.ended == {f"{how}, then all": STREAMS}
