@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from reasond_server.config import ReasoningSettings
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
-from tests.forking import run_forked
+from tests.forking import ForkedProcess, run_forked
 from tests.screens import open_terminal
 from tests.unit.cli.document_samples import build_docx, build_pdf
 
@@ -61,34 +61,34 @@ def caller(server: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start `reasond serve` with its ready file in `folder`; the block begins when it is ready."""
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--ready-file", str(folder / "ready.json"), *options],
-        env={**os.environ, **FREE_PORTS, **environ},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+def serving(folder: Path, *options: str, environ: Mapping[str, str]) -> Iterator[ForkedProcess]:
+    """Fork `reasond serve` with its ready file and its output, `out` and `err`, in `folder`; wait until it is ready.
+
+    `dev_server` is the installed program, and is ended by SIGTERM, too.
+    """
+    process = ForkedProcess(
+        *("serve", "--ready-file", str(folder / "ready.json"), *options),
+        environ={**os.environ, **FREE_PORTS, **environ},
+        folder=folder,
+        stdout=folder / "out",
+        stderr=folder / "err",
+        ends_interpreter=True,
     )
     try:
         limit = time.monotonic() + LIMIT_S
         while not (folder / "ready.json").exists():
             assert time.monotonic() < limit
-            assert not ended_within(process, 0.05), process.stderr and process.stderr.read()
+            assert not ended_within(process, 0.05), (folder / "err").read_text("utf-8")
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
-def ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
-    try:
+def ended_within(process: ForkedProcess, seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    return process.returncode is not None
 
 
 def address_of(folder: Path) -> dict[str, str]:
@@ -434,7 +434,8 @@ def test_sigterm_drains_ends_with_zero_and_takes_the_ready_file_along(tmp_path: 
         assert stat.S_IMODE((tmp_path / "ready.json").stat().st_mode) == 0o600
         assert readiness(address_of(tmp_path)["http"]) == 200
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=LIMIT_S)
+        process.wait(LIMIT_S)
+    out, err = ((tmp_path / name).read_text("utf-8") for name in ("out", "err"))
     assert process.returncode == 0
     assert out == ""
     assert "reasond is ready" in err
@@ -462,7 +463,8 @@ def test_without_dev_every_line_on_stderr_is_json_and_minted_tokens_are_accepted
         assert ready["token"] == ""
         asked = run("ask", "What is 7 times 6?", environ=caller({**ready, "token": token}))
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=LIMIT_S)
+        process.wait(LIMIT_S)
+    out, err = ((tmp_path / name).read_text("utf-8") for name in ("out", "err"))
     assert (asked.returncode, asked.stdout, out, process.returncode) == (0, "42\n", "", 0)
     lines = [json.loads(line) for line in err.splitlines()]
     assert lines[0]["message"] == "ready"
