@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.packaging.environments import ROOT, SERVER, new_environment
+from tests.packaging.environments import ROOT, SERVER, fill_wheelhouse, new_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,10 +115,7 @@ def lowest(project: Path, *extras: str) -> list[str]:
 def server_wheelhouse(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the server's wheel and the wheels of all its dependencies."""
     folder = tmp_path_factory.mktemp("wheelhouse")
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "-q", "-c", CONSTRAINTS, "-d", folder]
-    command = [*pip, *wheels.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    fill_wheelhouse(folder, wheels.values(), "-c", str(CONSTRAINTS))
     return folder
 
 
@@ -129,15 +126,18 @@ def test_the_wheel_of_the_server_installs_its_manual_page(wheels: dict[str, Path
 
 
 def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict[str, Path], tmp_path: Path) -> None:
-    environment = new_environment(tmp_path / "lowest-server")
-    environment.install(*lowest(SERVER), *wheels.values())
+    environment, house = new_environment(tmp_path / "lowest-server"), tmp_path / "house"
+    house.mkdir()
+    fill_wheelhouse(house, wheels.values(), *lowest(SERVER, "otel"))
+    offline = ("--no-index", "--find-links", house)
+    environment.install(*offline, *lowest(SERVER), *wheels.values())
     assert environment.distributions()["pydantic"].startswith("2.12")
     environment.run(
         "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE + CONSOLE
     )
     assert "serve" in environment.run("reasond", "--help")
     environment.run("python", "-c", OBSERVED)
-    environment.install(*lowest(SERVER, "otel"))
+    environment.install(*offline, *lowest(SERVER, "otel"))
     environment.run("python", "-c", OBSERVED + TRACED)
     installed = environment.distributions()
     declared = dict(pin.split("==") for pin in lowest(SERVER, "otel"))
@@ -160,12 +160,18 @@ def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_st
     assert "ok    store" in environment.run("reasond", "doctor")
 
 
+@pytest.fixture(scope="module")
+def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where uv unpacks the wheels, once for all of its environments."""
+    return tmp_path_factory.mktemp("uv")
+
+
 @pytest.mark.parametrize(("source", "command"), [("reasond-server", "reasond-server"), ("reasond[server]", "reasond")])
 def test_uv_runs_the_command_from_the_wheels(
-    server_wheelhouse: Path, tmp_path: Path, source: str, command: str
+    server_wheelhouse: Path, uv_cache: Path, tmp_path: Path, source: str, command: str
 ) -> None:
     run = [sys.executable, "-m", "uv", "tool", "run", "--no-index", "--find-links", str(server_wheelhouse)]
-    environ = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_TOOL_DIR": str(tmp_path / "tools")}
+    environ = {**os.environ, "UV_CACHE_DIR": str(uv_cache), "UV_TOOL_DIR": str(tmp_path / "tools")}
     environ["UV_PYTHON"] = sys.executable
     done = subprocess.run(
         [*run, "--from", source, command, "demo"],
