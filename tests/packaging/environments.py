@@ -69,7 +69,17 @@ def fill_wheelhouse(folder: Path, wheels: Collection[Path], *arguments: str) -> 
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
         with TemporaryDirectory(dir=kept.parent, prefix="wheels-") as made:
-            command = [sys.executable, "-m", "pip", "download", "-q", "-d", f"{made}/all", *arguments, *wheels]
+            command: list[str | Path] = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "-d",
+                f"{made}/all",
+                *arguments,
+                *wheels,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             for wheel in wheels:
