@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 REASOND = "reasond_server.cli:main"
@@ -33,7 +33,7 @@ from importlib.metadata import entry_points
 
 for name in json.loads(sys.argv[1]):
     import_module(name)
-for group in ("reasond.strategies", "reasond.tools"):
+for group in ("reasond.strategies", "reasond.tools") if "reasond_server.app" in sys.modules else ():
     for point in entry_points(group=group):
         point.load()
 gc.freeze()
@@ -113,12 +113,15 @@ IMPORTED = (
 
 
 class ForkingProcess:
-    """The process that forks. It answers one request at a time and never waits."""
+    """The process that forks. It answers one request at a time and never waits.
 
-    def __init__(self) -> None:
+    `options` are those of the interpreter, for the imports and for all that is forked.
+    """
+
+    def __init__(self, imported: Sequence[str] = IMPORTED, options: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(IMPORTED)],
+            [sys.executable, *options, "-c", PROGRAM, json.dumps(imported)],
             cwd=ROOT,
             env={"PATH": os.environ["PATH"], "GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"},
             stdin=subprocess.PIPE,
@@ -141,9 +144,9 @@ class ForkingProcess:
 
 
 @cache
-def forking_process() -> ForkingProcess:
-    """Return the process that forks for this one, which ends with it."""
-    process = ForkingProcess()
+def forking_process(imported: Sequence[str] = IMPORTED, options: Sequence[str] = ()) -> ForkingProcess:
+    """Return the process that forks for this one with these imports and options, which ends with it."""
+    process = ForkingProcess(imported, options)
     atexit.register(process.close)
     return process
 
@@ -169,8 +172,9 @@ class ForkedProcess:
         is_session: bool = False,
         open_files: tuple[int, int] | None = None,
         ends_interpreter: bool = False,
+        parent: ForkingProcess | None = None,
     ) -> None:
-        self._parent = forking_process()
+        self._parent = parent or forking_process()
         # The exit code can be asked for only once, and tests wait for the end in a thread.
         self._lock = threading.Lock()
         self.returncode: int | None = None

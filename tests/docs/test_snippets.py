@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.snippets import Snippet, pattern_of, snippets
-from tests.forking import run_forked
+from tests.forking import ForkedProcess, forking_process, run_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,19 +57,23 @@ def with_addresses(text: str, server: Mapping[str, str]) -> str:
     return DOCUMENTED_HTTP.sub(server["http"], DOCUMENTED_GRPC.sub(server["grpc"], text))
 
 
-def succeed(command: list[str], server: Mapping[str, str]) -> str:
-    """Run `command` at the root, as the documentation says, and return what it prints; if it fails, show all of it."""
-    known = {
+def known_to(server: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the environment that the documentation uses."""
+    return {
         "TOKEN": server["token"],
         "REASOND_TOKEN": server["token"],
         "REASOND_TARGET": server["grpc"],
         "GRPC": server["grpc"],
         "HTTP": server["http"],
     }
+
+
+def succeed(command: list[str], server: Mapping[str, str]) -> str:
+    """Run `command` at the root, as the documentation says, and return what it prints; if it fails, show all of it."""
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, **known},
+        env={**os.environ, **known_to(server)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -93,8 +96,25 @@ def test_a_shell_snippet_exits_0_and_prints_what_the_page_shows(
 
 
 @choose_blocks("python")
-def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_server: Mapping[str, str]) -> None:
-    succeed([sys.executable, "-W", "error", "-c", with_addresses(snippet.text, dev_server)], dev_server)
+def test_a_python_snippet_runs_with_warnings_as_errors(
+    snippet: Snippet, dev_server: Mapping[str, str], tmp_path: Path
+) -> None:
+    # Most import the client, which takes a third of a second, and only what every import of it brings is imported.
+    parent = forking_process(("reasond",), ("-W", "error"))
+    environ = {**os.environ, **known_to(dev_server)}
+    out = tmp_path / "out"
+    process = ForkedProcess(
+        with_addresses(snippet.text, dev_server),
+        environ=environ,
+        folder=ROOT,
+        stderr=out,
+        call="tests.docs.snippet_program:main",
+        parent=parent,
+    )
+    try:
+        assert process.wait(LIMIT_S) == 0, out.read_text("utf-8")
+    finally:
+        process.kill()
 
 
 @choose_blocks("toml")
