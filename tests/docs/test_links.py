@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def targets(page: Path) -> list[str]:
     return [target for _, target in links(page.read_text(encoding="utf-8"))]
 
 
+@cache  # most links lead to few pages
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub generates them."""
     found: dict[str, int] = {}
@@ -68,6 +70,7 @@ def find_broken(page: Path, target: str) -> str:
     return ""
 
 
+@cache  # pages name the same tests again and again
 def functions(path: Path) -> set[str]:
     """Return the names of the tests in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
