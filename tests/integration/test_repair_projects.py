@@ -47,13 +47,17 @@ class Project:
 
 # Compiling the standard library takes half a minute: the operator prepares what that gives; go must write there, too.
 _GO = f"cp -rs {GO_CACHE} $GOCACHE && go test -json -run"
-_JAVA = "mkdir $TMPDIR/out && javac -d $TMPDIR/out Range.java RangeTest.java && java -cp $TMPDIR/out RangeTest {report}"
+# The compiler of two files ends before better machine code of it pays.
+_JAVAC = "javac -J-XX:TieredStopAtLevel=1 -proc:none -d $TMPDIR/out Range.java RangeTest.java"
+_JAVA = f"mkdir $TMPDIR/out && {_JAVAC} && java -cp $TMPDIR/out RangeTest {{report}}"
+# Plugins that happen to be installed here took two thirds of the processor time of a check.
+_PYTEST = ("python", "-m", "pytest", "-q", "--disable-plugin-autoload", "--junitxml={report}")
 PROJECTS = {
     "python": Project(
         programs=(),
         environment={"preset": "python", "root": sys.prefix},
-        test=["python", "-m", "pytest", "-q", "--junitxml={report}", "tests/test_prices.py"],
-        held_out=["python", "-m", "pytest", "-q", "--junitxml={report}", "tests/test_more_prices.py"],
+        test=[*_PYTEST, "tests/test_prices.py"],
+        held_out=[*_PYTEST, "tests/test_more_prices.py"],
         path="prices.py",
         line="    return price * percent // 100",
         wrong="    return price - percent",
