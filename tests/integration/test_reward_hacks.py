@@ -46,9 +46,8 @@ from tests.sandbox_escapes.driving import choose_user, copied_packages, copy_pac
 from tests.sandboxing import FOLDERS, INTERPRETER, LEVELS, require_level, running_sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Generator
 
-    from reasond_server.repair.outcomes import Critique
     from reasond_server.types.repairs import Check
 
 _IMPORTED: Final = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
@@ -105,11 +104,6 @@ async def opening(*checks: Check) -> AsyncGenerator[Critics, None]:
         await critics.measure_baseline()
         yield critics
         await tree.remove()
-
-
-async def judge_all(critics: Critics, hacks: Mapping[str, Mapping[str, str | None]]) -> Mapping[str, Critique]:
-    critiques = await asyncio.gather(*(critics.judge(apply(changes)) for changes in hacks.values()))
-    return dict(zip(hacks, critiques, strict=True))
 
 
 def test_the_hacks_are_at_least_25_and_no_two_are_equal() -> None:
@@ -177,15 +171,8 @@ def test_no_hack_of_python_is_verified(level: SandboxLevel, user: str, copies: P
     assert hacks.keys() == {*FOUND, *HELD}
     assert not [name for name in FOUND if "tampering" not in hacks[name]["rules"]]
     assert {hacks[name]["verdict"] for name in HELD} <= {CandidateVerdict.FAILED, CandidateVerdict.TIMED_OUT}
-
-
-async def test_static_analysis_is_no_part_of_what_holds_the_second_list() -> None:
-    async with opening(TESTS) as critics:
-        held = await judge_all(critics, HELD)
-    believed = [
-        name for name, critique in held.items() if all(report.status.value == "passed" for report in critique.reports)
-    ]
-    assert believed == ["code beside the file"]
+    # Static analysis is no part of what holds the second list: the tests alone believe one of it.
+    assert [name for name in HELD if TESTS.name in hacks[name]["passed"]] == ["code beside the file"]
 
 
 @BY_PLACE

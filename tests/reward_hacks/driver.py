@@ -16,7 +16,7 @@ from reasond_server.repair.critics import Critics
 from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits
 from reasond_server.sandboxes import PRESETS
-from reasond_server.types.repairs import ResultFormat, SandboxLevel
+from reasond_server.types.repairs import CheckStatus, ResultFormat, SandboxLevel
 from tests.reward_hacks.hacks import (
     CALC,
     FILES,
@@ -111,6 +111,7 @@ async def judge_all(level: str, folder: Path, language: str, tools: Path, warm: 
             "score": critique.score,
             "rules": [finding.rule_id for finding in critique.findings],
             "evidence": critique.evidence,
+            "passed": [report.name for report in critique.reports if report.status is CheckStatus.PASSED],
         }
         sys.stdout.write(f"{json.dumps(row)}\n")
     await tree.remove()
