@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
 from reasond_server.types.snapshots import SourceFile
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from reasond_server.sandbox.levels import OpenedSandbox
 
 WAIT_S = 120.0
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture(params=LEVELS, ids=lambda level: level.value)
+# One sandbox for all tests, as a server has one for all jobs; to open one takes more than most of these jobs.
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=LEVELS, ids=lambda level: level.value)
 async def opened(request: pytest.FixtureRequest) -> AsyncGenerator[OpenedSandbox, None]:
     async with running_sandbox(request.param) as one:
         yield one
@@ -85,10 +88,10 @@ async def test_of_a_long_output_the_beginning_and_the_end_are_kept(opened: Opene
     ("program", "limits", "exceeded"),
     [
         ("import time; time.sleep(600)", SandboxLimits(wall_s=1.0), "wall_s"),
-        ("while True: pass", SandboxLimits(cpu_s=1.0, wall_s=120.0), "cpu_s"),
+        ("while True: pass", SandboxLimits(cpu_s=0.3, wall_s=120.0), "cpu_s"),
         (
             "import os, time\nfor _ in range(4): os.fork()\nwhile True: pass",
-            SandboxLimits(cpu_s=3.0, wall_s=120.0),
+            SandboxLimits(cpu_s=0.9, wall_s=120.0),
             "cpu_s",
         ),
         (
@@ -199,6 +202,6 @@ async def test_a_folder_that_is_not_there_is_a_failure_of_the_sandbox(opened: Op
 
 async def test_the_processor_time_of_what_was_killed_counts(opened: OpenedSandbox) -> None:
     program = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"
-    outcome = await run_program(opened, program, limits=SandboxLimits(cpu_s=1.0, wall_s=120.0))
+    outcome = await run_program(opened, program, limits=SandboxLimits(cpu_s=0.3, wall_s=120.0))
     assert outcome.exceeded == "cpu_s"
-    assert outcome.cpu_s >= 1.0
+    assert outcome.cpu_s >= 0.3
