@@ -80,7 +80,7 @@ REFUSED = {
         "TLS files",
     ),
     "a socket in a folder of everybody": (
-        f"[auth]\n{KEY}\n{PORTS}grpc_unix_socket = 'HERE/open/reasond.sock'",
+        f"[auth]\n{KEY}\n{PORTS}grpc_unix_socket = 'HERE/open/r.sock'",
         "Everybody on this machine can enter",
     ),
 }
