@@ -27,7 +27,7 @@ def value(kind: type[ClassT]) -> type[ClassT]:
 
 
 def constructor_of(kind: Callable[ParametersT, ClassT]) -> Callable[ParametersT, ClassT]:
-    """Return a function that makes what the dataclass `kind` makes of the same arguments, in less than half the time.
+    """Return a function that makes what the dataclass `kind` makes of the same arguments, but in less time.
 
     CPython packs the keywords of a class's call into a dictionary and unpacks them again for `__init__`, but hands up
     to 15 of a function's call on as they are. `kind` is slotted, keyword-only and has no `__post_init__`. For values
@@ -37,11 +37,14 @@ def constructor_of(kind: Callable[ParametersT, ClassT]) -> Callable[ParametersT,
         TypeError: `kind` is another class.
     """
     cls: Any = kind
-    if hasattr(cls, "__post_init__") or not all(each.kw_only for each in fields(cls)):
-        raise TypeError(f"{cls.__name__} has a __post_init__, or a field that is not keyword-only")
+    is_plain = hasattr(cls, "__slots__") and not hasattr(cls, "__post_init__")
+    if not (is_plain and all(each.kw_only for each in fields(cls))):
+        raise TypeError(f"{cls.__name__} has no slots, a __post_init__, or a field that is not keyword-only")
     # An object of the same layout that is not frozen yet: its fields are set without a call.
     bases = getattr(cls, "__orig_bases__", cls.__bases__)
     blank = new_class(cls.__name__, bases, exec_body=lambda body: body.update(__slots__=cls.__slots__))
+    # Refused here and not in the first call, should the layouts differ.
+    blank().__class__ = cls
     names: dict[str, Any] = {"_Blank": blank, "_class": cls, "_unset": _UNSET}
     parameters, lines = [], []
     for each in fields(cls):

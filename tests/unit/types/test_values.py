@@ -86,6 +86,10 @@ def test_other_classes_have_no_constructor() -> None:
         def __post_init__(self) -> None:
             self.x += 1
 
-    for kind in (Positional, Checked):
+    @dataclass(kw_only=True)
+    class Open:
+        x: int
+
+    for kind in (Positional, Checked, Open):
         with pytest.raises(TypeError, match=kind.__name__):
             constructor_of(kind)
