@@ -22,10 +22,6 @@ class ServerEvent(NamedTuple):
     name: bytes = b""
 
 
-# What `ServerEvent(...)` calls, without the call of a Python function for each event.
-_make_event = tuple.__new__
-
-
 class SseReader:
     """Reads events from pieces of any size; an incomplete event at the end is ignored.
 
@@ -70,7 +66,7 @@ class SseReader:
         rest = blocks.pop()
         for block in blocks:
             if block.startswith(_USUAL_DATA) and _LF not in block:
-                events.append(_make_event(ServerEvent, (block[_USUAL_START:], b"")))
+                events.append(ServerEvent(block[_USUAL_START:]))
                 self._is_first_line = False
             else:
                 self._take_lines(block + _END_OF_EVENT, events)
