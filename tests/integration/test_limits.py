@@ -49,7 +49,7 @@ async def refusal(listening: Listening, **options: Any) -> reasond.ReasondError:
 
 
 async def test_requests_over_the_limit_are_told_when_to_come_back_on_both_wires() -> None:
-    async with serve_limited(requests_per_minute=2) as listening:
+    async with serve_limited(requests_per_hour=2) as listening:
         assert (await ask(listening)).answer == "42"
         assert (await call(listening))["result"]["answer"] == "42"
         error = await refusal(listening)
@@ -61,7 +61,7 @@ async def test_requests_over_the_limit_are_told_when_to_come_back_on_both_wires(
 
 
 async def test_a_strategy_counts_by_its_weight() -> None:
-    async with serve_limited(requests_per_minute=4, weights__chain_of_thought=3) as listening:
+    async with serve_limited(requests_per_hour=4, weights__chain_of_thought=3) as listening:
         await ask(listening)
         await refusal(listening)
         await ask(listening, strategy="bounded_context")
@@ -142,7 +142,7 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
         limits: dict[str, Any] = {
             "storage": "redis",
             "redis_url": redis.url,
-            "requests_per_minute": 3,
+            "requests_per_hour": 3,
             "tokens_per_minute": 1_000_000,
         }
         one, two = [await stack.enter_async_context(serve_limited(**limits)) for _ in range(2)]
@@ -158,7 +158,7 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
 
 async def test_a_task_that_a_strategy_refuses_counts_against_the_limit() -> None:
     reasons = []
-    async with serve_limited(requests_per_minute=2) as listening:
+    async with serve_limited(requests_per_hour=2) as listening:
         for _ in range(3):
             with pytest.raises(reasond.ReasondError) as caught:
                 await ask(listening, "<" * 100_000)
