@@ -46,12 +46,16 @@ _MOST_BYTES_PER_TOKEN = 128
 
 
 _UNCALIBRATED: Final = Calibration()
+_MOST_WAITING: Final = 8
+"""The most reports that wait in a counter that is no fork."""
 
 
 class EstimatingCounter:
     """Returns upper estimates. One instance serves one model; a report takes effect with the next count.
 
-    If several threads report or count at the same time, one of the reports may be lost, never more.
+    Reports wait until something is counted, because most runs count nothing after their last report; those of the
+    model's own counter also until eight wait. If several threads report or count at the same time, one of the reports
+    may be lost, never more.
     """
 
     _parent: EstimatingCounter | None = None
@@ -66,10 +70,7 @@ class EstimatingCounter:
     @property
     def calibration(self) -> Calibration:
         """What was learnt from all reports so far."""
-        if self._reports:
-            reports, self._reports = self._reports, []
-            for estimated, reported in reports:
-                self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
+        self._apply_reports()
         return self._calibration
 
     @property
@@ -123,16 +124,16 @@ class EstimatingCounter:
 
     def observe(self, *, estimated: float, reported: int) -> None:
         """Correct the calibration: a prompt with the uncalibrated estimate `estimated` had `reported` tokens."""
-        if self._parent is None:
-            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
-            return
-        # Applied when it counts next, because most runs count nothing after their last report.
         self._reports.append((estimated, reported))
-        self._parent.observe(estimated=estimated, reported=reported)
+        if self._parent is not None:
+            self._parent.observe(estimated=estimated, reported=reported)
+        elif len(self._reports) >= _MOST_WAITING:
+            self._apply_reports()
 
     def fork(self) -> EstimatingCounter:
         """Return a copy that learns on its own and passes its reports on to this counter."""
-        forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self.calibration)
+        forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self._calibration)
+        forked._reports = [*self._reports]
         forked._parent = self
         return forked
 
@@ -143,6 +144,11 @@ class EstimatingCounter:
     def restore(self, snapshot: Json) -> None:
         """Replace the calibration. Raises InternalError: `snapshot` is not a snapshot of a calibration."""
         self._calibration, self._reports = Calibration.restore(snapshot), []
+
+    def _apply_reports(self) -> None:
+        reports, self._reports = self._reports, []
+        for estimated, reported in reports:
+            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
 
     def _build_cost(self) -> Callable[[str], int]:
         calibration = self.calibration
