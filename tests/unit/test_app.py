@@ -2,8 +2,9 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,12 +272,35 @@ async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> Non
     await server.stop()
 
 
-def test_the_collector_looks_at_what_is_new_less_often() -> None:
-    before = gc.get_threshold()
+@contextmanager
+def sparing() -> Iterator[None]:
+    """Call `spare_collector`, and undo it at the end."""
+    threshold, hooks = gc.get_threshold(), sys.get_asyncgen_hooks()
     try:
         spare_collector()
-        assert gc.get_threshold()[0] == 30_000
-        assert gc.get_freeze_count() > 0
+        yield
     finally:
         gc.unfreeze()
-        gc.set_threshold(*before)
+        gc.set_threshold(*threshold)
+        sys.set_asyncgen_hooks(*hooks)
+
+
+def test_the_collector_looks_at_what_is_new_less_often() -> None:
+    with sparing():
+        assert gc.get_threshold()[0] == 30_000
+        assert gc.get_freeze_count() > 0
+
+
+async def test_a_generator_that_is_dropped_is_closed_all_the_same() -> None:
+    closed = asyncio.Event()
+
+    async def count() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            closed.set()
+
+    with sparing():
+        assert await anext(count()) == 1
+        gc.collect()
+        await asyncio.wait_for(closed.wait(), 180)
