@@ -63,7 +63,7 @@ class Accounts:
         self._journal = journal
         self._lost = before if journal is None or before is NOTHING else _subtract(before, journal.spent)
         self._inherited = inherited
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self.ended_s: float | None = None
 
     @property
@@ -99,10 +99,19 @@ class Accounts:
             self._journal = None
 
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
-        """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that."""
+        """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that.
+
+        The seconds count from the next turn of the event loop: most timers are cancelled before, and cost less so.
+        """
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, on_time_out)
+        if within_s is None:
+            self._timer = None
+        else:
+            self._timer = asyncio.get_running_loop().call_soon(self._begin_timer, within_s, on_time_out)
+
+    def _begin_timer(self, within_s: float, on_time_out: Callable[[], None]) -> None:
+        self._timer = asyncio.get_running_loop().call_later(within_s, on_time_out)
 
 
 def fork_counter(counter: TokenCounter, calibration: Json) -> TokenCounter:
