@@ -57,8 +57,10 @@ def may_repeat(part: Append, head: Head) -> bool:
     return part.fence == head.fence and part.version + len(part.entries) == head.version and bool(part.entries)
 
 
-def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) -> ReasondError | None:
-    """Return the error that refuses `part`, which has `size` bytes; None if the log accepts it."""
+def find_refusal(
+    part: Append, events: Sequence[LoggedEvent], head: Head | None, *, size: int, largest: int
+) -> ReasondError | None:
+    """Return the error that refuses `part`, whose `events` have `size` bytes; None if the log accepts it."""
     execution_id = part.execution.execution_id
     if (head is None) is (part.creation is None):
         return build_not_found_error(execution_id) if head is None else build_id_taken_error(execution_id)
@@ -71,7 +73,6 @@ def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) ->
         return InternalError(
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
-    events = events_of(part)
     # A last event that is followed by other events does not end the log: it counts as a gap.
     has_result = bool(events) and isinstance(events[-1].event, LastEvent)
     if wrong := _find_gap(part, events, head.last_sequence, has_result=has_result):
@@ -226,13 +227,14 @@ def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_res
     """Return why the `events` of `part` do not continue the log after event `last`; empty if they do."""
     if part.creation is not None and part.execution.session_id:
         return "a first append in a session"
+    is_over = False
     for event in events:
+        if is_over:
+            return "an event after the result"
         last += 1
         if event.sequence != last:
             return f"event {event.sequence}"
-    for event in events[:-1]:
-        if isinstance(event.event, LastEvent):
-            return "an event after the result"
+        is_over = isinstance(event.event, LastEvent)
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"
     state = part.execution.state

@@ -143,12 +143,13 @@ class LogTable:
         head = log.head() if log else None
         if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
             return None
-        refused = find_refusal(part, head, size=part.size, largest=self.largest_log)
+        events = events_of(part)
+        refused = find_refusal(part, events, head, size=part.size, largest=self.largest_log)
         if refused is None and part.creation is not None:
             log, refused = self._create(part.execution, part.creation)
         if refused is not None or log is None:
             return refused
-        events, count = events_of(part), len(part.entries)
+        count = len(part.entries)
         log.events += events
         if len(events) < count:
             log.records = log.records or []

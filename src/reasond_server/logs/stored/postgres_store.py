@@ -12,7 +12,6 @@ from reasond_server.logs.contract import (
     Watchers,
     build_id_taken_error,
     build_log_full_error,
-    events_of,
     find_refusal,
     may_repeat,
     may_wake,
@@ -328,9 +327,7 @@ async def _append_different(
     """Append parts of different logs in one statement, and free sessions; then find out why some were refused."""
     good = {index: row for index, row in rows.items() if is_whole(row, largest=largest)}
     # A log that is created only now cannot have watchers.
-    grown = [
-        row.part.execution.execution_id for row in good.values() if row.part.creation is None and events_of(row.part)
-    ]
+    grown = [row.part.execution.execution_id for row in good.values() if row.part.creation is None and row.events]
     values = _build_columns(good.values()) | {
         "largest": largest,
         "channel": CHANNEL,
@@ -357,7 +354,7 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
         kept = dict(await fetch(connection, _BODIES, name))
         if kept == {entry.position: entry.body for entry in row.entries}:
             return None
-    refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+    refused = find_refusal(row.part, row.events, head.head if head else None, size=row.size, largest=largest)
     if refused is None and row.part.creation is not None:
         return build_id_taken_error(execution.execution_id)
     return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")

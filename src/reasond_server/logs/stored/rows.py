@@ -46,10 +46,12 @@ class EntryRow:
 class PartRow:
     """A part of a batch, encoded; `entries` are those to store, `size` (bytes) is the size of all entries.
 
-    `session_state` is what the execution leaves in its session; empty if it leaves nothing.
+    `events` are those among the entries of the part. `session_state` is what the execution leaves in its session;
+    empty if it leaves nothing.
     """
 
     part: Append
+    events: Sequence[LoggedEvent]
     body: str
     entries: Sequence[EntryRow]
     size: int
@@ -66,7 +68,7 @@ class PartRow:
     @property
     def first_sequence(self) -> int:
         """The last sequence that the log must have before this part."""
-        return self.part.execution.last_sequence - len(events_of(self.part))
+        return self.part.execution.last_sequence - len(self.events)
 
 
 @value
@@ -96,6 +98,7 @@ def encode_part(part: Append) -> PartRow:
     drops = part.execution.state.has_ended and not part.keeps_records
     return PartRow(
         part=part,
+        events=events_of(part),
         body=encode_execution(part.execution),
         entries=[row for row in rows if row.sequence is not None] if drops else rows,
         size=sum(len(row.body) + len(row.key) for row in rows),
@@ -116,7 +119,7 @@ def is_whole(row: PartRow, *, largest: int) -> bool:
         state=ExecutionState.RUNNING,
     )
     head = expected if part.creation is None else None
-    return find_refusal(part, head, size=row.size, largest=largest) is None
+    return find_refusal(part, row.events, head, size=row.size, largest=largest) is None
 
 
 def head_of(row: Sequence[Any]) -> StoredHead:

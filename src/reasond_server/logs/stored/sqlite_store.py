@@ -12,7 +12,6 @@ from reasond_server.logs.contract import (
     Watchers,
     build_id_taken_error,
     build_log_full_error,
-    events_of,
     find_refusal,
     may_repeat,
     may_wake,
@@ -398,7 +397,7 @@ def _append_all(
             outcome.refusals.append(_explain_refusal(connection, row, largest))
     _write_entries(connection, taken)
     leave_sessions(connection, taken, now=now)
-    outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
+    outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if row.events)
     return outcome
 
 
@@ -435,7 +434,7 @@ def _explain_refusal(connection: Connection, row: PartRow, largest: int) -> Reas
     head = head_of(found) if found else None
     if head is not None and _is_repeated(connection, row, head):
         return None
-    refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+    refused = find_refusal(row.part, row.events, head.head if head else None, size=row.size, largest=largest)
     return refused or build_id_taken_error(execution.execution_id)
 
 
