@@ -18,7 +18,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors import InvalidRequestError, OverloadedError, RateLimitedError, SettingsError, Violation
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.message_codec import Codec
+from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.types import TextDelta
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
@@ -88,24 +88,21 @@ async def test_b01_a_stream_whose_inner_task_was_cancelled_is_answered_internal_
     assert code is grpc.StatusCode.INTERNAL
 
 
-async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> None:
+async def test_b02_the_peers_cancellation_passes_through_every_layer() -> None:
     seen: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     entered = asyncio.Event()
 
-    class Witness(grpc.aio.ServerInterceptor):
-        """Stands outside the guard and sees the exceptions that grpc would see."""
+    def stand_outside(run: Any) -> Any:
+        """Return a function that sees the exceptions that grpc would see."""
 
-        async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-            handler = await continuation(handler_call_details)
+        async def serve(requests: Any, context: Any) -> Any:
+            try:
+                return await run(requests, context)
+            except BaseException as error:
+                seen.set_result(error)
+                raise
 
-            async def witness(requests: Any, context: Any) -> Any:
-                try:
-                    return await handler.stream_unary(requests, context)
-                except BaseException as error:
-                    seen.set_result(error)
-                    raise
-
-            return grpc.stream_unary_rpc_method_handler(witness)
+        return serve
 
     async def wait(_request: bytes, _context: Any) -> bytes:
         entered.set()
@@ -113,8 +110,9 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
         return b""
 
     authentication = Authentication(authenticate=_anybody, require=lambda *_: None, operations=OPERATIONS)
-    interceptors = (Witness(), guard(), authentication, Codec(max_send_bytes=100))
-    async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, interceptors) as channel:
+    handlers: dict[str, Any] = {"Wait": grpc.unary_unary_rpc_method_handler(wait)}
+    outside = [lambda _path, handler: wrap_handler(handler, stand_outside)]
+    async with bare_server(handlers, guard(), authentication.wrap, outside=outside) as channel:
         call = channel.unary_unary("/test.Bare/Wait")(b"", metadata=AUTHORIZED)
         await asyncio.wait_for(entered.wait(), SOON)
         call.cancel()
@@ -182,13 +180,15 @@ async def test_b04_the_text_of_a_foreign_exception_from_a_handler_never_reaches_
     assert "secret dsn" in caplog.text
 
 
-async def test_b04_the_text_of_a_foreign_exception_from_an_interceptor_never_reaches_the_peer() -> None:
-    class Broken(grpc.aio.ServerInterceptor):
-        async def intercept_service(self, *_details: Any) -> Any:
-            message = "secret dsn=postgres://"
-            raise ValueError(message)
+async def test_b04_the_text_of_a_foreign_exception_from_a_layer_never_reaches_the_peer() -> None:
+    async def fail(*_call: Any) -> Any:
+        message = "secret dsn=postgres://"
+        raise ValueError(message)
 
-    async with bare_server({}, (guard(), Broken())) as channel:
+    handlers: dict[str, Any] = {"Any": grpc.unary_unary_rpc_method_handler(fail)}
+    async with bare_server(
+        handlers, guard(), lambda _path, handler: wrap_handler(handler, lambda _run: fail)
+    ) as channel:
         code, message, _ = await get_error(channel.unary_unary("/test.Bare/Any")(b""))
 
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
@@ -209,14 +209,14 @@ async def test_b05_a_status_that_a_foreign_servicer_has_sent_is_not_replaced() -
         await context.abort(grpc.StatusCode.NOT_FOUND, "not here")
         return b""
 
-    async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, (guard(),)) as channel:
+    async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, guard()) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/test.Bare/Abort")(b"")
 
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, "not here")
 
 
-async def test_b06_all_kinds_of_handlers_work_behind_all_interceptors() -> None:
+async def test_b06_all_kinds_of_handlers_work_inside_all_layers() -> None:
     async def unary_unary(request: int, _context: Any) -> int:
         return request + 1
 
@@ -244,7 +244,7 @@ async def test_b06_all_kinds_of_handlers_work_behind_all_interceptors() -> None:
         "StreamStream": grpc.stream_stream_rpc_method_handler(stream_stream, **codec),
     }
     authentication = Authentication(authenticate=_anybody, require=lambda *_: None, operations=OPERATIONS)
-    async with bare_server(handlers, (guard(), authentication, Codec(max_send_bytes=100))) as channel:
+    async with bare_server(handlers, guard(), authentication.wrap) as channel:
         one = await channel.unary_unary("/test.Bare/UnaryUnary")(b"2", metadata=AUTHORIZED)
         many = await drain(channel.unary_stream("/test.Bare/UnaryStream")(b"2", metadata=AUTHORIZED))
         written = await drain(channel.unary_stream("/test.Bare/Writing")(b"2", metadata=AUTHORIZED))

@@ -1,1 +1,1 @@
-"""The gRPC side: servicers, conversion, interceptors, health, reflection; the only package that imports protobuf."""
+"""The gRPC side: servicers, conversion, layers of handlers, health, reflection; no other package imports protobuf."""

@@ -17,7 +17,7 @@ from reasond_server.grpc_api.times import timestamp
 if TYPE_CHECKING:
     from reasond_server.agents.agent_service import AgentService
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.types import Json
 
 
@@ -27,9 +27,9 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
     def __init__(self, *, service: AgentService) -> None:
         self._service = service
 
-    def register(self, registry: GenericRegistry) -> None:
-        """Add the RPCs to a server."""
-        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
+    def register(self, methods: MethodTable) -> None:
+        """Add the RPCs to the `methods` of a server."""
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self, methods)  # type: ignore[arg-type]  # it takes what it is told
 
     async def GetAgentCard(self, request: pb.GetAgentCardRequest, context: Context) -> pb.GetAgentCardResponse:
         """Return the card of this server or of a registered agent."""

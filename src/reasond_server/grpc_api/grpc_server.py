@@ -1,8 +1,4 @@
-"""The gRPC server: assembles listeners, interceptors and services, and starts, drains and stops them.
-
-Services are added as generic handlers: for methods that are registered by name, grpc.aio has one waiting task for each
-method, and wakes all of them for every call. Generic handlers share one waiting task.
-"""
+"""The gRPC server: assembles listeners, services and the layers of their handlers; starts, drains and stops them."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from reasond_server.addresses import is_loopback
 from reasond_server.errors import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.handlers import MethodTable
 from reasond_server.grpc_api.leftovers import Leftovers
 from reasond_server.grpc_api.listening import (
     CertificateReloader,
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
 
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
-    from reasond_server.grpc_api.handlers import GrpcService
+    from reasond_server.grpc_api.handlers import GrpcService, Layer
     from reasond_server.grpc_api.listening import GrpcOptions
     from reasond_server.grpc_api.standard_services import HealthServicer
     from reasond_server.telemetry.observers import CallObserver
@@ -195,23 +191,27 @@ class GrpcServer:
         for server in self._servers:
             await server.start()
 
-    def _new_server(self, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=interceptors, options=channel_arguments(self._options))
+    def _new_server(self, *layers: Layer) -> tuple[grpc.aio.Server, MethodTable]:
+        """Return a server and its methods, to be added; `layers` are those between the codec and the guard."""
+        guard = self._guard
+        methods = MethodTable(
+            self._codec.wrap, *layers, guard.wrap, begin=guard.begin_call, unknown=guard.refuse_unknown()
+        )
+        server = grpc.aio.server(handlers=(methods,), options=channel_arguments(self._options))
         self._servers.append(server)
-        return server
+        return server, methods
 
     def _bind(self) -> None:
         options = self._options
         if not options.grpc_address and not options.grpc_unix_socket:
             raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
-        server = self._new_server(self._guard, self._authentication, self._codec)
-        registry = GenericRegistry(server)
+        server, methods = self._new_server(self._authentication.wrap)
         for service in self._services:
-            service.register(registry)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
+            service.register(methods)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, methods)
         if options.reflection:
             names = [service.declaration.name for service in self._services]
-            add_reflection(registry, (*names, HEALTH_SERVICE))
+            add_reflection(methods, (*names, HEALTH_SERVICE))
         # Checks come before binding: a port that is open for a moment would accept calls.
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))
@@ -243,9 +243,9 @@ class GrpcServer:
                 "The admin listener needs grpcio-channelz, which is not installed",
                 remedy="Install reasond-server[channelz], or leave [server] admin_address empty.",
             )
-        from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, untyped
+        from grpc_channelz.v1 import channelz, channelz_pb2_grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, untyped
 
-        server = self._new_server(self._guard, self._codec)
-        channelz.add_channelz_servicer(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server, methods = self._new_server()
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), methods)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, methods)
         self._admin_port = bind_tcp(server, address, credentials=None, setting="admin_address")

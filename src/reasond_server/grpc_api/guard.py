@@ -1,4 +1,4 @@
-"""The outermost interceptor, and the state of the RPC in progress.
+"""The outermost layer of every handler, and the state of the RPC in progress.
 
 For every failure inside it, the peer gets a well-formed status and nothing else.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, show
-from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrap_handler
+from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
@@ -27,11 +27,11 @@ from reasond_server.types.values import constructor_of
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Sequence
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
-    from reasond_server.grpc_api.handlers import Context
+    from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata
     from reasond_server.grpc_api.leftovers import Leftovers
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.propagation import TraceContext
@@ -44,12 +44,13 @@ TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
 # Codes that grpc sets by itself and that are faults; for our own errors, the reason decides.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-_KEYS: Final = TRACE_KEYS | {CALL_ID_KEY}
+_AUTHORIZATION: Final = "authorization"
+_KEYS: Final = TRACE_KEYS | {CALL_ID_KEY, _AUTHORIZATION}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
 
 
-class ErrorGuard(grpc.aio.ServerInterceptor):
+class ErrorGuard:
     """Gives every RPC a request id, a rich status if it fails, and one line in the access log.
 
     The text of foreign exceptions is only logged. If a handler ends with the CancelledError of a task of its own,
@@ -72,7 +73,6 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self._monotonic = monotonic
         self._tracing = tracing
         self._running: set[asyncio.Task[Any]] = set()
-        self._guarded: dict[Handler, Handler] = {}
         self._release: asyncio.Event | None = None
 
     @property
@@ -90,80 +90,72 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             self._release = None
             release.set()
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler:
-        """Return the method's handler inside the guard; a refusing handler if there is no such method.
-
-        The inner interceptors choose the handler for every call, because the choice may depend on the caller. They
-        have few handlers, so each is wrapped once.
-        """
-        method = handler_call_details.method
-        metadata = handler_call_details.invocation_metadata or ()
+    def begin_call(self, method: str, metadata: Metadata) -> None:
+        """Begin the RPC of this task; reads its metadata once."""
         if self._leftovers is not None:
             self._leftovers.note(metadata)
-        begin(self._call(method, metadata))
-        try:
-            handler = await continuation(handler_call_details)
-        except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
-            return wrap_handler(_refusing(error), self._guard)
-        if handler is None:
-            # Not stored: callers can invent any number of names.
-            unknown = MethodNotFoundError(
-                f"Method not found: {show(method)}", remedy="Server reflection lists the methods that exist."
-            )
-            return wrap_handler(_refusing(unknown), self._guard)
-        guarded = self._guarded.get(handler)
-        if guarded is None:
-            guarded = self._guarded[handler] = wrap_handler(handler, self._guard)
-        return guarded
+        begin(self._make_call(method, [pair for pair in metadata if pair[0] in _KEYS]))
 
-    def _call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> RpcCall:
-        """Return the call with these headers; reads `metadata` once."""
-        told = [(key, value) for key, value in metadata if key in _KEYS]
+    def _make_call(self, method: str, told: Sequence[tuple[str, str | bytes]]) -> RpcCall:
         if not told:
             return _make_call(method=method, call_id=self._new_call_id())
+        tokens = [str(value) for key, value in told if key == _AUTHORIZATION]
+        if len(tokens) == len(told):
+            return _make_call(method=method, call_id=self._new_call_id(), tokens=tokens)
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
         call_id = call_id_of(given, new_call_id=self._new_call_id)
-        return _make_call(method=method, call_id=call_id, trace=read_trace(told))
+        return _make_call(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told))
 
-    async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
-        call = current_call()
-        enter(scope := Scope(call.call_id, call.trace))
-        arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
-        # Set before anything can fail: grpc sends it with every status, including its own.
-        context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
-        task, started = _this_task(), self._monotonic()
-        self._running.add(task)
-        code, failure = "", None
-        try:
+    def wrap(self, _method: str, handler: Handler) -> Handler:
+        """Return `handler` inside the guard."""
+        return wrap_handler(handler, self._add_guard)
+
+    def refuse_unknown(self) -> Handler:
+        """Return a handler that refuses a method that does not exist; its kind works for callers of every kind."""
+        return wrap_handler(grpc.stream_stream_rpc_method_handler(_refuse_unknown), self._add_guard)
+
+    def _add_guard(self, run: Behaviour) -> Behaviour:
+        async def serve(requests: object, context: Context) -> object:
+            call = current_call()
+            enter(scope := Scope(call.call_id, call.trace))
+            arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
+            # Set before anything can fail: grpc sends it with every status, including its own.
+            context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
+            task, started = _this_task(), self._monotonic()
+            self._running.add(task)
+            code, failure = "", None
             try:
-                answer = await run(request, context)
-            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
-                if _needs_no_status(error, task):
-                    raise
-                failure, status = _to_status(_failure_of(error), call.call_id)
-            if self._release is not None:
-                await self._release.wait()
-            if failure is None:
-                return answer
-            code = _announce(call, failure)
-            await _abort(context, call, code_of(failure), status)
-        except asyncio.CancelledError:
-            code = code or _code_of_cancellation(context)
-            raise
-        except grpc.aio.InternalError:
-            code = code or "CANCELLED"
-            await _leave(context)
-        finally:
-            self._running.discard(task)
-            code = code or _code_set_on(context)
-            span = None if arrival is None else arrival.finish()
-            self._note_end(call, code, self._monotonic() - started)
-            if span is not None:
-                _end(span, call, scope, code)
-            # A raised error keeps this frame alive until the next garbage collection; the request must be freed before.
-            del failure, request
+                try:
+                    answer = await run(requests, context)
+                except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
+                    if _needs_no_status(error, task):
+                        raise
+                    failure, status = _to_status(_failure_of(error), call.call_id)
+                if self._release is not None:
+                    await self._release.wait()
+                if failure is None:
+                    return answer
+                code = _announce(call, failure)
+                await _abort(context, call, code_of(failure), status)
+            except asyncio.CancelledError:
+                code = code or _code_of_cancellation(context)
+                raise
+            except grpc.aio.InternalError:
+                code = code or "CANCELLED"
+                await _leave(context)
+            finally:
+                self._running.discard(task)
+                code = code or _code_set_on(context)
+                span = None if arrival is None else arrival.finish()
+                self._note_end(call, code, self._monotonic() - started)
+                if span is not None:
+                    _end(span, call, scope, code)
+                # grpc.aio keeps this frame until the next garbage collection if an error is raised; the frames of the
+                # failure, which may hold the request, must be freed before.
+                del failure
+            return None
+
+        return serve
 
     def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
         self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
@@ -218,13 +210,10 @@ def _fault(message: str, cause: BaseException) -> InternalError:
     return fault
 
 
-def _refusing(error: Exception) -> Handler:
-    """Return a handler that raises `error`; its kind, stream-stream, works for callers of every kind."""
-
-    async def refuse(_requests: object, _context: Context) -> None:
-        raise error
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+async def _refuse_unknown(_requests: object, _context: Context) -> None:
+    raise MethodNotFoundError(
+        f"Method not found: {show(current_call().method)}", remedy="Server reflection lists the methods that exist."
+    )
 
 
 def _announce(call: RpcCall, failure: ReasondError) -> str:
@@ -307,16 +296,14 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
 class RpcCall:
     """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` describe its failure.
 
-    `is_looked_at` is set after the metadata was checked: then `principal` belongs to the verified token, or `refusal`
-    is the error; both are None if the certificate has to identify the caller.
+    `tokens` are its authorization headers, until they are checked; `principal` is its caller from then on.
     """
 
     method: str
     call_id: str
     trace: TraceContext | None = None
-    is_looked_at: bool = False
+    tokens: Sequence[str] = ()
     principal: Principal | None = None
-    refusal: Exception | None = None
     reason: str = ""
     is_fault: bool = False
 
@@ -334,11 +321,11 @@ def current_call() -> RpcCall:
     """Return the RPC in progress.
 
     Raises:
-        InternalError: no interceptor called `begin`.
+        InternalError: nobody called `begin`.
     """
     call = _CURRENT.get(None)
     if call is None:
-        message = "a servicer was called without the interceptors"
+        message = "a servicer was called outside the guard"
         raise InternalError(message)
     return call
 

@@ -1,4 +1,4 @@
-"""RPC handlers: wraps handlers of the four kinds, and adds those of services to a server.
+"""RPC handlers: wraps handlers of the four kinds, and keeps those of a server by their paths.
 
 grpc.aio inspects the function to find its kind, so every wrapper is a coroutine function; an async-generator
 handler is iterated and closed inside the RPC's own task (grpc issues 28728 and 42295).
@@ -7,13 +7,11 @@ handler is iterated and closed inside the RPC's own task (grpc issues 28728 and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import grpc
-
-from reasond_server.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from reasond_server.access.permissions import Operation
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Any], Any]
-Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
-Around: TypeAlias = Callable[[Behaviour, Any, Any], Awaitable[Any]]
+Layer: TypeAlias = Callable[[str, Handler], Handler]
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -32,49 +30,19 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 }
 
 
-def wrap_handler(handler: Handler, around: Around) -> Handler:
-    """Return a handler of the same kind that calls `around(run, request, context)`; `run` runs `handler`."""
-    run = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+def wrap_handler(handler: Handler, around: Callable[[Behaviour], Behaviour]) -> Handler:
+    """Return a handler of the same kind, whose function is what `around` makes of the function of `handler`.
 
-    # A plain function: grpc.aio inspects it with every call, and other callables take longer to inspect.
-    async def serve(request: object, context: Context) -> object:
-        try:
-            return await around(run, request, context)
-        finally:
-            # grpc.aio keeps the error of a refused call, and so this frame, until the next garbage collection.
-            del request
-
-    return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
-
-
-def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
-    """Return `handler` wrapped by `around`, as a stream handler, whose messages grpc does not read by itself.
-
-    For a unary request, grpc reads the message before `around` runs; if the call ends without a message, grpc drops
-    the call and the client never gets a status. On the wire one message equals a stream of one message. A handler of
-    a unary request has to decode it by itself; a handler of a stream is wrapped as it is.
+    Both are coroutine functions. `around` returns a plain function and no other callable: grpc.aio inspects it with
+    every call, and other callables take longer to inspect.
     """
-    if handler.request_streaming:
-        return wrap_handler(handler, around)
-    run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
-
-    async def read_and_run(_requests: object, context: Context) -> object:
-        request = await context.read()
-        if request is grpc.aio.EOF:
-            raise InvalidRequestError(
-                "Request validation failed: the call ended without a message",
-                remedy="Send one message, an empty one at least.",
-            )
-        try:
-            return await run_inner(request, context)
-        finally:
-            # As in `wrap_handler`.
-            del request
-
-    async def serve(requests: object, context: Context) -> object:
-        return await around(read_and_run, requests, context)
-
-    return _FACTORIES[True, handler.response_streaming](serve, None, handler.response_serializer)
+    return make_handler(
+        around(runner_of(behaviour_of(handler), is_stream=handler.response_streaming)),
+        reads_stream=handler.request_streaming,
+        writes_stream=handler.response_streaming,
+        decode=handler.request_deserializer,
+        encode=handler.response_serializer,
+    )
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
@@ -84,15 +52,16 @@ def behaviour_of(handler: Handler) -> Behaviour:
     return behaviour
 
 
-def with_behaviour(
-    handler: Handler,
+def make_handler(
     behaviour: Behaviour,
     *,
-    decode: Callable[[bytes], Any] | None,
-    encode: Callable[[Any], bytes] | None,
+    reads_stream: bool,
+    writes_stream: bool,
+    decode: Callable[[bytes], Any] | None = None,
+    encode: Callable[[Any], bytes] | None = None,
 ) -> Handler:
-    """Return a handler of `handler`'s kind with another function and codec; None passes bytes through."""
-    return _FACTORIES[handler.request_streaming, handler.response_streaming](behaviour, decode, encode)
+    """Return a handler of one of the four kinds; None for a codec passes bytes through."""
+    return _FACTORIES[reads_stream, writes_stream](behaviour, decode, encode)
 
 
 def runner_of(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
@@ -123,21 +92,36 @@ def _writing(behaviour: Behaviour) -> Behaviour:
     return run
 
 
-class GenericRegistry:
-    """Adds to `server` the handlers that the generated functions `add_…Servicer_to_server` register.
+class MethodTable(grpc.GenericRpcHandler):
+    """The methods of one server by their paths, each wrapped once by the `layers`, of which the first is innermost.
 
-    They register every handler twice, as a generic handler and by name; only the generic one is added.
+    It is the only handler of the server: for methods that are registered by name, grpc.aio has one waiting task for
+    each method, and wakes all of them for every call; and interceptors would find the same handler for every call.
+    `begin` gets path and metadata of each call, in the call's task. `unknown` serves the paths that nobody registered.
     """
 
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
+    def __init__(self, *layers: Layer, begin: Callable[[str, Metadata], None], unknown: Handler) -> None:
+        self._layers = layers
+        self._begin = begin
+        self._unknown = unknown
+        self._handlers: dict[str, Handler] = {}
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Add `handlers` to the server."""
-        self._server.add_generic_rpc_handlers(tuple(handlers))
+        """Ignore them: the generated functions `add_…Servicer_to_server` register every handler by its name too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
-        """Ignore them: they are registered as generic handlers too."""
+        """Add the `handlers` of a service by their names."""
+        for name, handler in handlers.items():
+            path = f"/{service}/{name}"
+            for wrap in self._layers:
+                handler = wrap(path, handler)  # noqa: PLW2901 - one layer after another
+            self._handlers[path] = handler
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """Begin the call, and return the handler of its method."""
+        path = handler_call_details.method
+        self._begin(path, handler_call_details.invocation_metadata or ())
+        return self._handlers.get(path, self._unknown)
 
 
 class Declared(Protocol):
@@ -160,5 +144,5 @@ class GrpcService(Protocol):
         """The declaration of the service."""
 
     @property
-    def register(self) -> Callable[[GenericRegistry], None]:
+    def register(self) -> Callable[[MethodTable], None]:
         """Adds its RPCs to a server."""

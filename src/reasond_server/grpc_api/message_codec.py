@@ -1,7 +1,10 @@
-"""The innermost interceptor: decodes requests and encodes responses inside the error guard.
+"""The innermost layer of a handler: reads and decodes requests, and encodes responses, inside the error guard.
 
 grpc.aio itself would answer an invalid request with the text of a foreign exception, and a response over the send
-limit with a status without details.
+limit with a status without details. It also reads the message of a unary request before any layer runs: that of an
+unauthenticated caller too; and if the call ends without a message, it drops the call, and the client never gets a
+status. So every handler is one for a stream of requests, which grpc.aio leaves unread; on the wire one message equals
+a stream of one message.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors import InvalidRequestError
-from reasond_server.grpc_api.handlers import behaviour_of, runner_of, with_behaviour
+from reasond_server.grpc_api.handlers import behaviour_of, make_handler, runner_of
 from reasond_server.grpc_api.unfolding import may_unfold, require_few_fields
 
 if TYPE_CHECKING:
@@ -21,30 +24,34 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-    from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler
+    from reasond_server.grpc_api.handlers import Behaviour, Context, Handler
 
 
-class Codec(grpc.aio.ServerInterceptor):
+class Codec:
     """Parses and serializes messages; `max_send_bytes` bounds one response message."""
 
     def __init__(self, *, max_send_bytes: int) -> None:
         self._max_send_bytes = max_send_bytes
-        self._coded: dict[tuple[str, Handler], Handler] = {}
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
-        """Return the method's handler with its codec; it is created once."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = handler_call_details.method
-        coded = self._coded.get((method, handler))
-        if coded is None:
-            decode = _decoding(handler.request_deserializer, method)
-            coded = _with_codec(handler, decode, self._encoding(handler.response_serializer))
-            self._coded[method, handler] = coded
-        return coded
+    def wrap(self, method: str, handler: Handler) -> Handler:
+        """Return the handler of `method` (`/service/name`) for a stream of undecoded requests.
+
+        A single message is coded in its function, streamed messages are coded by grpc.aio.
+        """
+        behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+        decode = _decoding(handler.request_deserializer, method)
+        encode = self._encoding(handler.response_serializer)
+        if not handler.request_streaming:
+            behaviour = _add_codec(behaviour, decode, _keep if handler.response_streaming else encode)
+        elif not handler.response_streaming:
+            behaviour = _add_encoder(behaviour, encode)
+        return make_handler(
+            behaviour,
+            reads_stream=True,
+            writes_stream=handler.response_streaming,
+            decode=decode if handler.request_streaming else None,
+            encode=encode if handler.response_streaming else None,
+        )
 
     def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.
@@ -63,23 +70,6 @@ class Codec(grpc.aio.ServerInterceptor):
             return raw
 
         return encode_within_limit
-
-
-def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
-    """Return `handler` with a codec: single messages are coded in its function, streamed messages by grpc.aio."""
-    behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
-    if not handler.request_streaming and not handler.response_streaming:
-        behaviour = _add_codec(behaviour, decode, encode)
-    elif not handler.request_streaming:
-        behaviour = _add_decoder(behaviour, decode)
-    elif not handler.response_streaming:
-        behaviour = _add_encoder(behaviour, encode)
-    return with_behaviour(
-        handler,
-        behaviour,
-        decode=decode if handler.request_streaming else None,
-        encode=encode if handler.response_streaming else None,
-    )
 
 
 def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
@@ -107,22 +97,28 @@ def _input_of(method: str) -> Descriptor | None:
         return None
 
 
-def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Behaviour:
-    async def serve(raw: bytes, context: Context) -> bytes:
-        return encode(await behaviour(decode(raw), context))
-
-    return serve
-
-
-def _add_decoder(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
-    async def serve(raw: bytes, context: Context) -> object:
-        return await behaviour(decode(raw), context)
+def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], Any]) -> Behaviour:
+    async def serve(_requests: object, context: Context) -> object:
+        message: Any = await context.read()
+        if message is grpc.aio.EOF:
+            raise InvalidRequestError(
+                "Request validation failed: the call ended without a message",
+                remedy="Send one message, an empty one at least.",
+            )
+        # The same name, so that the bytes are freed before the call runs.
+        message = decode(message)
+        return encode(await behaviour(message, context))
 
     return serve
 
 
 def _add_encoder(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
-    async def serve(request: object, context: Context) -> bytes:
-        return encode(await behaviour(request, context))
+    async def serve(requests: object, context: Context) -> bytes:
+        return encode(await behaviour(requests, context))
 
     return serve
+
+
+def _keep(response: object) -> object:
+    """Return `response`: a handler that writes a stream returns none."""
+    return response

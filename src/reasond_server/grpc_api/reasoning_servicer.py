@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond.v1 import execution_pb2
-    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.reasoning.service import ExecutionView, ReasoningService, StrategyInfo
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
@@ -73,9 +73,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         self._max_send_bytes = max_send_bytes
         self._streams = StreamWriter(write_timeout_s=write_timeout_s, observer=observer)
 
-    def register(self, registry: GenericRegistry) -> None:
-        """Add the RPCs to a server."""
-        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
+    def register(self, methods: MethodTable) -> None:
+        """Add the RPCs to the `methods` of a server."""
+        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self, methods)  # type: ignore[arg-type]  # it takes what it is told
 
     async def Reason(self, request: pb.ReasonRequest, context: Context) -> pb.ReasonResponse:
         """Run a task and return the result."""

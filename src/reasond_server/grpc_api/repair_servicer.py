@@ -29,7 +29,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.repair.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
 
@@ -50,9 +50,9 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         self._service = service
         self._streams = StreamWriter(write_timeout_s=write_timeout_s, observer=observer)
 
-    def register(self, registry: GenericRegistry) -> None:
-        """Add the RPCs to a server."""
-        repair_service_pb2_grpc.add_RepairServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
+    def register(self, methods: MethodTable) -> None:
+        """Add the RPCs to the `methods` of a server."""
+        repair_service_pb2_grpc.add_RepairServiceServicer_to_server(self, methods)  # type: ignore[arg-type]  # it takes what it is told
 
     async def Repair(self, request: pb.RepairRequest, context: Context) -> pb.RepairResponse:
         """Work a repair out and return its result."""

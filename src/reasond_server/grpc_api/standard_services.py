@@ -27,7 +27,7 @@ from reasond_server.errors import show
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, MethodTable
 
 
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
@@ -128,19 +128,17 @@ V1ALPHA_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
 _V1_FILE: Final = "grpc/reflection/v1/reflection.proto"
 
 
-def add_reflection(server: GenericRegistry, services: Iterable[str]) -> None:
-    """Let clients ask `server` for the protos of `services` and of reflection itself."""
+def add_reflection(methods: MethodTable, services: Iterable[str]) -> None:
+    """Let clients ask the server of `methods` for the protos of `services` and of reflection itself."""
     names = (*services, V1_SERVICE, V1ALPHA_SERVICE)
     servicer = reflection.aio.ReflectionServicer(names, pool=_Pools(_v1_pool()))
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, methods)
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(V1_SERVICE, {"ServerReflectionInfo": handler}),)
-    )
+    methods.add_registered_method_handlers(V1_SERVICE, {"ServerReflectionInfo": handler})
 
 
 def _v1_pool() -> descriptor_pool.DescriptorPool:

@@ -29,7 +29,7 @@ from reasond_server.types.turns import TurnState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService
 
@@ -61,9 +61,9 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         self._max_excerpt_bytes = min(_MAX_EXCERPT_BYTES, max(1, max_send_bytes - _EXCERPT_ROOM_BYTES))
         self._streams = StreamWriter(write_timeout_s=write_timeout_s, observer=observer, id_name="turn_id")
 
-    def register(self, registry: GenericRegistry) -> None:
-        """Add the RPCs to a server."""
-        turn_service_pb2_grpc.add_TurnServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
+    def register(self, methods: MethodTable) -> None:
+        """Add the RPCs to the `methods` of a server."""
+        turn_service_pb2_grpc.add_TurnServiceServicer_to_server(self, methods)  # type: ignore[arg-type]  # it takes what it is told
 
     async def ExecuteTurn(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
         self, request: pb.ExecuteTurnRequest, context: Context

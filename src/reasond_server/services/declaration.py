@@ -10,7 +10,7 @@ from reasond_server.access.permissions import Operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reasond_server.grpc_api.handlers import GenericRegistry
+    from reasond_server.grpc_api.handlers import MethodTable
     from reasond_server.http_api.jsonrpc_calls import Method
 
 
@@ -51,5 +51,5 @@ class Service:
     """A running service: `register` adds its servicer to a gRPC server, `methods` serve JSON-RPC."""
 
     declaration: ServiceDeclaration
-    register: Callable[[GenericRegistry], None]
+    register: Callable[[MethodTable], None]
     methods: Mapping[str, Method]

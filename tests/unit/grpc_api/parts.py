@@ -24,7 +24,9 @@ from reasond_server.access.permissions import require_permission
 from reasond_server.desk import ExecutionPage
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.grpc_api.grpc_server import GrpcServer
+from reasond_server.grpc_api.handlers import MethodTable
 from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
@@ -54,6 +56,8 @@ from reasond_server.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
+    from reasond_server.grpc_api.guard import ErrorGuard
+    from reasond_server.grpc_api.handlers import Layer
     from reasond_server.types import Task
 
 SOON = 120.0
@@ -284,11 +288,13 @@ async def serving(
 
 @asynccontextmanager
 async def bare_server(
-    handlers: dict[str, Any], interceptors: Sequence[grpc.aio.ServerInterceptor]
+    handlers: dict[str, Any], guard: ErrorGuard, *inner: Layer, outside: Sequence[Layer] = ()
 ) -> AsyncIterator[Any]:
-    """Run `handlers` of the service `test.Bare` behind `interceptors` and connect to them."""
-    server = grpc.aio.server(interceptors=interceptors)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Bare", handlers),))
+    """Run `handlers` of the service `test.Bare` inside a codec, the layers `inner` and `guard`, and connect to them."""
+    layers = (Codec(max_send_bytes=100).wrap, *inner, guard.wrap, *outside)
+    methods = MethodTable(*layers, begin=guard.begin_call, unknown=guard.refuse_unknown())
+    methods.add_registered_method_handlers("test.Bare", handlers)
+    server = grpc.aio.server(handlers=(methods,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),))

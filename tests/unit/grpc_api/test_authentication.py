@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond.v1 import agent_service_pb2, reasoning_service_pb2
-from reasond_server.access.permissions import Operation
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
 from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
-from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, get_error, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, SOON, ScriptedReasoning, authenticate, get_error, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
@@ -108,36 +109,26 @@ async def test_health_and_reflection_need_no_token() -> None:
     assert {service.split(".")[1] for service in EXEMPT_SERVICES} == {"health", "reflection"}
 
 
-async def test_a_call_that_nobody_looked_at_is_not_served() -> None:
-    async def serve(_request: bytes, _context: Any) -> bytes:
-        raise AssertionError
-
-    async def continuation(_details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(serve)
-
-    operations = {"/test.Bare/Serve": Operation("Serve")}
-    authentication = Authentication(authenticate=authenticate, require=lambda *_: None, operations=operations)
-    details: Any = SimpleNamespace(method="/test.Bare/Serve", invocation_metadata=AUTHORIZED)
-    begin(RpcCall(method=details.method, call_id="looked at"))
-    handler: Any = await authentication.intercept_service(continuation, details)
-    begin(RpcCall(method=details.method, call_id="not looked at"))
-
-    with pytest.raises(InternalError, match="nobody has looked"):
-        await handler.stream_unary(None, None)
-
-
-async def test_a_method_that_no_service_declares_serves_nobody() -> None:
-    async def continuation(_details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(lambda *_: b"")
-
+def test_a_method_that_no_service_declares_is_not_added() -> None:
     authentication = Authentication(authenticate=authenticate, require=lambda *_: None, operations={})
-    details: Any = SimpleNamespace(method="/test.Bare/Serve", invocation_metadata=AUTHORIZED)
     with pytest.raises(InternalError, match="no service declares"):
-        await authentication.intercept_service(continuation, details)
+        authentication.wrap("/test.Bare/Serve", grpc.unary_unary_rpc_method_handler(lambda *_: b""))
 
 
-def test_a_servicer_outside_the_interceptors_is_a_fault() -> None:
-    with pytest.raises(InternalError, match="without the interceptors"):
+async def test_the_message_of_a_caller_who_is_refused_is_not_read() -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async with serving(ScriptedReasoning()) as served:
+        reason: Any = served.channel.stream_unary("/reasond.v1.ReasoningService/Reason")
+        code, _, _ = await get_error(reason(requests(), timeout=SOON))
+
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_servicer_outside_the_guard_is_a_fault() -> None:
+    with pytest.raises(InternalError, match="outside the guard"):
         current_call()
 
 
@@ -178,14 +169,3 @@ async def test_calls_of_several_callers_at_once_are_not_mixed_up() -> None:
 
     codes = [end.code().name if isinstance(end, grpc.aio.AioRpcError) else "OK" for end in ends]
     assert codes == ["OK", "PERMISSION_DENIED", "UNAUTHENTICATED"] * 20
-
-
-async def test_handlers_are_put_together_once_and_not_for_every_call() -> None:
-    async with serving(ScriptedReasoning()) as served:
-        for _ in range(5):
-            await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
-            await get_error(served.reasoning.GetExecution(GET))
-            await health_pb2_grpc.HealthStub(served.channel).Check(health_pb2.HealthCheckRequest())
-
-        assert len(served.server._guard._guarded) == 3
-        assert len(served.server._codec._coded) == 2

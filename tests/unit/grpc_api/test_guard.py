@@ -38,7 +38,7 @@ ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request
 
 async def echo(*metadata: tuple[str, str]) -> str:
     """Return the request id that the server used; check that the trailers have the same one."""
-    async with bare_server(ECHO, (guard(),)) as channel:
+    async with bare_server(ECHO, guard()) as channel:
         call = channel.unary_unary("/test.Bare/Echo")(b"", metadata=metadata)
         answer: bytes = await call
         assert (await call.trailing_metadata())["x-request-id"] == answer.decode()
@@ -63,7 +63,7 @@ async def test_the_first_well_formed_of_several_counts() -> None:
 
 
 async def test_an_unknown_method_is_told_so_with_details() -> None:
-    async with bare_server({}, (guard(),)) as channel:
+    async with bare_server({}, guard()) as channel:
         code, message, details = await get_error(channel.unary_unary("/reasond.v1.Nothing/Here")(b""))
 
     assert code is grpc.StatusCode.UNIMPLEMENTED
@@ -73,7 +73,7 @@ async def test_an_unknown_method_is_told_so_with_details() -> None:
 
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
 async def test_an_unknown_method_answers_callers_of_every_kind(kind: str) -> None:
-    async with bare_server({}, (guard(),)) as channel:
+    async with bare_server({}, guard()) as channel:
         request: Any = iter([b""]) if kind.startswith("stream") else b""
         code, _, _ = await get_error(getattr(channel, kind)("/reasond.v1.Nothing/Here")(request))
 
@@ -82,7 +82,7 @@ async def test_an_unknown_method_answers_callers_of_every_kind(kind: str) -> Non
 
 async def test_the_access_log_has_one_line_for_each_call_and_no_content(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "reasond.grpc"):
-        async with bare_server(ECHO, (guard(),)) as channel:
+        async with bare_server(ECHO, guard()) as channel:
             await channel.unary_unary("/test.Bare/Echo")(b"content", metadata=(("x-request-id", "mine"),))
     lines: list[Any] = [record for record in caplog.records if record.name == "reasond.grpc"]
 
@@ -97,7 +97,7 @@ async def test_the_access_log_shortens_a_method_that_a_stranger_made_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "reasond.grpc"):
-        async with bare_server({}, (guard(),)) as channel:
+        async with bare_server({}, guard()) as channel:
             await get_error(channel.unary_unary(f"/made.up/{'x' * 4000}")(b""))
     (line,) = [record for record in caplog.records if record.name == "reasond.grpc"]
 
@@ -139,7 +139,7 @@ async def access_log_of_a_lost_call(caplog: pytest.LogCaptureFixture, *, timeout
 
     watch = guard()
     with caplog.at_level(logging.INFO, "reasond.grpc"):
-        async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, (watch,)) as channel:
+        async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, watch) as channel:
             call = channel.unary_unary("/test.Bare/Wait")(b"", timeout=timeout_s)
             await asyncio.wait_for(entered.wait(), SOON)
             running = watch.running
@@ -166,7 +166,7 @@ async def test_the_code_that_a_foreign_servicer_has_set_is_logged(caplog: pytest
 
     watch = guard()
     with caplog.at_level(logging.INFO, "reasond.grpc"):
-        async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, (watch,)) as channel:
+        async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, watch) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
                 await channel.unary_unary("/test.Bare/Abort")(b"")
             # The caller knows its status before the server has written its line, and a stopped server writes none.
@@ -181,7 +181,7 @@ async def test_a_write_that_fails_while_the_peer_is_there_is_answered_internal()
     async def fail(_request: bytes, _context: Any) -> None:
         raise grpc.aio.InternalError("execute_batch failed")
 
-    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, (guard(),)) as channel:
+    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, guard()) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/test.Bare/Fail")(b"", timeout=SOON)
 
@@ -195,7 +195,7 @@ async def test_an_error_that_no_status_can_hold_is_a_fault_and_does_not_show_its
     async def fail(_request: bytes, _context: Any) -> bytes:
         raise OverloadedError("full", retry_after_s=float("nan"))
 
-    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, (guard(),)) as channel:
+    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, guard()) as channel:
         with caplog.at_level(logging.ERROR, "reasond.grpc"):
             code, message, details = await get_error(channel.unary_unary("/test.Bare/Fail")(b""))
 
@@ -223,7 +223,7 @@ async def test_a_request_that_fails_goes_without_the_garbage_collector() -> None
     handlers: dict[str, Any] = {"Fail": grpc.unary_unary_rpc_method_handler(fail, read)}
     gc.disable()
     try:
-        async with bare_server(handlers, (guard(),)) as channel, asyncio.timeout(SOON):
+        async with bare_server(handlers, guard()) as channel, asyncio.timeout(SOON):
             await get_error(channel.unary_unary("/test.Bare/Fail")(b""))
             await gone.wait()
     finally:

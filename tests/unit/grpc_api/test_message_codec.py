@@ -8,7 +8,6 @@ from google.protobuf import json_format, struct_pb2
 
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.message_codec import Codec
 from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, bare_server, get_error, serving
 
 REASON = "/reasond.v1.ReasoningService/Reason"
@@ -84,8 +83,7 @@ async def test_an_unreadable_message_of_a_request_stream_is_the_callers_mistake(
         return b"".join([request.SerializeToString() async for request in requests])
 
     handler: Any = grpc.stream_unary_rpc_method_handler(join, request_deserializer=struct_pb2.Struct.FromString)
-    interceptors = (ErrorGuard(new_call_id=lambda: "r"), Codec(max_send_bytes=100))
-    async with bare_server({"Join": handler}, interceptors) as channel:
+    async with bare_server({"Join": handler}, ErrorGuard(new_call_id=lambda: "r")) as channel:
         code, _, _ = await get_error(channel.stream_unary("/test.Bare/Join")(iter([b"", b"\xff\xff"])))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -96,8 +94,8 @@ async def test_a_response_may_be_as_large_as_the_limit(size: int, *, is_refused:
     async def answer(_request: bytes, _context: Any) -> bytes:
         return b"x" * size
 
-    interceptors = (ErrorGuard(new_call_id=lambda: "r"), Codec(max_send_bytes=100))
-    async with bare_server({"Answer": grpc.unary_unary_rpc_method_handler(answer)}, interceptors) as channel:
+    handlers: dict[str, Any] = {"Answer": grpc.unary_unary_rpc_method_handler(answer)}
+    async with bare_server(handlers, ErrorGuard(new_call_id=lambda: "r")) as channel:
         call = channel.unary_unary("/test.Bare/Answer")(b"")
         if is_refused:
             code, message, _ = await get_error(call)

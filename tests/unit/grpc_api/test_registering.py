@@ -7,7 +7,6 @@ import asyncio
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.grpc_api.handlers import GenericRegistry
 from reasond_server.grpc_api.standard_services import HealthServicer
 from tests.unit.grpc_api.parts import SOON, new_server
 
@@ -35,20 +34,6 @@ async def test_generated_code_alone_makes_a_task_wait_for_each_method() -> None:
     try:
         await _ask(port)
         assert _waiting().count("_request_registered_call") > 1
-    finally:
-        await server.stop(0)
-
-
-async def test_added_through_the_registry_a_service_is_served_without_a_task_for_each_method() -> None:
-    server = grpc.aio.server()
-    health = HealthServicer(services=())
-    health_pb2_grpc.add_HealthServicer_to_server(health, GenericRegistry(server))
-    health.set_ready()
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        assert await _ask(port) == health_pb2.HealthCheckResponse.SERVING
-        assert "_request_registered_call" not in _waiting()
     finally:
         await server.stop(0)
 
