@@ -439,7 +439,7 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     prompts = {"prompts": b"".join(Echoing.asked)}
     assert leaks(secrets.all, prompts) == [("question", "prompts")]
     # The searched output must contain these texts: otherwise a run without any output would pass too.
-    for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"strategy failed", b"in run\\n", b'"debug"'):
+    for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"work failed", b"in run\\n", b'"debug"'):
         assert said in written["stderr"]
     assert ANSWER.encode() in written["answers"]
     assert b"{requests/" in written["Redis"]

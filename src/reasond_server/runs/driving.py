@@ -100,12 +100,12 @@ class Driver:
                 await work.work(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):
-                _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
+                _log.exception("work cancelled itself", extra={"execution_id": run.identity.execution_id})
                 run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
         except ReasondError as caught:
             run.report_end(make_carriable(caught), trigger=Trigger.FAIL)
         except BaseException:  # noqa: BLE001 - as the docstring says
-            _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
+            _log.exception("work failed", extra={"execution_id": run.identity.execution_id})
             run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
         else:
             if run.phase is Phase.WORKING:

@@ -27,7 +27,7 @@ class ReplayError(NotResumableError):
 class RecordedCall:
     """A model call: its events with the text joined, its usage, and how it ended.
 
-    The last event is `Finished`, or `error` is set, or the strategy closed the call after the last event. `is_clamped`
+    The last event is `Finished`, or `error` is set, or the work closed the call after the last event. `is_clamped`
     says that the budget had shortened a call of the run by then. `lost_tokens` as in `MeteredModel`, of this call.
     """
 

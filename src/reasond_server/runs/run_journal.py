@@ -68,7 +68,7 @@ class RecordSink(Protocol):
 class RunJournal:
     """The records of one run: those of its earlier lives, and the new ones.
 
-    `write` appends one. After `close` nothing is recorded: a call that ends while a strategy is stopped is not
+    `write` appends one. After `close` nothing is recorded: a call that ends while work is stopped is not
     complete. New calls can be held back before they are made.
 
     Attributes:
@@ -228,7 +228,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
                 yield event
 
     async def _call(self, request: ChatRequest, key: str) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model and record the answer before the strategy receives its end."""
+        """Call the model and record the answer before the work receives its end."""
         heard, finished = AnswerParts(), None
         await self._journal.wait_for_turn()
         with self._journal.open_call():
@@ -241,7 +241,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
                         else:
                             yield event
             except (GeneratorExit, asyncio.CancelledError) as left:
-                # If the strategy closed the call, it needs no more text: the call is complete. If the run was stopped,
+                # If the work closed the call, it needs no more text: the call is complete. If the run was stopped,
                 # the call is complete only if its whole answer had arrived; then a resumed run must not pay again.
                 is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
                 if is_enough or finished is not None:
@@ -284,6 +284,6 @@ class JournaledModel(WrappedModel[MeteredModel]):
         if call.error is not None:
             raise call.error
         if not isinstance(last, Finished):
-            # In the earlier life the strategy closed the call here. Now it wants more, and the record has no more.
+            # In the earlier life the work closed the call here. Now it wants more, and the record has no more.
             self._journal.has_diverged = True
             yield Finished(reason=ModelFinish.STOP, usage=call.usage)
