@@ -46,6 +46,11 @@ def split_address(address: str) -> tuple[str, int]:
     return match["ipv6"] or match["host"], int(match["port"])
 
 
+def replace_port(address: str, port: int) -> str:
+    """Return `address` with `port`, which was bound, in place of its own."""
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
 def is_loopback(address: str) -> bool:
     """Return whether only this machine can reach `address` (host:port).
 

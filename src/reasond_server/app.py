@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require_permission
-from reasond_server.addresses import Listening, is_loopback, split_address
+from reasond_server.addresses import Listening, is_loopback, replace_port, split_address
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.backends import find_backend_problems, model_name_of, model_of, named_models_of
@@ -403,7 +403,7 @@ class Server:
         server = self._settings.server
         if not server.grpc_address:
             return f"unix:{server.grpc_unix_socket}"
-        return _with_port(server.grpc_address, 0 if self._grpc is None else self._grpc.port)
+        return replace_port(server.grpc_address, 0 if self._grpc is None else self._grpc.port)
 
     def _http_base_url(self) -> str:
         """Return the base URL of HTTP; empty if HTTP is off."""
@@ -411,7 +411,7 @@ class Server:
         if self._http is None:
             return ""
         scheme = "https" if server.tls == "files" else "http"
-        return f"{scheme}://{_with_port(server.http_address, self._http.port)}"
+        return f"{scheme}://{replace_port(server.http_address, self._http.port)}"
 
     def _console_url(self) -> str:
         """Return the URL of the console; empty if it is off."""
@@ -424,7 +424,7 @@ class Server:
         if own is None:
             return ""
         scheme = "https" if self._settings.server.tls == "files" and not is_loopback(address) else "http"
-        return f"{scheme}://{_with_port(address, own.port)}{METRICS_PATH}"
+        return f"{scheme}://{replace_port(address, own.port)}{METRICS_PATH}"
 
     def _dev_token(self) -> str:
         """Return a token with all permissions, valid for a day at most."""
@@ -443,11 +443,6 @@ def drain_delay_of(server: ServerSettings, *, dev: bool) -> float:
     With `dev` there is no load balancer to wait for, so the delay is 0 unless the settings name one.
     """
     return server.drain_delay_s if not dev or "drain_delay_s" in server.model_fields_set else 0.0
-
-
-def _with_port(address: str, port: int) -> str:
-    """Return `address` with the port that was bound."""
-    return f"{address.rpartition(':')[0]}:{port}"
 
 
 async def serve(
