@@ -3,8 +3,9 @@
 Prints a table and writes results/before_after.json beside this file. Function calls (`benchmarks.call_profile`) are the
 same on every machine, but they do not show what a call costs, and the profiler misses some; so this benchmark measures
 processor time. It checks the earlier server out into a temporary worktree and runs it in its own process with today's
-benchmark programs. Both servers are loaded in turn, every other round in reverse order. The figure is the median of the
-ratios within a round. It needs the history of the repository.
+benchmark programs. Both servers are loaded in turn, every other round in reverse order, and started anew several times,
+because one start of a server differs from the next by up to a twentieth. The figure is the median of the ratios within
+a round. It needs the history of the repository; `--before` names another commit to compare with.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
 MODULE: Final = "benchmarks.before_after"
 BEFORE: Final = "23eb5ce"
 """The last commit before the hot paths were optimised; it has neither metrics nor traces."""
-ROUNDS: Final = 5
+STARTS: Final = 5
+ROUNDS: Final = 3
 MICRO: Final = 1_000_000
 
 
@@ -58,18 +60,12 @@ def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str
     calls = max(path.callers, int(path.calls * options.scale) // path.callers * path.callers)
     core, other = two_processors()
     pin(other)
+    rounds: list[Sequence[float]] = []
     with ExitStack() as stack:
         base_url = stack.enter_context(running_upstream(core=other))
-        servers = [
-            stack.enter_context(running(MODULE, name, base_url, core=core, sources=sources)) for sources in (before, "")
-        ]
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
-        for server in servers:
-            runner.run(cpu_us_of(server, name, calls))
-        rounds: list[Sequence[float]] = []
-        for number in range(options.rounds):
-            turn = [runner.run(cpu_us_of(server, name, calls)) for server in servers[:: -1 if number % 2 else 1]]
-            rounds.append(turn[:: -1 if number % 2 else 1])
+        for _ in range(options.starts):
+            rounds += measure_start(name, [before, ""], base_url, runner, calls=calls, rounds=options.rounds, core=core)
     return {
         "path": name,
         "before_us": round(statistics.median(one[0] for one in rounds), 1),
@@ -78,10 +74,34 @@ def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str
     }
 
 
+def measure_start(
+    name: str,
+    sources: Sequence[str],
+    base_url: str,
+    runner: asyncio.Runner,
+    *,
+    calls: int,
+    rounds: int,
+    core: int,
+) -> list[Sequence[float]]:
+    """Start a server for each of the `sources`, and return what a call cost each of them in each round."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(running(MODULE, name, base_url, core=core, sources=each)) for each in sources]
+        for server in servers:
+            runner.run(cpu_us_of(server, name, calls))
+        found: list[Sequence[float]] = []
+        for number in range(rounds):
+            turn = [runner.run(cpu_us_of(server, name, calls)) for server in servers[:: -1 if number % 2 else 1]]
+            found.append(turn[:: -1 if number % 2 else 1])
+    return found
+
+
 def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
+    parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="the earlier state (%(default)s)")
+    parser.add_argument("--starts", type=int, default=STARTS, help="starts of both servers (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each start (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")
     parser.add_argument("--path", nargs="+", choices=list(PATHS), default=list(PATHS), help="fewer write nothing")
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
@@ -91,14 +111,19 @@ def main() -> None:
         be_measured(serve(*options.serve), core=options.core)
         return
     rows = []
-    with worktree(BEFORE) as tree:
+    with worktree(options.before) as tree:
         for name in options.path:
             row = measure_one(name, sources_of(tree), options)
             rows.append(row)
             print(f"{name:<10} {row['before_us']:8.1f} -> {row['after_us']:8.1f} us, {row['share']:.3f}", flush=True)
-    if options.path != list(PATHS):
+    if options.path != list(PATHS) or options.before != BEFORE:
         return
-    report = {"circumstances": circumstances(PACKAGES), "before": BEFORE, "rounds": options.rounds, "rows": rows}
+    report = {
+        "circumstances": circumstances(PACKAGES),
+        "before": BEFORE,
+        "rounds": options.starts * options.rounds,
+        "rows": rows,
+    }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 
