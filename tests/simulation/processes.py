@@ -301,7 +301,7 @@ class FaultyStore:
                 self._world.note(f"append {part.execution.execution_id} {what} {refused!r}")
                 if refused is None and part.creation is not None:
                     name, lease = part.execution.execution_id, part.creation.lease
-                    self._world.was_created(name, "", part.creation.plan, "")
+                    self._world.was_created(name, "", str(part.creation.plan), "")
                     self._world.was_leased([name], lease.seconds, self._process)
                 if refused is None:
                     self._world.was_committed(part)

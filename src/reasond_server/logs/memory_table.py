@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.logs.memory_sessions import SessionRow
-    from reasond_server.logs.store import Append, Lease, SessionClaim
+    from reasond_server.logs.store import Append, LazyText, Lease, SessionClaim
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
@@ -45,7 +45,7 @@ class KeptLog:
 
     execution: Execution
     digest: str
-    plan: str
+    plan: str | LazyText
     owner: str
     lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
@@ -86,7 +86,7 @@ class KeptLog:
         self.fence += 1
         return Recovery(
             execution=self.execution,
-            plan=self.plan,
+            plan=str(self.plan),
             events=tuple(self.events),
             records=tuple(self.records or ()),
             version=self.version,

@@ -74,11 +74,30 @@ class Record:
 Entry: TypeAlias = "LoggedEvent | Record"
 
 
+class LazyText:
+    """A text that is built each time it is read, with `str`; `len` returns about its length, in characters."""
+
+    __slots__ = ("_build", "_size")
+
+    def __init__(self, build: Callable[[], str], *, size: int) -> None:
+        self._build = build
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __str__(self) -> str:
+        return self._build()
+
+
 @value
 class Creation:
-    """The plan and the lease of a log that is created with its first append; its execution has no request id."""
+    """The plan and the lease of a log that is created with its first append; its execution has no request id.
 
-    plan: str
+    The plans of such executions are rarely read, so a store in memory does not build them.
+    """
+
+    plan: str | LazyText
     lease: Lease
 
 

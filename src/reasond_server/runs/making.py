@@ -12,6 +12,7 @@ from reasond_server.errors import NotResumableError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
+from reasond_server.logs.store import LazyText
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, encode_remark
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import Event, Execution, Json, TextDelta, Usage
 
+
+# The usual length of a remark without the texts of the work.
+_REMARK_CHARACTERS = 400
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
 """Returns the token account of a tenant's subject for an execution; None if its tokens are not limited."""
@@ -98,7 +102,7 @@ class Prepared:
     """The decisions made before an execution is created; `plan` is stored with it."""
 
     work: Work
-    plan: str
+    plan: str | LazyText
     nonce: str
     counter: TokenCounter
     is_recoverable: bool
@@ -328,11 +332,12 @@ class Maker:
         log.keeps_plan = execution.kind in self._plan_keepers
         return log
 
-    def _remark(self, work: Work, obstacle: str) -> str:
+    def _remark(self, work: Work, obstacle: str) -> str | LazyText:
         """Return the plan of an execution that no other process can resume."""
-        if work.kind in self._plan_keepers:
-            return encode_remark(obstacle, work.describe())
-        return encode_obstacle(obstacle)
+        if work.kind not in self._plan_keepers:
+            return encode_obstacle(obstacle)
+        size = _REMARK_CHARACTERS + work.request.text_characters
+        return LazyText(lambda: encode_remark(obstacle, work.describe()), size=size)
 
     def _find_obstacle(self, work: Work) -> str:
         """Return the reason why other processes cannot resume a run; empty if they can."""

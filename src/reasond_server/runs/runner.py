@@ -273,7 +273,7 @@ class Runner:
         return await self._store.create(
             execution,
             digest=prepared.work.request.digest,
-            plan=prepared.plan,
+            plan=str(prepared.plan),
             lease=self._lease,
             inherits="" if earlier is None else earlier.execution.execution_id,
             session=prepared.work.request.session,

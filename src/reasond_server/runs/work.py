@@ -44,6 +44,7 @@ class WorkRequest:
         budget: the limits of tokens, calls and time.
         session: the session that a new execution enters; None if it belongs to none.
         model: the model of the run; None for the server's.
+        text_characters: the length of its texts, which its plan repeats.
     """
 
     tenant: str
@@ -58,6 +59,7 @@ class WorkRequest:
     budget: Budget = field(default_factory=Budget)
     session: SessionClaim | None = None
     model: ChatModel | None = None
+    text_characters: int = 0
 
     @property
     def limit_s(self) -> float | None:

@@ -82,7 +82,7 @@ def recovery(plan: str, *events: LoggedEvent) -> Recovery:
 
 
 def plan_of(assign: Assign, **keys: Any) -> str:
-    return maker().prepare(assign(**keys, strategy=Again(Script()))).plan
+    return str(maker().prepare(assign(**keys, strategy=Again(Script()))).plan)
 
 
 async def test_a_run_that_left_no_event_begins_its_log(assign: Assign) -> None:
@@ -167,4 +167,4 @@ async def test_a_plan_is_kept_only_where_somebody_can_use_it(
 ) -> None:
     prepared = maker(**changes).prepare(assign(**keys, strategy=Again(Script())))
     assert prepared.is_recoverable is not bool(obstacle)
-    assert json.loads(prepared.plan).get("reason", "") == obstacle
+    assert json.loads(str(prepared.plan)).get("reason", "") == obstacle
