@@ -336,8 +336,10 @@ class Maker:
         """Return the plan of an execution that no other process can resume."""
         if work.kind not in self._plan_keepers:
             return encode_obstacle(obstacle)
-        size = _REMARK_CHARACTERS + work.request.text_characters
-        return LazyText(lambda: encode_remark(obstacle, work.describe()), size=size)
+        characters = work.request.text_characters
+        if characters is None:
+            return encode_remark(obstacle, work.describe())
+        return LazyText(lambda: encode_remark(obstacle, work.describe()), size=_REMARK_CHARACTERS + characters)
 
     def _find_obstacle(self, work: Work) -> str:
         """Return the reason why other processes cannot resume a run; empty if they can."""

@@ -118,6 +118,13 @@ class Task:
         )
 
     @property
+    def plain_characters(self) -> int | None:
+        """The length of its question and its text; None if something else in it may be long too."""
+        if self.has_options or self.config or self.agent_capabilities:
+            return None
+        return len(self.query) + len(self.material)
+
+    @property
     def text_characters(self) -> int:
         """The length of all its texts, which says whether building or counting a prompt takes long."""
         characters = len(self.query) + len(self.material)
