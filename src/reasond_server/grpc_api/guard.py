@@ -94,17 +94,14 @@ class ErrorGuard:
         """Begin the RPC of this task; reads its metadata once."""
         if self._leftovers is not None:
             self._leftovers.note(metadata)
-        begin(self._make_call(method, [pair for pair in metadata if pair[0] in _KEYS]))
-
-    def _make_call(self, method: str, told: Sequence[tuple[str, str | bytes]]) -> RpcCall:
-        if not told:
-            return _make_call(method=method, call_id=self._new_call_id())
+        told = [pair for pair in metadata if pair[0] in _KEYS]
         tokens = [str(value) for key, value in told if key == _AUTHORIZATION]
         if len(tokens) == len(told):
-            return _make_call(method=method, call_id=self._new_call_id(), tokens=tokens)
+            begin(_make_call(method=method, call_id=self._new_call_id(), tokens=tokens))
+            return
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
         call_id = call_id_of(given, new_call_id=self._new_call_id)
-        return _make_call(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told))
+        begin(_make_call(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
 
     def wrap(self, _method: str, handler: Handler) -> Handler:
         """Return `handler` inside the guard."""

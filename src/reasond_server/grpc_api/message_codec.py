@@ -42,8 +42,8 @@ class Codec:
         decode = _decoding(handler.request_deserializer, method)
         encode = self._encoding(handler.response_serializer)
         if not handler.request_streaming:
-            behaviour = _add_codec(behaviour, decode, _keep if handler.response_streaming else encode)
-        elif not handler.response_streaming:
+            behaviour = _add_reader(behaviour, decode)
+        if not handler.response_streaming:
             behaviour = _add_encoder(behaviour, encode)
         return make_handler(
             behaviour,
@@ -97,7 +97,7 @@ def _input_of(method: str) -> Descriptor | None:
         return None
 
 
-def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], Any]) -> Behaviour:
+def _add_reader(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
     async def serve(_requests: object, context: Context) -> object:
         message: Any = await context.read()
         if message is grpc.aio.EOF:
@@ -107,7 +107,7 @@ def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Cal
             )
         # The same name, so that the bytes are freed before the call runs.
         message = decode(message)
-        return encode(await behaviour(message, context))
+        return await behaviour(message, context)
 
     return serve
 
@@ -117,8 +117,3 @@ def _add_encoder(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behavi
         return encode(await behaviour(requests, context))
 
     return serve
-
-
-def _keep(response: object) -> object:
-    """Return `response`: a handler that writes a stream returns none."""
-    return response

@@ -346,7 +346,7 @@ class ReasoningService:
                 permit="" if permit is None else permit.name,
                 budget=task.budget,
                 model=None if task.model is None else self._models.find(task.model),
-                text_characters=task.plain_characters,
+                plain_characters=task.plain_characters,
             )
             execution = await self._runner.start(self._kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)

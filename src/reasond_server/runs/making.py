@@ -336,7 +336,7 @@ class Maker:
         """Return the plan of an execution that no other process can resume."""
         if work.kind not in self._plan_keepers:
             return encode_obstacle(obstacle)
-        characters = work.request.text_characters
+        characters = work.request.plain_characters
         if characters is None:
             return encode_remark(obstacle, work.describe())
         return LazyText(lambda: encode_remark(obstacle, work.describe()), size=_REMARK_CHARACTERS + characters)

@@ -156,7 +156,7 @@ async def test_what_cannot_be_made_again_is_told_apart(
 async def test_a_plan_that_few_read_waits_until_then_if_its_length_is_known(
     assign: Assign, characters: int | None, *, is_lazy: bool
 ) -> None:
-    work = assign(strategy=Again(Script()), is_unary=True, keep_running=False, text_characters=characters)
+    work = assign(strategy=Again(Script()), is_unary=True, keep_running=False, plain_characters=characters)
     plan = maker().prepare(work).plan
     assert isinstance(plan, LazyText) is is_lazy
     assert len(plan) >= (characters or len(str(plan)))
