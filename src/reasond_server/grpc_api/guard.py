@@ -91,7 +91,7 @@ class ErrorGuard:
             release.set()
 
     def begin_call(self, method: str, metadata: Metadata) -> None:
-        """Begin the RPC of this task; reads its metadata once."""
+        """Begin the RPC of this task, with the ids and the tokens in its metadata."""
         if self._leftovers is not None:
             self._leftovers.note(metadata)
         told = [pair for pair in metadata if pair[0] in _KEYS]
