@@ -2,11 +2,10 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import httpx
@@ -17,7 +16,9 @@ from reasond import AsyncClient, ReasondError
 from reasond_server.app import Listening, Server, drain_delay_of, serve, spare_collector
 from reasond_server.config import LoadedSettings, ServerSettings, load
 from reasond_server.errors import SettingsError
-from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
+from reasond_server.testing import Reply, ScriptedModel, running_server
+from reasond_server.types import CustomMetrics, CustomStep, FinishReason, Task
 from tests.engines.serving import Engine
 from tests.http_clients import make_http_client
 
@@ -275,20 +276,59 @@ async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> Non
 @contextmanager
 def sparing() -> Iterator[None]:
     """Call `spare_collector`, and undo it at the end."""
-    threshold, hooks = gc.get_threshold(), sys.get_asyncgen_hooks()
+    threshold = gc.get_threshold()
     try:
         spare_collector()
         yield
     finally:
         gc.unfreeze()
         gc.set_threshold(*threshold)
-        sys.set_asyncgen_hooks(*hooks)
 
 
 def test_the_collector_looks_at_what_is_new_less_often() -> None:
     with sparing():
         assert gc.get_threshold()[0] == 30_000
         assert gc.get_freeze_count() > 0
+
+
+class LeavesOpen(ReasoningStrategy[StrategyConfig]):
+    """A strategy that holds on to a generator that it began and never closes."""
+
+    name: ClassVar[str] = "leaves_open"
+    description: ClassVar[str] = "Reads one page of two."
+    config_type: ClassVar[type[StrategyConfig]] = StrategyConfig
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+        self._pages = self._read_pages()
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[Step | Outcome, None]:
+        del task, context
+        page, metrics = await anext(self._pages), CustomMetrics(data={})
+        yield Step(detail=CustomStep(data={"page": page}), answer_found=True, metrics=metrics)
+        yield Outcome(answer=page, finish_reason=FinishReason.ANSWERED, metrics=metrics)
+
+    async def _read_pages(self) -> AsyncGenerator[str, None]:
+        try:
+            yield "one"
+            yield "two"
+        finally:
+            await asyncio.sleep(0)
+            self.closed.append("pages")
+
+
+def test_a_generator_that_a_plugin_leaves_open_is_closed_at_shutdown() -> None:
+    strategy = LeavesOpen()
+
+    async def serve_one_call() -> None:
+        async with running_server(strategies=[strategy]) as server:
+            with sparing():
+                async with AsyncClient(server.grpc, token=server.token) as client:
+                    assert (await client.reason("which page?", strategy="leaves_open")).answer == "one"
+                assert strategy.closed == []
+
+    asyncio.run(serve_one_call())
+    assert strategy.closed == ["pages"]
 
 
 async def test_a_generator_that_is_dropped_is_closed_all_the_same() -> None:
