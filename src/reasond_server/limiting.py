@@ -152,7 +152,7 @@ def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
         None,
     )
     if limits is not None:
-        from reasond_server.limits.request_windows import MemoryRates, MemoryWindows  # noqa: PLC0415 - loads `limits`
+        from reasond_server.limits.request_windows import MemoryRates, MemoryWindows  # noqa: PLC0415 - as above
 
         rates = MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=limits)
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
@@ -179,7 +179,7 @@ def _build_shared(settings: LimitsSettings, redis: Redis, slots: RedisSlots | No
 
     limits, rates = _read_request_limits(settings, servers=1), None
     if limits is not None:
-        from reasond_server.limits.request_windows import RedisRates, build_redis_storage  # noqa: PLC0415 - as above
+        from reasond_server.limits.shared_rates import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
 
         rates = RedisRates(storage=build_redis_storage(redis), limits=limits)
     return DirectAdmission(rates=rates, slots=slots)

@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestAdmission, RequestLimits
-from reasond_server.limits.request_windows import MemoryRates, MemoryWindows, RedisRates, build_redis_storage
+from reasond_server.limits.request_windows import MemoryRates, MemoryWindows
 from reasond_server.limits.shared import RedisSlots
+from reasond_server.limits.shared_rates import RedisRates, build_redis_storage
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

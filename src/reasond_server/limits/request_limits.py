@@ -169,8 +169,6 @@ class ExecutionPermit:
     A process that resumes the execution carries the permit over by its `name`.
     """
 
-    __slots__ = ("_caller", "_gate", "_is_left", "_slot", "name")
-
     def __init__(self, gate: RequestGate, caller: str, slot: str, name: str) -> None:
         self.name = name
         self._gate = gate

@@ -1,20 +1,16 @@
-"""Sliding windows of requests in memory: the rates, and the windows as the strategy of the library asks for them."""
+"""Sliding windows of requests in memory, and the rates that count in them."""
 
-import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
-from limits.storage import storage_from_string
 
 from reasond_server.limits.request_limits import RequestLimits
-from reasond_server.limits.request_windows import MemoryRates, MemoryWindows, PerHour, PerMinute
+from reasond_server.limits.request_windows import HOUR, MINUTE, Covered, MemoryRates, MemoryWindows, Rate
 
-MINUTE, HOUR = 60, 3600
+ONE_A_MINUTE = Rate(amount=1, seconds=MINUTE)
 
 
 class Hand:
@@ -100,16 +96,6 @@ async def test_what_the_minute_refuses_is_not_counted_by_the_hour() -> None:
     assert await count_passes(counter, "a", tries=5) == 1
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(PerMinute, RateLimitItemPerMinute), (PerHour, RateLimitItemPerHour)])
-@given(name=st.text(), amount=st.integers(1, 10**9))
-def test_keys_are_those_of_the_library(
-    ours: type[PerMinute | PerHour], theirs: type[RateLimitItem], name: str, amount: int
-) -> None:
-    own, known = ours(amount, 1, "requests"), theirs(amount, 1, "requests")
-    assert (own.key_for(name), own.get_expiry()) == (known.key_for(name), known.get_expiry())
-    assert own == known
-
-
 async def test_whoever_waits_as_long_as_told_passes_with_a_weight_too() -> None:
     hand = Hand()
     counter = rates(hand, minute=10)
@@ -141,8 +127,8 @@ async def test_callers_with_any_characters_are_told_apart() -> None:
 class Ended(MemoryWindows):
     """Windows that end after a refusal and before the caller asks for the remaining time."""
 
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        del key, limit, expiry, amount
+    def count(self, caller: str, rate: Rate, weight: int) -> bool:
+        del caller, rate, weight
         return False
 
 
@@ -159,38 +145,42 @@ async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None
     assert await count_passes(counter, "a", tries=3) == (3 if limits.per_hour is None else 1)
 
 
-async def enter_windows(windows: MemoryWindows, *keys: str, seconds: int = MINUTE) -> list[bool]:
-    return [await windows.acquire_sliding_window_entry(key, 1, seconds) for key in keys]
+def enter_windows(windows: MemoryWindows, *callers: str, rate: Rate = ONE_A_MINUTE) -> list[bool]:
+    return [windows.count(caller, rate, 1) for caller in callers]
 
 
-async def test_windows_in_which_nothing_is_in_sight_are_forgotten_where_there_are_many() -> None:
+def names(windows: MemoryWindows) -> set[str]:
+    return {caller for caller, _ in windows._windows}
+
+
+def test_windows_in_which_nothing_is_in_sight_are_forgotten_where_there_are_many() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=2)
-    assert await enter_windows(windows, "a", "b") == [True, True]
+    assert enter_windows(windows, "a", "b") == [True, True]
     hand.now_s = 60.0
-    assert await enter_windows(windows, "c", "a") == [True, False]
+    assert enter_windows(windows, "c", "a") == [True, False]
     hand.now_s = 600.0
-    assert await enter_windows(windows, "d") == [True]
-    assert set(windows._windows) == {"d"}
+    assert enter_windows(windows, "d") == [True]
+    assert names(windows) == {"d"}
 
 
-async def test_each_window_is_forgotten_by_its_own_length() -> None:
+def test_each_window_is_forgotten_by_its_own_length() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=1)
-    await enter_windows(windows, "minute")
-    await enter_windows(windows, "hour", seconds=HOUR)
+    enter_windows(windows, "by the minute")
+    enter_windows(windows, "by the hour", rate=Rate(amount=1, seconds=HOUR))
     hand.now_s = 600.0
-    await enter_windows(windows, "other")
-    assert set(windows._windows) == {"hour", "other"}
+    enter_windows(windows, "other")
+    assert names(windows) == {"by the hour", "other"}
 
 
-async def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
+def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=1)
-    await enter_windows(windows, *(str(number) for number in range(200)))
+    enter_windows(windows, *(str(number) for number in range(200)))
     looked_at = [0]
 
-    class Watched(dict[str, Any]):
+    class Watched(dict[Any, Any]):
         """Counts the entries that are read."""
 
         def items(self) -> Any:
@@ -202,75 +192,40 @@ async def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
             return super().pop(*names)
 
     windows._windows = Watched(windows._windows)
-    await enter_windows(windows, "0")
+    enter_windows(windows, "0")
     assert looked_at == [0]
-    await enter_windows(windows, "new")
+    enter_windows(windows, "new")
     assert looked_at == [32]
     hand.now_s = 180.0
     later = [f"later {number}" for number in range(10)]
-    await enter_windows(windows, *later)
-    assert set(windows._windows) == set(later)
+    enter_windows(windows, *later)
+    assert names(windows) == set(later)
 
 
-async def test_neither_a_question_nor_a_refusal_leaves_anything_behind() -> None:
+def test_neither_a_question_nor_a_refusal_leaves_anything_behind() -> None:
     windows = MemoryWindows(monotonic=Hand())
-    assert await windows.get_sliding_window("a", MINUTE) == (0, 0.0, 0, 0.0)
-    assert not await windows.acquire_sliding_window_entry("a", 1, MINUTE, 2)
+    assert windows.measure("a", ONE_A_MINUTE) == Covered()
+    assert not windows.count("a", ONE_A_MINUTE, 2)
     assert not windows._windows
 
 
-async def test_what_is_in_sight_is_told_with_the_time_until_it_is_not() -> None:
-    hand = Hand()
+def test_what_is_in_sight_is_told_with_the_time_until_it_is_not() -> None:
+    hand, rate = Hand(), Rate(amount=10, seconds=MINUTE)
     windows = MemoryWindows(monotonic=hand)
-    await windows.acquire_sliding_window_entry("a", 10, MINUTE, 4)
+    windows.count("a", rate, 4)
     hand.now_s = 75.0
-    assert await windows.acquire_sliding_window_entry("a", 10, MINUTE, 7)
-    assert await windows.get_sliding_window("a", MINUTE) == (4, 45.0, 7, 105.0)
+    assert windows.count("a", rate, 7)
+    assert windows.measure("a", rate) == Covered(before=4, before_s=45.0, count=7, count_s=105.0)
 
 
 @pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.floats(0, 90), st.integers(1, 8)), max_size=30))
-async def test_what_the_librarys_strategy_tests_it_hits_and_never_more_than_the_limit_in_one_window(
-    steps: list[tuple[float, int]],
-) -> None:
+async def test_no_window_ever_counts_more_than_its_limit(steps: list[tuple[float, int]]) -> None:
     hand = Hand()
-    limiter = SlidingWindowCounterRateLimiter(MemoryWindows(monotonic=hand))
-    item = RateLimitItemPerMinute(7)
-    admitted: list[tuple[float, int]] = []
-    for step_s, cost in steps:
+    counter = rates(hand, minute=7)
+    admitted: Counter[float] = Counter()
+    for step_s, weight in steps:
         hand.now_s += step_s
-        before = (await limiter.get_window_stats(item, "a")).remaining
-        was_told, was_counted = await limiter.test(item, "a", cost=cost), await limiter.hit(item, "a", cost=cost)
-        assert was_told == was_counted == (cost <= before)
-        if was_counted:
-            admitted.append((hand.now_s // MINUTE, cost))
-        assert sum(counted for window, counted in admitted if window == hand.now_s // MINUTE) <= 7
-
-
-async def test_no_count_makes_a_task() -> None:
-    before = asyncio.all_tasks()
-    await enter_windows(MemoryWindows(monotonic=Hand()), "a", "b", "a")
-    assert asyncio.all_tasks() == before
-
-
-async def test_windows_are_cleared_one_at_a_time_and_all_at_once() -> None:
-    windows = MemoryWindows(monotonic=Hand())
-    assert await windows.check()
-    await enter_windows(windows, "a", "b", "c")
-    await windows.clear_sliding_window("a", MINUTE)
-    await windows.clear("b")
-    assert await enter_windows(windows, "a", "b", "c") == [True, True, False]
-    assert await windows.reset() == 3
-    assert await enter_windows(windows, "c") == [True]
-
-
-async def test_a_fixed_window_is_refused_instead_of_counted_wrong() -> None:
-    windows = MemoryWindows(monotonic=Hand())
-    for refused in (windows.incr("a", MINUTE), windows.get("a"), windows.get_expiry("a")):
-        with pytest.raises(NotImplementedError, match="only sliding windows"):
-            await refused
-    assert windows.base_exceptions == ()
-
-
-def test_the_librarys_own_storages_are_left_as_they_are() -> None:
-    assert type(storage_from_string("async+memory://")) is MemoryStorage
+        if await counter.count("a", weight=weight) is None:
+            admitted[hand.now_s // MINUTE] += weight
+    assert all(counted <= 7 for counted in admitted.values())
