@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from reasond_server.types.values import value
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _MAX_PORT = 65_535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Listening:
     """The addresses of a started server, and its store; an empty address means that the listener is off.
 

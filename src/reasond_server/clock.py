@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import string
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def nonce_of(number: int) -> str:
     return "".join(letters)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Clock:
     """The time in UTC, monotonic seconds, new ids and nonces, and a random number in [0, 1) for spreading waits."""
 

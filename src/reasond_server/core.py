@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -47,6 +46,7 @@ from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ def system_clock() -> Clock:
     return Clock(now=partial(datetime.now, UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Core:
     """All parts that do not depend on a transport."""
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic_core import from_json, to_json
@@ -51,7 +50,7 @@ class Observation:
     events: AsyncGenerator[StreamEvent, None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExecutionPage:
     """One page of executions, newest first; the token is empty on the last page."""
 

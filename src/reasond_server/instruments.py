@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,7 @@ from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.types.repairs import CheckStatus
 from reasond_server.types.turns import ContextGoal, Rendering
+from reasond_server.types.values import value
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _TOOL_OUTCOMES = ("ok", "failed", "timeout", "invalid_arguments", "unknown_tool"
 _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Counting:
     """What a server with metrics has besides the observer: the sampler, and the exposition that is scraped.
 
@@ -71,7 +71,7 @@ class Counting:
     is_shared: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Measuring:
     """The observer of all rooms; `counting` is None if nobody can read the metrics, and then nothing is counted."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import SettingsError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import CallerLimits, SharedHealth
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import LimitObserver
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Limiting:
     """The limits of a server; `health` says whether Redis can be reached."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from reasond_server.types.values import value
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
@@ -38,7 +40,7 @@ def show(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Violation:
     """One problem of a request: the path of the field and a description of valid values."""
 

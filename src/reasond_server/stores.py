@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from reasond_server.errors import SettingsError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _POSTGRES: Final = ("postgresql://", "postgres://")
 _QUOTA: Final = SnapshotQuota()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Stores:
     """The stores of executions, agents and snapshots, in one database; `place` describes in words where it is.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, AgentTokens, Throttle, is_secret_hash
@@ -28,6 +28,7 @@ from reasond_server.access.tokens import TokenMinter
 from reasond_server.config.api_key_file import read_api_keys
 from reasond_server.errors import SettingsError, TokenInvalidError, Violation, show
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _FAILURES_OF_AN_AGENT = 5
 _FAILURES_OF_AN_ADDRESS = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TokenVerification:
     """The verifiers of tokens; `signing` is the key of tokens that this server mints, None if it mints none."""
 

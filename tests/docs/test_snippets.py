@@ -141,5 +141,11 @@ def test_a_json_snippet_parses(snippet: Snippet) -> None:
     assert json.loads(snippet.text) is not None
 
 
+def test_the_page_for_authors_quotes_a_strategy_of_the_server_as_it_is() -> None:
+    page = (ROOT / "docs" / "strategies" / "write-your-own.md").read_text(encoding="utf-8")
+    file = ROOT / "src" / "reasond_server" / "strategies" / "chain_of_thought.py"
+    assert f"```python\n{file.read_text(encoding='utf-8')}```" in page
+
+
 def test_the_readme_has_snippets() -> None:
     assert any(snippet.path == ROOT / "README.md" for snippet in FOUND)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import InternalError
-from reasond_server.logs.store import Creation, LazyText, Lease, Record
+from reasond_server.logs.store import Creation, Lease, Record
 from tests.stores.expectations import expect_refusal, nothing, same
 from tests.stores.logs import LEASE_S, HandWrittenLog, first_event, step
 
@@ -89,5 +89,5 @@ class CreationChecks:
 
 
 def _making(log: HandWrittenLog, *bodies: Event | Record) -> Append:
-    creation = Creation(plan=LazyText(lambda: "the plan", size=8), lease=Lease(owner="one", seconds=LEASE_S))
+    creation = Creation(plan="the plan", lease=Lease(owner="one", seconds=LEASE_S))
     return replace(log.part(*bodies), creation=creation)

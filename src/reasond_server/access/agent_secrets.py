@@ -6,12 +6,13 @@ import asyncio
 import ipaddress
 from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
 from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
 from reasond_server.types import Principal
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ _MOST_WAITING: Final = 30
 _IPV6_NETWORK_BITS: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AgentAccount:
     """An agent of the configuration; `repr` does not show the hash."""
 
@@ -267,7 +268,7 @@ class AgentSecrets:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class IssuedToken:
     """A token, its principal, and its lifetime in seconds."""
 
@@ -276,7 +277,7 @@ class IssuedToken:
     lifetime_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AgentTokens:
     """Issues tokens with a lifetime of `lifetime_s` seconds to agents that authenticate."""
 

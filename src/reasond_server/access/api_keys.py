@@ -11,11 +11,12 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,7 +35,7 @@ _KEY: Final = re.compile(rf"{KEY_PREFIX}([a-z0-9]{{{_ID_CHARACTERS}}})-[A-Za-z0-
 _NOBODY: Final = "0" * 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class NewKey:
     """A key that was just made; `repr` does not show it."""
 
@@ -59,7 +60,7 @@ def find_key_id(text: str) -> str:
     return form[1] if form else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ApiKey:
     """A key by its hash, and who calls with it. `expires` is None if it is valid until it is revoked."""
 

@@ -32,7 +32,6 @@ from reasond_server.errors import (
     StoreUnavailableError,
 )
 from reasond_server.telemetry.logs import emit_line
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,13 +80,12 @@ class Decision:
             )
 
 
-_make_decision = constructor_of(Decision)
 _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
 
 
 def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the current call; it lasts as long as the context of the call."""
-    decision = _make_decision(operation=operation, principal=principal, call_id=call_id)
+    decision = Decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
     return decision
 

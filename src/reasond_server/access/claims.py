@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def build_token_error(reason: str) -> TokenInvalidError:
     return TokenInvalidError(f"Authentication failed: {reason}", remedy="Obtain a token that is meant for this server.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ClaimNames:
     """The names of claims. `permissions` and `roles` are lists of words; `scope` and `scp` may be one text of words."""
 
@@ -38,7 +38,7 @@ class ClaimNames:
 _BUILT_IN: Final = ClaimNames()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TokenTimes:
     """The validity of a token, in seconds since 1970; all values are checked to be numbers."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
 from reasond_server.cancelling import end_task
 from reasond_server.errors import IssuerUnavailableError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     import ssl
@@ -92,7 +92,7 @@ class HttpJwksFetcher:
         """Do nothing: each request has its own connection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JwksTimes:
     """Seconds for which a key set is fresh, or is used while the issuer is down, and seconds between two requests."""
 

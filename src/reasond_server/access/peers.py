@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
 from reasond_server.access.revocations import Revocations
 from reasond_server.types import Principal
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ MAX_ID_BYTES: Final = 2048
 _SPIFFE = re.compile(r"spiffe://(?P<domain>[a-z0-9._-]{1,255})(?P<path>(?:/[A-Za-z0-9._-]+)+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PeerRule:
     """The permissions of peers whose path matches `path`, where `*` stands for any characters."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reasond_server.errors import PermissionMissingError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,7 +146,7 @@ def _build_error(permission: str) -> PermissionMissingError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AccessRole:
     """A role of the configuration; with `strategies` it grants `reasoning:execute` only for those."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import jwt
@@ -11,6 +11,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +30,7 @@ class UnfitKeyError(ValueError):
     """A key cannot be used; the text says why and contains no part of the key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class VerifyingKey:
     """A key and the only algorithm it may be used with; `repr` does not show the key."""
 
@@ -37,7 +39,7 @@ class VerifyingKey:
     material: Any = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SigningKey:
     """A secret that signs and verifies; `repr` does not show it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import jwt
@@ -25,6 +25,7 @@ from reasond_server.access.claims import (
 )
 from reasond_server.access.permissions import Roles
 from reasond_server.access.revocations import Revocations
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,7 @@ MAX_TOKEN_BYTES = 8 * 1024
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TokenRules:
     """The requirements for a token.
 
@@ -55,7 +56,7 @@ class TokenRules:
     names: ClaimNames = field(default_factory=ClaimNames)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class VerifiedToken:
     """The principal of a token, its id, and its expiry in seconds since 1970."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from reasond_server.errors import (
     TokenMissingError,
     Violation,
 )
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,7 @@ def parse_bearer_token(headers: Sequence[str]) -> str:
     return token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TokenMinter:
     """Makes tokens that a TokenVerifier with the same values accepts."""
 

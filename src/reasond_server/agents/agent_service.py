@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, etag_of, json_of, parse_card
 from reasond_server.agents.directory import is_agent_id
 from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _MAX_CAPABILITIES = 50
 _MAX_CAPABILITY_CHARACTERS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CardView:
     """A card as it is served: `card_json` byte for byte, and its declarations about reasoning."""
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from pydantic_core import from_json
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
 from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.plugins import PLUGIN_NAME
+from reasond_server.types.values import value
 from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _PREFIX = "reasoning.strategy."
 _SHOWN_VIOLATIONS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ParsedCard:
     """A valid card.
 

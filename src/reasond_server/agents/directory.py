@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +17,7 @@ from reasond_server.errors import (
     Violation,
     show,
 )
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ _AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_TOKEN_CHARACTERS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RegisteredAgent:
     """An entry of the directory; with `expire_time` None it stays until it is deleted."""
 
@@ -51,7 +51,7 @@ class RegisteredAgent:
     expire_time: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AgentPage:
     """Agents ordered by id; the token is empty on the last page."""
 
@@ -197,7 +197,7 @@ def is_agent_id(text: str) -> bool:
     return _AGENT_ID.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DirectoryRoom:
     """Most agents of all tenants, and most agents of one tenant, so that no tenant can fill the directory."""
 

@@ -8,7 +8,6 @@ import math
 import mimetypes
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from reasond_server.cli.live import LiveConsole
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Question:
     """The request of the command line: a query with its options, or a run to follow."""
 

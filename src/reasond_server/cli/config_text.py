@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 _HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SectionPlace:
     """Where a section belongs: in place of the lines `first` to `last`, with the ranges `dropped` deleted.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import reasond
 from reasond import Client
 from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ _CODES: Final[Mapping[type[reasond.ReasondError], ExitCode]] = MappingProxyType(
 _CODES_BY_REASON: Final = MappingProxyType({"STRATEGY_NOT_FOUND": ExitCode.NOT_FOUND, "OVERLOADED": ExitCode.LIMIT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Way:
     """The command-line options for reaching the server; None means that the environment decides."""
 

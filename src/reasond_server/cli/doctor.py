@@ -8,7 +8,6 @@ import platform
 import socket
 import sqlite3
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +26,7 @@ from reasond_server.stores import examine_stores
 from reasond_server.tools.mcp import describe_server, examine_server
 from reasond_server.toolsets import read_mcp_options, tools_of
 from reasond_server.types.repairs import SandboxLevel
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ _EXTRAS = {
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Diagnosis:
     """The result of one check: its state, and a remedy unless the check passed."""
 

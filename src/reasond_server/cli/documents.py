@@ -6,11 +6,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.cli.outcome import usage_error, warn
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ _PROBLEMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReaderLimits:
     """What the process that reads a document may use; it is ended after `wall_s` seconds at the latest."""
 

@@ -6,9 +6,10 @@ import json
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ _RUN_TURN = "reasond.v1.TurnService/RunTurn"
 _REQUEST_ID = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Endpoints:
     """The addresses of a server: `grpc` as a target, `http` as a URL with its scheme (empty if HTTP is off)."""
 

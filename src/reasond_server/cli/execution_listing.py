@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from reasond_server.cli.run_text import RunLines, summary, word_of
 from reasond_server.cli.terminal import human_stream, one_line, printable, write
 from reasond_server.cli.turn_display import TurnDisplay
 from reasond_server.cli.turn_listing import json_line
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WantedExecutions:
     """The filters of the command line; the times are text."""
 

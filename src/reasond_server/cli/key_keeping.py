@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from reasond_server.config import load
 from reasond_server.config.api_key_file import ApiKeyRow, changing, read_api_keys
 from reasond_server.errors import SettingsError
 from reasond_server.errors import show as show_value
+from reasond_server.types.values import value
 from reasond_server.verifiers import build_api_key
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_S = 20 * 366 * 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WantedKey:
     """The key that the command line asks for; an empty `lifetime` is one without end."""
 

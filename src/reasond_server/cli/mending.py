@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from reasond_server.cli.repair_display import RepairDisplay
 from reasond_server.cli.run_text import word_of
 from reasond_server.cli.terminal import human_stream, printable, write
 from reasond_server.cli.turn_listing import json_line
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ _MARKERS: Final = MappingProxyType(
 """Files in the root of a project that tell its toolchain; the first environment of that name is chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WantedRepair:
     """The repair of the command line."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from getpass import getpass
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
 from reasond_server.errors import InvalidRequestError
+from reasond_server.types.values import value
 from reasond_server.verifiers import minter_of, signing_key_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LIFETIME = re.compile(r"([0-9]{1,9})\s*([smhd]?)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WantedToken:
     """The token that the command line asks for."""
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.repair.patch_reading import check_patch
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandbox.scratch import open_private_folder
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _LIMIT_S: Final = 60
 _MOST_SHOWN: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Change:
     """A file before and after the patch; None where there is no file."""
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.cli.run_text import bar, span_of
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ShownProgress:
     """`done` of `total` steps, and what that means in words; `left_s` (seconds) is None where it is not known."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.addresses import Listening, split_address
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.errors import SettingsError, show
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -64,7 +65,7 @@ class Link:
         self._line.sendall(json.dumps(asdict(listening)).encode() + b"\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Worker:
     """A process and the supervisor's end of the socket to it."""
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from reasond_server.cli.terminal import human_stream, write
 from reasond_server.cli.turn_display import TurnDisplay
 from reasond_server.cli.turn_listing import json_line
 from reasond_server.cli.turn_text import line_of_pending
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ _EXECUTE: Final = reasond.CallKind.CALL_KIND_EXECUTE
 _RESOLVE: Final = reasond.CallKind.CALL_KIND_RESOLVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WantedTurn:
     """The turn of the command line; `tools` names a module or a file."""
 
@@ -52,7 +53,7 @@ class WantedTurn:
     tools: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Answers:
     """What the command line says of pending calls: decisions (True, or the reason against), results and errors."""
 

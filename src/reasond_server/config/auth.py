@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping  # noqa: TC003 - Pydantic reads the annotations when the models are made
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 from reasond_server.config.key_files import KeyFileError, read_key_file
 from reasond_server.config.section import EnvironmentName, Section, freeze
 from reasond_server.errors import Violation
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,7 +198,7 @@ _KNOWN_WORDS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AuthKey:
     """A key with its secret, or with its public key in PEM; the secret does not show in `repr`."""
 

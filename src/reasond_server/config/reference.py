@@ -6,7 +6,6 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -14,6 +13,7 @@ import annotated_types
 from pydantic import BaseModel, SecretStr
 
 from reasond_server.config.settings import Settings
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ _SAMPLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class KeyDoc:
     """The documentation of one key: `range` is empty if the type is enough."""
 

@@ -7,7 +7,6 @@ import logging
 import re
 import stat
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from reasond_server.config.problems import explain, find_doubtful, join_key, set
 from reasond_server.config.reference import is_text_key, key_docs
 from reasond_server.config.settings import Settings
 from reasond_server.errors import SettingsError, Violation
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ _MAX_DEPTH = 16
 _OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LoadedSettings:
     """The configuration and the origin of each dotted key.
 
@@ -85,7 +85,7 @@ class LoadedSettings:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Examined:
     """A configuration that may be invalid: its valid part, and all its problems.
 
@@ -297,9 +297,9 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
 
 def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     """Yield the dotted keys of all values in `tree` that are not tables."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, name))
+    for name, inner in tree.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, (*path, name))
         else:
             yield join_key((*path, name))
 

@@ -15,7 +15,7 @@ from reasond_server.llm.counting.requests import bound_images, bound_messages, c
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -65,10 +65,6 @@ class ModelReply:
         return self.usage.reasoning_tokens or self.usage.output_tokens
 
 
-_make_request = constructor_of(ChatRequest)
-_make_reply = constructor_of(ModelReply)
-
-
 class ReplyListener:
     """Turns the events of one call into fragments and a reply: send `request`, `take` each event, then `close`.
 
@@ -83,8 +79,6 @@ class ReplyListener:
     true: then close the call, and `close` counts its usage (UsageSource.ESTIMATED). `label` is the label of the
     ChatRequest.
     """
-
-    __slots__ = ("_calls", "_cut_usage", "_finished", "_kinds", "_parser", "_past", "_written", "request")
 
     def __init__(
         self,
@@ -101,7 +95,7 @@ class ReplyListener:
         self._kinds = kinds
         self._cut_usage = NOTHING
         self._parser = parser = TagParser(kinds=kinds)
-        self.request = _make_request(
+        self.request = ChatRequest(
             messages=messages,
             max_tokens=max_tokens,
             temperature=temperature,
@@ -170,7 +164,7 @@ class ReplyListener:
         if parser.is_done:
             parsed = parser.result
             reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
-            return (), _make_reply(
+            return (), ModelReply(
                 parsed=parsed,
                 finish=reason,
                 usage=finished.usage,
@@ -182,7 +176,7 @@ class ReplyListener:
         rest = parser.close(is_stop=is_stop)
         parsed = parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
-        return rest, _make_reply(
+        return rest, ModelReply(
             parsed=parsed,
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,

@@ -26,13 +26,14 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.types import CarryoverMode, CarryoverReport, Dropped
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ _FIELD_OF: Final = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Notes:
     """Parsed notes: `fields` has the fields that are not empty, `rest` the text outside all fields."""
 
@@ -191,7 +192,7 @@ def _spell_value(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Carryover:
     """The parts, neutralised. `is_begun` is true after the first window was compressed."""
 
@@ -229,7 +230,7 @@ class Carryover:
         return (NoteField.FINDINGS, *(name for name in NoteField if name is not NoteField.FINDINGS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Compression:
     """A new carryover, its text, and the report on how it was made."""
 
@@ -328,7 +329,7 @@ def _bound_head(limit: int) -> int:
     return min(_MOST_HEAD_TOKENS, limit // 8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _FittedCarryover:
     """Parts that fit the limit together, and the facts that did not fit."""
 

@@ -8,7 +8,6 @@ if it can, else the model's counter does. The summary gets the remaining tokens,
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.calls import ModelReply, hear
@@ -17,6 +16,7 @@ from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.types import NOTHING, Usage, UsageSource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ FEWEST_SUMMARY_TOKENS = 32
 """No summary is requested if it has less room than this, in tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Summary:
     """The result of the call: `notes`, or None and the reason. `usage` is None if no call was made or charged.
 

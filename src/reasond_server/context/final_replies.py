@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,6 @@ class FinalReply:
         return reason is FinishReason.ANSWERED or reason is FinishReason.ANSWERED_UNTAGGED
 
 
-_make_final = constructor_of(FinalReply)
-
-
 def read_final_reply(reply: ModelReply) -> FinalReply:
     """Return the thought, the answer and the finish reason of a reply; text without a tagged answer is the answer."""
     parsed = reply.parsed
@@ -39,13 +36,13 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
     thinking = parsed.thinking.strip()
     thought = f"{thinking}\n\n{before}" if thinking and before else thinking or before
     if reply.finish is ModelFinish.CONTENT_FILTER:
-        return _make_final(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
+        return FinalReply(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
     if content:
         whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
-        return _make_final(thought=thought, answer=content, finish_reason=whole)
+        return FinalReply(thought=thought, answer=content, finish_reason=whole)
     if reply.finish is ModelFinish.STOP and before:
-        return _make_final(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
-    return _make_final(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
+        return FinalReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
+    return FinalReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
 
 
 def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:

@@ -16,8 +16,6 @@ class PromptMemory:
     A message that is not made again keeps its JSON. Nothing here changes a prompt.
     """
 
-    __slots__ = ("_parts", "_steps")
-
     def __init__(self) -> None:
         self._parts: dict[str, tuple[Sequence[Message], TokenCounter, int]] = {}
         self._steps: dict[int, tuple[Sequence[Any], Sequence[Message]]] = {}

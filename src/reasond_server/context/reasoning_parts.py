@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from reasond_server.types.turns import ContextGoal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.types.turns import ContextItem, Rendering
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ContextSettings:
     """How results are shown.
 

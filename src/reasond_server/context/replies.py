@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import TagKind
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -59,10 +59,6 @@ class ParsedReply:
     def written(self) -> str:
         """All text outside reasoning, without tags; the reasoning if there is no other text."""
         return (self.text + self.content).strip() or self.thinking.strip()
-
-
-_make_fragment = constructor_of(Fragment)
-_make_parsed = constructor_of(ParsedReply)
 
 
 class TagParser:
@@ -125,7 +121,7 @@ class TagParser:
         if not kept:
             return ()
         self._thinking.append(kept)
-        return (_make_fragment(text=kept, is_thinking=True),)
+        return (Fragment(text=kept, is_thinking=True),)
 
     def close(self, *, is_stop: bool) -> Sequence[Fragment]:
         """End the reply and return the fragments that were held back.
@@ -149,7 +145,7 @@ class TagParser:
     @property
     def result(self) -> ParsedReply:
         """The reply as parsed so far; complete after `close`."""
-        return _make_parsed(
+        return ParsedReply(
             text="".join(self._text),
             thinking="".join(self._thinking),
             kind=self._kind,
@@ -342,7 +338,7 @@ class TagParser:
             self._content.append(text)
         else:
             self._text.append(text)
-        return _make_fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
+        return Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
 
 
 def parse_reply(text: str, *, kinds: Collection[TagKind], is_stop: bool) -> ParsedReply:
@@ -360,8 +356,6 @@ def drop_continue_tags(text: str) -> str:
 
 class ContinueTagFilter:
     """Does what `drop_continue_tags` does to text that arrives in pieces; an end that may begin a tag is held back."""
-
-    __slots__ = ("_held",)
 
     def __init__(self) -> None:
         self._held = ""

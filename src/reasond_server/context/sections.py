@@ -20,22 +20,19 @@ system message, so that a provider's prefix cache can reuse the text before the 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
-from reasond_server.types.values import constructor_of
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.types import Task
 
-_make_message = constructor_of(Message)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Passage:
     """Segment `segment` (from 1) of `segment_count` of a long text."""
 
@@ -67,8 +64,8 @@ def build_prompt(
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
         sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        _make_message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
-        _make_message(role=Role.USER, content="\n".join(sections)),
+        Message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
+        Message(role=Role.USER, content="\n".join(sections)),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from reasond_server.context.replies import drop_continue_tags, parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.context.calls import ModelReply
@@ -37,7 +38,7 @@ _SAMPLE: Final = 8
 _WORD: Final = re.compile("[^\\W\u2e80-\U0003ffff]+|\\w")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WindowEnding:
     """The final answer and the finish reason of a run."""
 

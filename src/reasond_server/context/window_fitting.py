@@ -14,7 +14,7 @@ next window is the last one, and shows only the question and the notes. `WindowP
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from reasond_server.context.window_plan import (
     plan_windows,
 )
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -74,7 +75,7 @@ class StretchedCounter:
         return -(-tokens * self._thousandths // _UNIT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class FittedWindow:
     """A call that fits: its messages and its limit. `plan` and `counter` are valid from this window on.
 

@@ -19,7 +19,7 @@ A plan is made with the model's counter; `context.window_fitting` handles server
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from reasond_server.context.tags import neutralize
 from reasond_server.errors import InvalidConfigError, Violation
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import CarryoverMode, ReadingProgress
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ _READ_LAST = " You are reading a long text; this is its last passage. Answer if 
 _ANSWER_NOW = " This is the last window: end with <answer> now."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WindowLimits:
     """The limits of a plan, in tokens, except `max_segments` and `max_iterations`."""
 
@@ -90,7 +91,7 @@ class WindowLimits:
         return _RULES + _ENDINGS[self.carryover_mode]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Window:
     """One call of a plan: `reading` is the segment that it reads; `is_last` is whether it must be the last call."""
 
@@ -104,7 +105,7 @@ class Window:
         return self.reading is None or self.reading.segment == self.reading.segment_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WindowPlan:
     """The texts that the windows of one run show, already neutralised; `material` or `segments` is empty.
 
@@ -264,7 +265,7 @@ def suggest_carryover(
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Shares:
     """How a window is shared: the question that it repeats and the `rest` of a long one, and tokens for the others."""
 

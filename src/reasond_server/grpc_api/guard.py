@@ -23,7 +23,6 @@ from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
-from reasond_server.types.values import constructor_of
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
@@ -97,11 +96,11 @@ class ErrorGuard:
         told = [pair for pair in metadata if pair[0] in _KEYS]
         tokens = [str(value) for key, value in told if key == _AUTHORIZATION]
         if len(tokens) == len(told):
-            begin(_make_call(method=method, call_id=self._new_call_id(), tokens=tokens))
+            begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=tokens))
             return
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
         call_id = call_id_of(given, new_call_id=self._new_call_id)
-        begin(_make_call(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
+        begin(RpcCall(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
 
     def wrap(self, _method: str, handler: Handler) -> Handler:
         """Return `handler` inside the guard."""
@@ -305,7 +304,6 @@ class RpcCall:
     is_fault: bool = False
 
 
-_make_call = constructor_of(RpcCall)
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import stat
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ import grpc
 from reasond_server.addresses import split_address
 from reasond_server.errors import SettingsError, show
 from reasond_server.grpc_api.leftovers import SETTINGS_TIMEOUT_S
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,7 +143,7 @@ _MEBI: Final = 1024 * 1024
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GrpcOptions:
     """The part of `[server]` that gRPC needs, under the same names: sizes in bytes, times in seconds."""
 

@@ -15,7 +15,6 @@ from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_reading import read_strict_json
 from reasond_server.types import NO_BUDGET, Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -39,7 +38,6 @@ _TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
 # Fields of the core's tasks that have another name in the proto.
 _FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
-_make_task = constructor_of(Task)
 
 
 def task_of(task: execution_pb2.ReasoningTask) -> Task:
@@ -53,7 +51,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
     given: dict[str, Any] = {field.name: found for field, found in task.ListFields()}
     get = given.get
     strategy, config = _strategy_and_config(task, get("strategy"))
-    return _make_task(
+    return Task(
         query=get("query", ""),
         material=get("material", ""),
         strategy=strategy,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reasond_server.http_api.exchange import PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.plain_parser import CONNECT, PlainParser, count_hosts
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -33,7 +33,7 @@ _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _NO_HEADERS: Final[deque[tuple[bytes, bytes]]] = deque(maxlen=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ConnectionLimits:
     """Limits: number of connections; per connection, seconds for headers, idleness and writes, and bytes of headers."""
 
@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Start the timer: a client that connects must send a request."""
         super().connection_made(transport)
         close = partial(self._close_when_read, transport)
-        self.transport = JoiningTransport(transport, loop=self.loop, on_close=close)  # type: ignore[assignment]  # it delegates all other methods
+        self.transport = _ReadBeforeClosed(transport, on_close=close)  # type: ignore[assignment]  # it delegates all other methods
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
         if self._cap.enter(self):
@@ -282,8 +282,6 @@ DEPARTURE_KEY: Final = "reasond.departure"
 class Departure:
     """Whether the client of a connection has left. Its requests run one after the other, each in a task."""
 
-    __slots__ = ("_task", "has_happened")
-
     def __init__(self) -> None:
         self.has_happened = False
         self._task: asyncio.Task[Any] | None = None
@@ -345,52 +343,12 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departur
         departure.forget()
 
 
-_HEAD: Final = b"HTTP/1.1 "
+class _ReadBeforeClosed:
+    """A transport whose `close` is `on_close`; everything else is that of `transport`."""
 
-
-class JoiningTransport:
-    """A transport that buffers the head of an answer until the next write or the next turn of the event loop.
-
-    uvicorn writes the head as soon as an answer begins, and nearly every body follows in the same turn of the loop.
-    Everything but writing is delegated to `transport`; `on_close` closes it.
-    """
-
-    def __init__(
-        self, transport: asyncio.Transport, *, loop: asyncio.AbstractEventLoop, on_close: Callable[[], None]
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, *, on_close: Callable[[], None]) -> None:
         self._transport = transport
-        self._loop = loop
-        self._on_close = on_close
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Write `data` after the buffered head; buffer it if it is the head of an answer."""
-        if self._head:
-            kept, self._head = self._head, b""
-            self._transport.writelines((kept, data))
-        elif data.startswith(_HEAD):
-            self._head = data
-            self._loop.call_soon(self._flush)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Write the buffered head, and close."""
-        self._flush()
-        self._on_close()
-
-    def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that are not sent yet."""
-        return len(self._head) + self._transport.get_write_buffer_size()
-
-    def is_closing(self) -> bool:
-        """Return whether the transport is closing."""
-        return self._transport.is_closing()
+        self.close = on_close
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
         return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        kept, self._head = self._head, b""
-        if kept and not self._transport.is_closing():
-            self._transport.write(kept)

@@ -93,8 +93,6 @@ _MOST_DIGITS: Final = 20
 class RequestHeaders:
     """Header values by name, in the order of the request; `raw` are ASGI headers, with names in lower case."""
 
-    __slots__ = ("_last", "_raw")
-
     def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._raw = raw
         self._last = dict(raw)

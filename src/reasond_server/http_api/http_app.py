@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
@@ -15,6 +14,7 @@ from reasond_server.http_api.page_gate import CHECK_PATH, CheckPage
 from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint, refuse_agents
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ _HELD_BODIES: Final = 16
 _TOKEN_BODY_BYTES: Final = 8 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HttpLimits:
     """Limits of requests. All bodies in progress together hold at most 16 times `max_body_bytes`."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -53,9 +53,6 @@ class RpcRequest:
     params: RpcParams
     rpc_id: RpcId
     is_notification: bool
-
-
-_make_request = constructor_of(RpcRequest)
 
 
 class Handler(Protocol):
@@ -136,7 +133,7 @@ def read_request(entry: object) -> RpcRequest:
         raise InvalidJsonRpcError('Invalid Request: "params" must be an object; leave it out for none')
     if not _is_id(rpc_id):
         raise InvalidJsonRpcError('Invalid Request: "id" must be a string, a whole number or null')
-    return _make_request(method=method, params=params, rpc_id=rpc_id, is_notification="id" not in entry)
+    return RpcRequest(method=method, params=params, rpc_id=rpc_id, is_notification="id" not in entry)
 
 
 def unread(error: ReasondError, handler: Handler) -> bytes:

@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
@@ -31,6 +30,7 @@ from reasond_server.http_api.params import read_params
 from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
+from reasond_server.types.values import value
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Streaming:
     """How a method streams events: the required permission, and the function that yields them.
 
@@ -58,7 +58,7 @@ class Streaming:
     id_name: str = "execution_id"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Method:
     """One method: its required permission, its parameters and its function.
 
@@ -102,7 +102,7 @@ class Methods:
 _CURSOR: Final = re.compile(r"([A-Za-z0-9_-]{1,128}):(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Cursor:
     """A position in the log of an execution: the last event that the client has received."""
 
@@ -197,7 +197,7 @@ def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
 TRANSPORT: Final = "jsonrpc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Dialect:
     """How a protocol over HTTP calls methods.
 
@@ -313,8 +313,6 @@ class Calls:
 
 class Call:
     """One of `calls`. It stores its principal, because only the owner may see the partial result of a failed run."""
-
-    __slots__ = ("_calls", "_decision", "_name", "_principal")
 
     def __init__(self, name: str, calls: Calls) -> None:
         self._name = name

@@ -29,7 +29,6 @@ from reasond_server.types.turns import (
     TurnReentry,
     TurnStart,
 )
-from reasond_server.types.values import constructor_of
 from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ _MANY: Final = 100
 # A bound on work before the core checks its own, smaller bounds.
 _MOST_ITEMS: Final = 1_000
 _STREAM_OPTIONS: Final = frozenset({"follow", "include_deltas", "keep_running"})
-_make_task = constructor_of(Task)
 
 Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 """Integers that every JSON parser represents exactly (RFC 8259, section 6)."""
@@ -162,7 +160,7 @@ class ExecuteParams(StreamableParams):
         if alias and strategy not in {None, alias}:
             description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
             raise InvalidRequestError.of(Violation(field="strategy", description=description))
-        return _make_task(
+        return Task(
             query=self.query,
             material=self.material or "",
             strategy=alias or strategy,

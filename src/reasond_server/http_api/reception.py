@@ -25,7 +25,6 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_NAMES, read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.types.values import constructor_of
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ _ID_NAME: Final = CALL_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _HINT: Final = "JSON-RPC is at /api/v1/jsonrpc"
 _log = logging.getLogger("reasond.http")
-_make_exchange = constructor_of(Exchange)
 
 
 class Addresses:
@@ -164,7 +162,7 @@ class Reception:
         headers = RequestHeaders(scope["headers"])
         given = headers.getlist(_ID_NAME)
         call_id = call_id_of(given, new_call_id=self._new_call_id) if given else self._new_call_id()
-        return _make_exchange(
+        return Exchange(
             call_id=call_id,
             headers=headers,
             peer_uris=scope.get(PEER_URIS_KEY, ()),

@@ -13,6 +13,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ RESERVED_S: Final = 3600.0
 _EXAMINED: Final = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TokenLimits:
     """Tokens that a caller may spend in a minute and in a day; None means no limit."""
 
@@ -41,7 +42,7 @@ class TokenLimits:
         return [(amount, seconds) for amount, seconds in pairs if amount is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reservation:
     """Tokens reserved for one model call of `caller`."""
 
@@ -66,7 +67,7 @@ class TokenLedger(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CallerAccount:
     """The budget of one caller in `ledger`; `on_refused` is called for each model call that it does not cover."""
 

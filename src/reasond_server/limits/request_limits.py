@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from reasond_server.errors import RateLimitedError
 from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 _LIVES: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestLimits:
     """Requests that a caller may make in a minute and in an hour, by weight; None means no limit."""
 
@@ -32,7 +32,7 @@ class RequestLimits:
     per_hour: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Denial:
     """The limit that was reached, and the seconds after which to retry; None if a retry never helps."""
 

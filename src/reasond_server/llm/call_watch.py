@@ -19,8 +19,6 @@ _CLOSED: Final = "closed"
 class CallWatch:
     """Reports one call, which begins now, to `observer`; the outcome of an abandoned call is "closed"."""
 
-    __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
-
     def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
         self._observer = observer
         self._model = model

@@ -29,7 +29,6 @@ from reasond_server.llm.counting.requests import (
 from reasond_server.llm.model import ChatModel, Finished, ModelFinish, ReasoningText, Text, WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -104,9 +103,6 @@ class _MeteredCall:
         self.uncounted_bytes = size
         self.pieces.append(text)
         return True
-
-
-_make_call = constructor_of(_MeteredCall)
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -432,7 +428,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         most = request.max_tokens if self._most_output is None else self._allow_output(request, self._most_output)
         if not self._is_bounded:
             self.is_clamped = self.is_clamped or most < request.max_tokens
-            return _make_call(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
+            return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers count message contents only, not tools or tool calls.
         counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
@@ -445,7 +441,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 raise build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
-        return _make_call(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
+        return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _allow_output(self, request: ChatRequest, limit: int) -> int:
         """Return the tokens that a call may write of the `limit` for all calls, or refuse it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -38,7 +38,7 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolSpec:
     """A tool that the model may call; `parameters` is a JSON Schema."""
 
@@ -47,7 +47,7 @@ class ToolSpec:
     parameters: Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ImagePart:
     """An image of a message of the user; `tokens` is an upper bound of its share of the prompt, which nobody counts."""
 
@@ -56,7 +56,7 @@ class ImagePart:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Message:
     """One message of a prompt.
 
@@ -144,7 +144,7 @@ class ReasoningText:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Finished:
     """The last event of a successful call. `usage.model_calls` is 1.
 

@@ -9,7 +9,7 @@ operator's settings.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from reasond_server.errors import SettingsError, Violation, show
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ class SchemaLevel(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelProfile:
     """The capabilities of a server. An unsupported parameter is left out, and a warning names it.
 
@@ -68,7 +69,7 @@ class ModelProfile:
     image_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Fact:
     """The value of one field of a profile, and its evidence."""
 
@@ -266,16 +267,16 @@ def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: st
     known = {field.name: getattr(ModelProfile(), field.name) for field in fields(ModelProfile) if field.name != "name"}
     problems: list[Violation] = []
     values: dict[str, Any] = {}
-    for name, value in overrides.items():
+    for name, override in overrides.items():
         if name not in known:
             alike = get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"did you mean {alike[0]}?" if alike else f"known are {', '.join(known)}"
             problems.append(Violation(field=f"{section}.{name}", description=f"is no capability; {hint}"))
             continue
         try:
-            values[name] = _check_value(value, known[name])
+            values[name] = _check_value(override, known[name])
         except ValueError as error:
-            description = f"must be {error}, not {show(value)}"
+            description = f"must be {error}, not {show(override)}"
             problems.append(Violation(field=f"{section}.{name}", description=description))
     if problems:
         text = "; ".join(f"{problem.field} {problem.description}" for problem in problems)

@@ -204,8 +204,6 @@ class Watchers:
 class _Watch:
     """The context of one watcher. Not a generator, which costs more: every run is watched, and most are short."""
 
-    __slots__ = ("_callbacks", "_id", "_notify")
-
     def __init__(
         self, callbacks: dict[str, list[Callable[[Change], None]]], execution_id: str, notify: Callable[[Change], None]
     ) -> None:

@@ -14,7 +14,6 @@ from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreU
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Append, LeaseLostError, Record
 from reasond_server.types import Execution, ExecutionState, LoggedEvent
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,9 +30,6 @@ _MAX_TAIL_BYTES = 1024 * 1024
 # More than any transport accepts in one response.
 _ANSWER_BYTES = 8 * 1024 * 1024
 _ANSWER_WAITS_S = 10.0
-_make_append = constructor_of(Append)
-_make_execution = constructor_of(Execution)
-_make_logged_event = constructor_of(LoggedEvent)
 
 
 class _Pending(NamedTuple):
@@ -57,8 +53,6 @@ class LogEvents:
             8 MiB may wait for a commit.
         pending: the entries that wait for a commit, in order; `pending_bytes` is their size.
     """
-
-    __slots__ = ("_tail", "_tail_bytes", "_tail_sizes", "committed", "is_for_one_answer", "pending", "pending_bytes")
 
     def __init__(self, *, committed: int) -> None:
         self.committed = committed
@@ -125,8 +119,6 @@ class LogEvents:
 class _Waiters:
     """The tasks that wait until something was committed or refused."""
 
-    __slots__ = ("_futures",)
-
     def __init__(self) -> None:
         self._futures: list[asyncio.Future[None]] = []
 
@@ -168,26 +160,6 @@ class RunLog:
         keeps_plan: whether the plan is kept when the run has ended.
         session_end: what its last event leaves in the session; to be set before that event, None if it leaves nothing.
     """
-
-    __slots__ = (
-        "_execution",
-        "_store_as",
-        "_submit",
-        "_taken",
-        "_usage",
-        "_version",
-        "_waiters",
-        "creation",
-        "error",
-        "events",
-        "fence",
-        "is_open",
-        "keeps_plan",
-        "keeps_records",
-        "last_sequence",
-        "on_change",
-        "session_end",
-    )
 
     def __init__(
         self,
@@ -260,7 +232,7 @@ class RunLog:
     def append(self, event: Event, *, now: datetime, usage: Usage) -> None:
         """Append `event`, which is not the last one."""
         sequence = self.last_sequence + 1
-        shown = stored = _make_logged_event(sequence=sequence, create_time=now, event=event)
+        shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
         size = stored_size = size_of(shown)
         if self._store_as is not None:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
@@ -338,7 +310,7 @@ class RunLog:
         if not pending or self.error is not None:
             return None
         if self._taken is None:
-            self._taken = _make_append(
+            self._taken = Append(
                 execution=self.execution,
                 entries=tuple([each.entry for each in pending]),
                 version=self._version,
@@ -421,7 +393,7 @@ def _change(
 ) -> Execution:
     """Return `known` after another event, without `wake_time`; `dataclasses.replace` takes ten times as long."""
     # With a sixteenth argument, CPython would pack all of them into a dictionary.
-    return _make_execution(
+    return Execution(
         execution_id=known.execution_id,
         tenant=known.tenant,
         state=state,

@@ -59,8 +59,6 @@ class FlushTimer:
     and gRPC's threads separately.
     """
 
-    __slots__ = ("_delayed", "_interval_s", "_timer")
-
     def __init__(self, *, interval_s: float) -> None:
         self._interval_s = interval_s
         self._delayed: dict[Flushable, None] = {}
@@ -102,8 +100,6 @@ class FlushTimer:
 class _Written:
     """Text of one step that is not delivered yet, in pieces, which are joined only once."""
 
-    __slots__ = ("iteration_index", "pieces")
-
     def __init__(self, iteration_index: int, text: str) -> None:
         self.iteration_index = iteration_index
         self.pieces = [text]
@@ -119,8 +115,6 @@ class Mailbox:
     same whatever its length. It does not wait if 8,192 characters are waiting or if the log grows. The first text after
     a pause is delivered at once; without a timer every text is.
     """
-
-    __slots__ = ("_characters", "_flush_timer", "_is_delayed", "_is_ready", "_items", "_waiter", "wants_deltas")
 
     def __init__(self, *, wants_deltas: bool, flush_timer: FlushTimer | None = None) -> None:
         self.wants_deltas = wants_deltas

@@ -67,7 +67,7 @@ class MemoryExecutionStore:
         """See ExecutionStore."""
         self._table.forget_expired()
         log = self._table.find(tenant, execution_id)
-        return Checkpoint(plan=str(log.plan), records=tuple(log.records or ()) if with_records else ())
+        return Checkpoint(plan=log.plan, records=tuple(log.records or ()) if with_records else ())
 
     async def create(
         self,

@@ -23,7 +23,6 @@ from reasond_server.logs.memory_sessions import SessionTable
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Claim, Creation, Record, Recovery
 from reasond_server.types import ExecutionState
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.logs.memory_sessions import SessionRow
-    from reasond_server.logs.store import Append, LazyText, Lease, SessionClaim
+    from reasond_server.logs.store import Append, Lease, SessionClaim
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
@@ -45,7 +44,7 @@ class KeptLog:
 
     execution: Execution
     digest: str
-    plan: str | LazyText
+    plan: str
     owner: str
     lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
@@ -86,7 +85,7 @@ class KeptLog:
         self.fence += 1
         return Recovery(
             execution=self.execution,
-            plan=str(self.plan),
+            plan=self.plan,
             events=tuple(self.events),
             records=tuple(self.records or ()),
             version=self.version,
@@ -107,9 +106,6 @@ class KeptLog:
             size=self.size,
             state=self.execution.state,
         )
-
-
-_make_kept_log = constructor_of(KeptLog)
 
 
 class LogTable:
@@ -184,7 +180,7 @@ class LogTable:
         self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
     ) -> KeptLog:
         """Add a new log that begins with `records`."""
-        log = _make_kept_log(
+        log = KeptLog(
             execution=execution,
             digest=digest,
             plan=creation.plan,

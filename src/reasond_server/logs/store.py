@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
@@ -22,7 +22,7 @@ class LeaseLostError(InternalError):
     """The lease of the writer expired and another process has taken the log over; callers never see this error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Claim:
     """The execution that a request id stands for, with the digest of the request that first used the id.
 
@@ -34,7 +34,7 @@ class Claim:
     inherited: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExecutionFilter:
     """Which executions to list: None or "" matches all; with a `kind` those of the kind `or_kind` are listed too.
 
@@ -51,7 +51,7 @@ class ExecutionFilter:
     session_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lease:
     """The right to write a log: `owner` is a server process; the lease expires after `seconds` unless renewed."""
 
@@ -60,7 +60,7 @@ class Lease:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Record:
     """A completed call, stored so that a recovered run need not repeat it; no client sees it.
 
@@ -74,30 +74,11 @@ class Record:
 Entry: TypeAlias = "LoggedEvent | Record"
 
 
-class LazyText:
-    """A text that is built each time it is read, with `str`; `len` returns about its length, in characters."""
-
-    __slots__ = ("_build", "_size")
-
-    def __init__(self, build: Callable[[], str], *, size: int) -> None:
-        self._build = build
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __str__(self) -> str:
-        return self._build()
-
-
 @value
 class Creation:
-    """The plan and the lease of a log that is created with its first append; its execution has no request id.
+    """The plan and the lease of a log that is created with its first append; its execution has no request id."""
 
-    The plans of such executions are rarely read, so a store in memory does not build them.
-    """
-
-    plan: str | LazyText
+    plan: str
     lease: Lease
 
 
@@ -153,7 +134,7 @@ class Append:
     session_end: SessionEnd | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Recovery:
     """An execution that no process wrote, now running and leased to the caller, with everything needed to resume it.
 
@@ -182,7 +163,7 @@ class Recovery:
     damage: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Checkpoint:
     """What a log holds besides its events: the plan that `create` got, and the records that were not dropped."""
 
@@ -190,7 +171,7 @@ class Checkpoint:
     records: Sequence[Record]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Renewal:
     """The answer to a renewal: the leases that are lost, and the runs that were asked to stop or to keep running."""
 

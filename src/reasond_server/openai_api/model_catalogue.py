@@ -7,13 +7,14 @@ inside a message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
 from reasond_server.reasoning.auto_choice import AUTO
 from reasond_server.types import NO_BUDGET, Budget
+from reasond_server.types.values import value
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ OWN_MODEL: Final = "reasond"
 """The model that stands for the server's default strategy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelPreset:
     """What one model name stands for; `strategy` is None where the agent or the server chooses.
 

@@ -17,7 +17,7 @@ from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
@@ -48,10 +48,6 @@ class ChosenStrategy:
     config: StrategyConfig
     shown_config: Json
     rule: _Rule | None = None
-
-
-_make_choice = constructor_of(ChosenStrategy)
-_make_wish = constructor_of(Wish)
 
 
 class Chooser:
@@ -100,7 +96,7 @@ class Chooser:
         if is_auto and task.config:
             description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
             raise InvalidConfigError.of(Violation(field="config", description=description))
-        wish = _make_wish(
+        wish = Wish(
             requested=None if is_auto else task.strategy,
             offered=None if agent is None else agent.strategies,
             # Capabilities that name no strategy do not restrict the choice.
@@ -134,7 +130,7 @@ class Chooser:
             require_tools(caller)
         if runs_programs and not self._has_programs:
             raise build_refusal()
-        return _make_choice(selection=selection, config=config, shown_config=shown_config, rule=rule)
+        return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
 
     async def apply_rule(self, caller: Principal, task: Task, choice: ChosenStrategy) -> ChosenStrategy:
         """Return the choice by the rule of `auto_choice`, if it applies: long texts may be read by another strategy.

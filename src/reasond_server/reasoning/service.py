@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from reasond_server.runs.following import Follower
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.types import Result
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -58,8 +58,6 @@ _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _STORE_WITHIN_S = 2.0
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
-_make_assignment = constructor_of(Assignment)
-_make_request = constructor_of(WorkRequest)
 
 
 @value
@@ -77,7 +75,7 @@ def _allow_reading(_caller: Principal, _execution: Execution) -> None:
     """Let every caller read its own executions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Policy:
     """The operator's decisions for the reasoning service."""
 
@@ -326,7 +324,7 @@ class ReasoningService:
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
             trace = current_trace()
-            assignment = _make_assignment(
+            assignment = Assignment(
                 task=task,
                 strategy=selection.strategy,
                 strategy_source=selection.source,
@@ -334,7 +332,7 @@ class ReasoningService:
                 config=choice.config,
                 shown_config=choice.shown_config,
             )
-            request = _make_request(
+            request = WorkRequest(
                 tenant=caller.tenant,
                 subject=caller.subject,
                 request_id=wanted.request_id,
@@ -346,7 +344,6 @@ class ReasoningService:
                 permit="" if permit is None else permit.name,
                 budget=task.budget,
                 model=None if task.model is None else self._models.find(task.model),
-                plain_characters=task.plain_characters,
             )
             execution = await self._runner.start(self._kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)

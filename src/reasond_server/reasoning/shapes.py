@@ -16,7 +16,6 @@ from operator import is_
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from reasond_server.types import WindowLines, WindowMetrics
 from reasond_server.types.kinds import build_reader
 
 ValueT = TypeVar("ValueT")
@@ -88,9 +87,6 @@ def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
 def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
     if type(value) is hint and is_dataclass(hint):
         return check_shape(value, before=before)
-    if items is WindowMetrics and type(value) is WindowLines:
-        # Each line was checked when it was added, and nobody can change it.
-        return value
     if items is not None:
         return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
     if isinstance(hint, UnionType):

@@ -35,7 +35,7 @@ from reasond_server.types import (
     StrategySource,
     build_row,
 )
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,11 +54,6 @@ if TYPE_CHECKING:
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
 _EVENTS_PER_TURN: Final = 16
-_make_context = constructor_of(RunContext)
-_make_iteration = constructor_of(Iteration)
-_make_metrics = constructor_of(Metrics)
-_make_result = constructor_of(Result)
-_make_start = constructor_of(ExecutionStarted)
 
 
 @value
@@ -197,22 +192,6 @@ class ReasoningWork:
     `known` are digests of the steps that earlier lives logged: the strategy repeats them, and they are compared.
     """
 
-    __slots__ = (
-        "_answer_json",
-        "_assignment",
-        "_clock",
-        "_programs",
-        "_tools",
-        "agent",
-        "kind",
-        "may_suspend",
-        "metrics",
-        "name",
-        "request",
-        "source",
-        "steps",
-    )
-
     def __init__(
         self,
         *,
@@ -258,7 +237,7 @@ class ReasoningWork:
     def begin(self, run: Run) -> Event:
         """Return the first event."""
         execution = run.identity
-        return _make_start(
+        return ExecutionStarted(
             strategy=execution.strategy,
             strategy_source=execution.strategy_source,
             model=execution.model,
@@ -308,15 +287,13 @@ class ReasoningWork:
         """Return the result."""
         accounts, execution = run.accounts, run.identity
         changes = self.steps.list_changes(run.journal, execution_id=execution.execution_id)
-        return _make_result(
+        return Result(
             execution_id=execution.execution_id,
             answer=ending.answer,
             strategy_used=execution.strategy,
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
-            metrics=_make_metrics(
-                usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics
-            ),
+            metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
             warnings=(*accounts.warnings, *self._assignment.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
@@ -357,7 +334,7 @@ class ReasoningWork:
         if is_known:
             run.trace.end_step()
             return
-        iteration = _make_iteration(
+        iteration = Iteration(
             index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
         )
         if run.trace.tracing is not None:
@@ -377,7 +354,7 @@ class ReasoningWork:
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
         config = self._assignment.config
-        return _make_context(
+        return RunContext(
             config=config,
             model=preface_model(model, self._assignment.task),
             # If the configuration does not use tools, the strategy gets none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from reasond_server.types import Iteration, Metrics, Result
@@ -27,7 +27,7 @@ class ExecutionView:
     task: Task | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StrategyInfo:
     """A strategy as clients see it; `config_schema` is JSON Schema, draft 2020-12.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from reasond_server.repair.look_ups import MOST_LOOK_UPS
 from reasond_server.types.repairs import RepairSearch
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RepairParameters:
     """The parameters of one repair as they apply; repairs.proto gives units and bounds."""
 
@@ -42,7 +43,7 @@ class RepairParameters:
         return 1 + MOST_LOOK_UPS if self.allow_tool_use else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RepairPolicy:
     """The section [repair] of the configuration; docs/reference describes each key.
 

@@ -182,23 +182,6 @@ class RepairWork:
     `known` are digests of the events that earlier lives logged: the work repeats them, and they are compared.
     """
 
-    __slots__ = (
-        "_activities",
-        "_assignment",
-        "_candidates",
-        "_kind",
-        "_outcome",
-        "_progress",
-        "agent",
-        "kind",
-        "may_suspend",
-        "metrics",
-        "name",
-        "request",
-        "source",
-        "steps",
-    )
-
     def __init__(
         self, *, kind: RepairKind, assignment: RepairAssignment, request: WorkRequest, known: Sequence[bytes] = ()
     ) -> None:

@@ -28,20 +28,6 @@ class Accounts:
     event. All three are in seconds.
     """
 
-    __slots__ = (
-        "_before",
-        "_inherited",
-        "_journal",
-        "_lost",
-        "_monotonic",
-        "_timer",
-        "began_s",
-        "cleanup_s",
-        "ended_s",
-        "limit_s",
-        "model",
-    )
-
     def __init__(
         self,
         *,

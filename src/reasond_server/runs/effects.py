@@ -31,8 +31,6 @@ class Effects:
             resumes from its last step does not repeat earlier effects.
     """
 
-    __slots__ = ("_count", "_journal", "_nonce", "_tenant", "_wait_for_lease", "is_replayed")
-
     def __init__(
         self,
         *,
@@ -99,8 +97,6 @@ class JournaledEffect:
     Attributes:
         recorded: the result from an earlier life; None if the effect has to be done now.
     """
-
-    __slots__ = ("_act", "_effects", "_is_idempotent", "_journal", "_kind", "_occurrence", "_open", "recorded")
 
     def __init__(
         self, effects: Effects, journal: RunJournal | None, *, kind: str, occurrence: str, is_idempotent: bool

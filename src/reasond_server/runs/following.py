@@ -122,23 +122,6 @@ class Follower:
 class EventSource:
     """The present source of the events of one execution: the memory of its run, or the store."""
 
-    __slots__ = (
-        "_announce_every_s",
-        "_announced_s",
-        "_id",
-        "_is_observer",
-        "_last_run",
-        "_mailbox",
-        "_page",
-        "_run",
-        "_runner",
-        "_store",
-        "_tenant",
-        "_watching",
-        "has_ended",
-        "is_out_of_reach",
-    )
-
     def __init__(
         self,
         *,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from reasond_server.runs.phase import Trigger
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RunnerLimits:
     """How many executions a runner runs at once, how long it keeps ended ones, and how long it waits.
 
@@ -47,7 +48,7 @@ class RunnerLimits:
         return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Load:
     """The number of executions that hold a place, of those that wait for one, and of all places."""
 

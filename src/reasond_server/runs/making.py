@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,7 +11,6 @@ from reasond_server.errors import NotResumableError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
-from reasond_server.logs.store import LazyText
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, encode_remark
@@ -22,7 +20,7 @@ from reasond_server.runs.run_trace import RunTrace
 from reasond_server.runs.working_time import measure_work
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 
 # The usual length of a remark without the texts of the work.
-_REMARK_CHARACTERS = 400
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
 """Returns the token account of a tenant's subject for an execution; None if its tokens are not limited."""
@@ -54,7 +51,7 @@ def no_tenure() -> None:
     """Return None: no other process can take over the runs of this one, so no lease has to be watched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Predecessor:
     """A cancelled execution that a new one replaces; `plan` is None if it cannot be decoded."""
 
@@ -102,14 +99,11 @@ class Prepared:
     """The decisions made before an execution is created; `plan` is stored with it."""
 
     work: Work
-    plan: str | LazyText
+    plan: str
     nonce: str
     counter: TokenCounter
     is_recoverable: bool
     predecessor: Predecessor | None = None
-
-
-_make_prepared = constructor_of(Prepared)
 
 
 class Maker:
@@ -151,7 +145,7 @@ class Maker:
         counter = fork_counter(self._model_of(work).counter, calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._find_obstacle(work)
-        return _make_prepared(
+        return Prepared(
             work=work,
             plan=self._remark(work, obstacle) if obstacle else _plan_of(work, nonce, read_calibration(counter)),
             nonce=nonce,
@@ -332,14 +326,11 @@ class Maker:
         log.keeps_plan = execution.kind in self._plan_keepers
         return log
 
-    def _remark(self, work: Work, obstacle: str) -> str | LazyText:
+    def _remark(self, work: Work, obstacle: str) -> str:
         """Return the plan of an execution that no other process can resume."""
         if work.kind not in self._plan_keepers:
             return encode_obstacle(obstacle)
-        characters = work.request.plain_characters
-        if characters is None:
-            return encode_remark(obstacle, work.describe())
-        return LazyText(lambda: encode_remark(obstacle, work.describe()), size=_REMARK_CHARACTERS + characters)
+        return encode_remark(obstacle, work.describe())
 
     def _find_obstacle(self, work: Work) -> str:
         """Return the reason why other processes cannot resume a run; empty if they can."""

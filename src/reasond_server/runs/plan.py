@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from reasond_server.clock import nonce_of
 from reasond_server.errors import NotResumableError
 from reasond_server.runs.work import WorkRequest
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ class PlanError(NotResumableError):
     """An execution cannot be resumed; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Plan:
     """Everything that was decided when the execution began.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import NotResumableError, ReasondError, error_of
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ class ReplayError(NotResumableError):
     """The record of a call cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RecordedCall:
     """A model call: its events with the text joined, its usage, and how it ended.
 

@@ -26,8 +26,6 @@ class RepeatedSteps:
         new_count: steps of this life; negative while it repeats logged ones.
     """
 
-    __slots__ = ("_has_diverged", "_known", "count", "new_count")
-
     def __init__(self, known: Sequence[bytes] = ()) -> None:
         self.count = 0
         self.new_count = -len(known)

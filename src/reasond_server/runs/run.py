@@ -55,21 +55,6 @@ class Subscribers:
         patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
     """
 
-    __slots__ = (
-        "_all",
-        "_awaited_until_s",
-        "_has_readers",
-        "_journal",
-        "_log",
-        "_on_error",
-        "_on_unwanted",
-        "_timer",
-        "finishes_open_calls",
-        "held",
-        "keeps_running",
-        "patience_s",
-    )
-
     def __init__(
         self,
         *,
@@ -280,29 +265,6 @@ class Run:
         leaves_at_checkpoint: the trigger that stops it at its next checkpoint; None if it does not stop there.
         place: its place among the runs of the process.
     """
-
-    __slots__ = (
-        "_left",
-        "_waiter",
-        "accounts",
-        "cause",
-        "driver",
-        "effects",
-        "ending",
-        "identity",
-        "journal",
-        "leaves_at_checkpoint",
-        "log",
-        "nonce",
-        "on_over",
-        "phase",
-        "place",
-        "result",
-        "subscribers",
-        "tenure",
-        "trace",
-        "work",
-    )
 
     def __init__(
         self,

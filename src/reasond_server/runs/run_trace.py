@@ -28,8 +28,6 @@ class RunTrace:
         tracing: where the spans go; None before `begin` or if nothing is traced.
     """
 
-    __slots__ = ("_is_takeover", "_is_woken", "_links", "_scope", "_since_ns", "_span", "_step", "tracing")
-
     def __init__(self, *, links: Sequence[str] = (), is_takeover: bool = False, is_woken: bool = False) -> None:
         self._links = links
         self._is_takeover = is_takeover

@@ -22,7 +22,6 @@ from reasond_server.runs.recovery import Recoverer
 from reasond_server.runs.request_ids import RequestIds, is_standing
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Execution, ExecutionState
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,6 @@ _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
 # An attempt fails only if another caller made the same request at the same moment.
 _MOST_ATTEMPTS = 10
-_make_execution = constructor_of(Execution)
 
 
 async def carry_nothing(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:
@@ -255,7 +253,7 @@ class Runner:
         return True
 
     def _describe(self, work: Work) -> Execution:
-        return _make_execution(
+        return Execution(
             execution_id=self._clock.new_id(),
             tenant=work.request.tenant,
             state=ExecutionState.RUNNING,

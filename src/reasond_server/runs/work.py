@@ -44,7 +44,6 @@ class WorkRequest:
         budget: the limits of tokens, calls and time.
         session: the session that a new execution enters; None if it belongs to none.
         model: the model of the run; None for the server's.
-        plain_characters: the length of the texts in its plan, if nothing else there can be long; otherwise None.
     """
 
     tenant: str
@@ -59,7 +58,6 @@ class WorkRequest:
     budget: Budget = field(default_factory=Budget)
     session: SessionClaim | None = None
     model: ChatModel | None = None
-    plain_characters: int | None = None
 
     @property
     def limit_s(self) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +14,7 @@ MODEL_CALLS: Final = "model_calls"
 TOKENS: Final = "tokens"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Cost:
     """The cost of work, as a worst case or as measured; `tokens` counts prompt and output together.
 

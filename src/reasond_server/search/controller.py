@@ -29,6 +29,7 @@ from reasond_server.search.allowance import TOKENS, Cost
 from reasond_server.search.policies import Expansion, rank
 from reasond_server.search.tree import Judgement, Node, PayloadT, Verdict
 from reasond_server.search.waves import run_wave
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
@@ -51,7 +52,7 @@ class SearchEnding(StrEnum):
     BUDGET = "budget"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JudgedNode(Generic[PayloadT]):
     """A node that was just judged, and whether the search prunes it."""
 
@@ -59,7 +60,7 @@ class JudgedNode(Generic[PayloadT]):
     is_pruned: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SearchTally:
     """Counts of a search so far.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol
 
 from reasond_server.search.tree import Node, PayloadT
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 CLASSIC_EXPLORATION = 1 / math.sqrt(2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Widening:
     """Progressive widening: a node may have ceil(factor * n ** exponent) children at its n-th visit.
 
@@ -32,7 +33,7 @@ class Widening:
         return max(1, math.ceil(self.factor * math.pow(visit, self.exponent)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SearchPlan:
     """Bounds and parameters of a search.
 
@@ -70,7 +71,7 @@ class SearchPlan:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Choice(Generic[PayloadT]):
     """A node to expand next, and the most children to request."""
 
@@ -78,7 +79,7 @@ class Choice(Generic[PayloadT]):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Expansion(Generic[PayloadT]):
     """A node and its new children, in order; `is_failed` means that the proposing call failed."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from reasond_server.search.allowance import Cost
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ PayloadT = TypeVar("PayloadT")
 ROOT_ID = "n0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Verdict:
     """An evaluator's verdict on one candidate.
 
@@ -48,7 +49,7 @@ class Node(Generic[PayloadT]):
     parent: Node[PayloadT] | None = None
     depth: int = 0
     score: float = 0.0
-    verdict: Verdict = Verdict()
+    verdict: Verdict = Verdict()  # noqa: RUF009 - it is frozen
 
     @property
     def is_solution(self) -> bool:
@@ -75,7 +76,7 @@ def build_root(payload: PayloadT) -> Node[PayloadT]:
     return Node(node_id=ROOT_ID, number=0, payload=payload)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Candidate(Generic[PayloadT]):
     """A proposed child. The tree keeps only the first candidate with a given `key`.
 
@@ -87,7 +88,7 @@ class Candidate(Generic[PayloadT]):
     claims_solution: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Proposals(Generic[PayloadT]):
     """The candidates of one expansion, best first if they have an order, and their cost."""
 
@@ -95,7 +96,7 @@ class Proposals(Generic[PayloadT]):
     spent: Cost = field(default_factory=Cost)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Judgement:
     """Verdicts in the order of the judged candidates; a candidate without one counts as not judged."""
 

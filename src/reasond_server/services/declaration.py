@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import Operation
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.jsonrpc_calls import Method
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ServiceDeclaration:
     """One service as it is known before anything runs.
 
@@ -46,7 +47,7 @@ class ServiceDeclaration:
         return self.operation(self.methods[method])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Service:
     """A running service: `register` adds its servicer to a gRPC server, `methods` serve JSON-RPC."""
 

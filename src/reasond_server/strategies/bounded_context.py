@@ -117,7 +117,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     as many calls. These numbers are by the counter of the plan; if a server counts more, there are more and shorter
     segments. The cost is linear in D and I, and attention is at most calls * C(C+1)/2. Every window has the question
     and the notes again, so more tokens are billed than in one pass (`tokens_pct` is never positive). Memory: one
-    window, and 17 bytes for each earlier one. Latency: the calls are sequential.
+    window, and some 150 bytes for each earlier one. Latency: the calls are sequential.
 
     Failure modes: facts that the carryover drops are lost. Untrained models lose quality at C = 8192 compared with
     one pass (arXiv 2510.06557, figures for models off the shelf), less at 16384. The default carryover of half

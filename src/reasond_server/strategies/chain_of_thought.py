@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, ReplyListener, measure_room
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure_room
 from reasond_server.context.final_replies import describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator
 
-    from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
-
-_make_metrics = constructor_of(ChainOfThoughtMetrics)
-_make_outcome = constructor_of(Outcome)
-_make_step = constructor_of(Step)
-_make_thought = constructor_of(Thought)
-_make_wrote = constructor_of(Wrote)
 
 _RULES = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
@@ -77,44 +70,21 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         """
         config, model = context.config, context.model
         messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
-        max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
-        listener = ReplyListener(
-            messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
+        room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
+        kinds = (TagKind.ANSWER,)
+        call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=kinds)
+        async with aclosing(call) as heard:
+            async for piece in heard:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                elif config.show_reasoning or (piece.kind is TagKind.ANSWER and not piece.is_thinking):
+                    yield Wrote(text=piece.text)
+        final = read_final_reply(reply)
+        metrics = ChainOfThoughtMetrics(
+            temperature=config.temperature, max_tokens=room, finish_reason=str(reply.finish), model=model.name
         )
-        is_asking = True
-        while is_asking:
-            events = model.stream(listener.request)
-            try:
-                async for event in events:
-                    if text := _pick_visible(listener.take(event), config):
-                        yield _make_wrote(text=text)
-                    if listener.is_done:
-                        break
-            finally:
-                await events.aclose()
-            is_asking = listener.ask_again()
-        rest, reply = listener.close(model.counter)
-        if text := _pick_visible(rest, config):
-            yield _make_wrote(text=text)
-        ending = read_final_reply(reply)
-        metrics = _make_metrics(
-            temperature=config.temperature, max_tokens=max_tokens, finish_reason=str(reply.finish), model=model.name
-        )
-        thought = (
-            _make_thought(text=ending.thought, answer=ending.answer)
-            if config.show_reasoning
-            else _make_thought(text="")
-        )
-        yield _make_step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
-        warnings = (*warnings, *describe_silence(reply, ending))
-        answer = restore(ending.answer)
-        yield _make_outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
-
-
-def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
-    """Return the text of one event that the caller may see."""
-    if not fragments:
-        return ""
-    if not config.show_reasoning:
-        fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
-    return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
+        thought = Thought(text=final.thought, answer=final.answer) if config.show_reasoning else Thought(text="")
+        yield Step(detail=thought, answer_found=final.is_answered, metrics=metrics)
+        warnings = (*warnings, *describe_silence(reply, final))
+        answer = restore(final.answer)
+        yield Outcome(answer=answer, finish_reason=final.finish_reason, metrics=metrics, warnings=warnings)

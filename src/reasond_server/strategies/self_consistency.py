@@ -27,6 +27,7 @@ from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, SelfConsistencyMetrics
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -120,7 +121,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
         yield poll.build_outcome()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _TakenSample:
     """A sample with its temperature."""
 
@@ -299,7 +300,7 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Tally:
     """The answers of samples, in order; an empty answer is not a vote, but its sample counts in every share."""
 

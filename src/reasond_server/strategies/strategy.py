@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -165,7 +165,7 @@ class _PlainEffects:
         return PlainEffect()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RunContext(Generic[ConfigT]):
     """The inputs and services of one run.
 
@@ -182,7 +182,7 @@ class RunContext(Generic[ConfigT]):
     programs: ProgramRunner = NO_PROGRAMS
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
-    effects: EffectSource = _PlainEffects()  # noqa: RUF009 - it has no state
+    effects: EffectSource = _PlainEffects()
 
     def effect(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
         """Return an effect that must not happen twice; it begins when its context is entered.

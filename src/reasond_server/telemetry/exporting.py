@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.spans import Tracing
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +44,7 @@ _TELL_EVERY_S: Final = 60.0
 _log = logging.getLogger("reasond.tracing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TracingOptions:
     """Options of tracing; `propagate_to` may contain "models" and "tools", which then receive the trace context.
 

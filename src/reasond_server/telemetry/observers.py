@@ -6,8 +6,9 @@ must be quick, must not raise and must not block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ REENTRY_OUTCOMES: Final = ("accepted", "replayed")
 API_KEY_OUTCOMES: Final = ("accepted", "expired", "revoked")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ServerSnapshot:
     """The state of the server that is read for a sample instead of being reported with every change.
 
@@ -40,7 +41,7 @@ class ServerSnapshot:
     is_limits_degraded: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ProcessFacts:
     """CPU seconds, resident bytes, open files, most open files, start in seconds since 1970.
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ _MEMBER: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TraceContext:
     """A position in a trace: two ids in lower-case hex (32 and 16 digits), neither zero; vendors define `state`."""
 
@@ -104,8 +105,6 @@ def outgoing_headers() -> Mapping[str, str]:
 
 class OutgoingTrace:
     """A context manager inside which `outgoing_headers` returns the headers of `context`."""
-
-    __slots__ = ("_context", "_token")
 
     def __init__(self, context: TraceContext | None) -> None:
         self._context = context

@@ -31,20 +31,6 @@ class Scope:
     it. For a run that another process resumes, the trace id is derived from the execution id.
     """
 
-    __slots__ = (
-        "_trace_id",
-        "arrival",
-        "call_id",
-        "execution_id",
-        "finish_reason",
-        "input_tokens",
-        "output_tokens",
-        "retries",
-        "span",
-        "strategy",
-        "trace",
-    )
-
     def __init__(
         self,
         call_id: str = "",
@@ -98,8 +84,6 @@ class Arrival:
     the trace is kept. Any other caller gets a new trace with a link to the one in the headers, because a stranger must
     neither fill the traces nor write into those of others.
     """
-
-    __slots__ = ("_attributes", "_began_ns", "_name", "_scope", "_span", "_tracing")
 
     def __init__(self, *, tracing: Tracing, scope: Scope, name: str, attributes: Attributes) -> None:
         self._tracing = tracing

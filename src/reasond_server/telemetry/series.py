@@ -1,18 +1,17 @@
 """Metrics of Prometheus with bounded sets of labels and with cheap counting.
 
-Counts are kept in plain numbers and flushed to `prometheus_client` with every sample. Its own counters take a lock for
-each increment, and take three times as long in files that several processes share. One event loop counts and samples.
+Counters are kept in plain numbers and flushed to `prometheus_client` with every sample. Its own take a lock for each
+increment, and take three times as long in files that several processes share. One event loop counts and samples.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from reasond_server.telemetry.catalogue import CATALOGUE
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 OTHER: Final = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Vocabulary:
     """The allowed values of labels: `words` by the name of the label; a label without words accepts any value.
 
@@ -39,18 +38,8 @@ class Vocabulary:
         return family if family in known else OTHER
 
 
-class _Flushable(Protocol):
-    """A series that buffers its counts."""
-
-    def flush(self) -> None:
-        """Pass the buffered counts to the library."""
-        ...
-
-
 class Count:
     """A series of a counter."""
-
-    __slots__ = ("_counter", "_held")
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -67,36 +56,6 @@ class Count:
             self._counter.inc(held)
 
 
-class Spread:
-    """A series of a histogram with the upper `bounds`."""
-
-    __slots__ = ("_bounds", "_held", "_histogram", "_total")
-
-    def __init__(self, histogram: Histogram, *, bounds: tuple[float, ...]) -> None:
-        self._histogram = histogram
-        self._bounds = bounds
-        self._held = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count `value` in its bucket."""
-        self._held[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def flush(self) -> None:
-        """Pass the counts to the library."""
-        held = self._held
-        if not any(held):
-            return
-        # The library's API takes only one value at a time; these private buckets exist since its first release.
-        for place, (bucket, count) in enumerate(zip(self._histogram._buckets, held, strict=True)):  # noqa: SLF001 - as said
-            if count:
-                bucket.inc(count)
-                held[place] = 0
-        self._histogram._sum.inc(self._total)  # noqa: SLF001 - as said
-        self._total = 0.0
-
-
 SeriesT = TypeVar("SeriesT")
 
 
@@ -110,8 +69,6 @@ class SeriesFamily(dict[Key, SeriesT]):
     `make` returns the series for bounded values. The class is a dictionary, so that a lookup needs no call of Python
     code. Values outside the vocabulary are not stored as keys, because their number is unbounded.
     """
-
-    __slots__ = ("_labels", "_make", "_vocabulary")
 
     def __init__(
         self, *, labels: tuple[str, ...], vocabulary: Vocabulary, make: Callable[[tuple[str, ...]], SeriesT]
@@ -137,11 +94,11 @@ class Registry:
     def __init__(self, *, vocabulary: Vocabulary) -> None:
         self.collected = CollectorRegistry()
         self._vocabulary = vocabulary
-        self._flushable: list[_Flushable] = []
+        self._counts: list[Count] = []
 
     def flush(self) -> None:
         """Pass the counts since the last flush to the library."""
-        for series in self._flushable:
+        for series in self._counts:
             series.flush()
 
     def counter(self, name: str) -> SeriesFamily[Count]:
@@ -151,21 +108,18 @@ class Registry:
 
         def make(values: tuple[str, ...]) -> Count:
             series = Count(counter.labels(*values) if values else counter)
-            self._flushable.append(series)
+            self._counts.append(series)
             return series
 
         return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
 
-    def histogram(self, name: str) -> SeriesFamily[Spread]:
+    def histogram(self, name: str) -> SeriesFamily[Histogram]:
         """Return the histogram `name` of the catalogue."""
         told = CATALOGUE[name]
-        bounds = tuple(told.buckets)
-        histogram = Histogram(name, told.meaning, told.labels, registry=self.collected, buckets=bounds)
+        histogram = Histogram(name, told.meaning, told.labels, registry=self.collected, buckets=told.buckets)
 
-        def make(values: tuple[str, ...]) -> Spread:
-            series = Spread(histogram.labels(*values) if values else histogram, bounds=bounds)
-            self._flushable.append(series)
-            return series
+        def make(values: tuple[str, ...]) -> Histogram:
+            return histogram.labels(*values) if values else histogram
 
         return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
 

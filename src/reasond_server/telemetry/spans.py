@@ -106,8 +106,6 @@ class SpanScope(Protocol):
 class OpenSpan:
     """A span that has begun. If its trace is not sampled, its methods have no effect."""
 
-    __slots__ = ("_otel", "_span", "context", "is_recording")
-
     def __init__(self, span: Span, *, otel: Any) -> None:  # noqa: ANN401 - a module
         self._span = span
         self._otel = otel

@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ContextExhaustedError
@@ -23,6 +22,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.types import Usage
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,7 @@ class ScriptError(AssertionError):
     """The script and the calls do not match: there were too many calls, or replies are left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reply:
     """One reply of a model, and the events of its call.
 

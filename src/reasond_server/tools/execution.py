@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, show
@@ -27,6 +26,7 @@ from reasond_server.tools.results import (
 )
 from reasond_server.tools.tool import TOOL_NAME, ArgumentsRefusedError, Tool, ToolContext, ToolFailedError
 from reasond_server.types import ToolResult
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _MAX_NAMES: Final = 40
 _MAX_MESSAGE_CHARACTERS: Final = 3_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolLimits:
     """Limits of every tool: seconds per call, bytes shown to the model, bytes kept per run."""
 
@@ -55,7 +55,7 @@ class ToolLimits:
     max_kept_bytes: int = 8_388_608
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Failure:
     """The reason why a call has no result; `kind` is one word for programs, `message` is for the model."""
 

@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import fnmatch
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from urllib.parse import urljoin
 
@@ -22,6 +21,7 @@ from reasond_server.tools.tool import (
     ToolFailedError,
 )
 from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +41,7 @@ _HEADERS: Final = {
 _BODY_OVERHEAD_BYTES: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class FetchLimits:
     """Limits of a fetch: its time with all redirects, the bytes that are read of a body, and the media types."""
 

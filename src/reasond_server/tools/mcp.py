@@ -17,7 +17,7 @@ import random
 import re
 import sys
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.errors import SettingsError, show
@@ -25,6 +25,7 @@ from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
 from reasond_server.tools.results import NotJsonError, to_json_text
 from reasond_server.tools.tool import ToolFailedError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,7 +56,7 @@ _CLOSING_S: Final = 10.0
 _OF_ONE_CALL: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, re.error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class McpOptions:
     """One server: `command` with `args` and `env`, or `url` with `headers`. Empty `allow_tools` allows all tools."""
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, final, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reasond_server.types.values import value
 from reasond_server.violations import violations_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ArgumentsRefusedError(ToolFailedError):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolContext:
     """The context of a call, which a tool gets besides its arguments.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from reasond_server.errors import show
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -52,7 +52,7 @@ class RefusedAddressError(ValueError):
     """The server does not connect to this address; the text says why, for the model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Target:
     """The parts of a URL from one parser; `path` begins with a slash, `query` has no question mark."""
 
@@ -73,7 +73,7 @@ class Target:
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AddressPolicy:
     """The hosts that requests may go to (`*.example.org` allows all names below one), and those that may be private."""
 

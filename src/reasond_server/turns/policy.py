@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +36,7 @@ class Synthesis(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Mode:
     """A mode of a conversation: instructions, and the server tools that it offers (None: all).
 
@@ -48,7 +50,7 @@ class Mode:
     welcome: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TurnPolicy:
     """The section [turns] of the configuration; docs/reference describes each key. Times are in seconds.
 

@@ -193,29 +193,6 @@ class TurnWork:
         most_usage: what the turn may have spent if the reply of a model call was lost; nothing if none was.
     """
 
-    __slots__ = (
-        "_assignment",
-        "_backends",
-        "_clock",
-        "_context",
-        "_loop",
-        "_observer",
-        "_policy",
-        "_store",
-        "_tools",
-        "agent",
-        "kind",
-        "may_suspend",
-        "metrics",
-        "most_usage",
-        "name",
-        "progress",
-        "providers",
-        "request",
-        "source",
-        "steps",
-    )
-
     def __init__(
         self,
         *,

@@ -38,7 +38,6 @@ from reasond_server.types.metrics import (
     SelfRefineMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
-    WindowLines,
     WindowMetrics,
 )
 from reasond_server.types.sessions import Session
@@ -132,7 +131,6 @@ __all__ = [
     "TreeStep",
     "Usage",
     "UsageSource",
-    "WindowLines",
     "WindowMetrics",
     "build_row",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -102,12 +101,12 @@ class TextDelta:
 
 
 @EVENTS.declare("heartbeat", is_logged=False)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Heartbeat:
     """Sent after a time without other events; never logged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExecutionFailure:
     """The stored cause of a failed execution: a reason of errors.proto and the message."""
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
 
+from reasond_server.types.values import value
+
 ClassT = TypeVar("ClassT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Treatment:
     """The annotation of a field: whether it is content, the value stored in its place, its name in the wire formats."""
 
@@ -41,7 +43,7 @@ JsonText = Annotated[str, Treatment(instead="{}")]
 """JSON as text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Kind:
     """The declaration of one kind.
 
@@ -127,7 +129,7 @@ EVENTS: Final = KindFamily("event")
 _FAMILIES: Final = (STEPS, METRICS, EVENTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Field:
     """A field of a kind, or of a dataclass within one.
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, overload
 
 from reasond_server.types.kinds import METRICS, Word
 from reasond_server.types.tasks import Json
 from reasond_server.types.usage import Usage
 from reasond_server.types.values import value
-
-_MOST_TOKENS: Final = 2**53 - 1
-_MOST_SECONDS: Final = 10**9
 
 
 class CostClass(StrEnum):
@@ -33,7 +27,7 @@ class SavingsBaseline(StrEnum):
     REPROMPT = "reprompt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Savings:
     """Compute saved against a baseline, in per cent, signed; `is_measured` means that no part of it is estimated."""
 
@@ -46,7 +40,7 @@ class Savings:
 
 
 @METRICS.declare("chain_of_thought")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChainOfThoughtMetrics:
     """The metrics of chain of thought; `finish_reason` is the one that the model reported."""
 
@@ -56,7 +50,7 @@ class ChainOfThoughtMetrics:
     model: Word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WindowMetrics:
     """One window of bounded context; `iteration` counts from 0 over all windows.
 
@@ -71,85 +65,6 @@ class WindowMetrics:
     execution_time_s: float
     is_reading: bool
     is_only_hidden_reasoning: bool = False
-
-
-class WindowLines(Sequence[WindowMetrics]):
-    """The metrics of the windows so far, packed: 17 bytes per window; a `WindowMetrics` object takes about 150.
-
-    An instance never changes: `plus` returns one with one more window, which shares the arrays of this instance. If
-    `plus` was called on this instance before, the arrays are copied. `iteration` is the position of the window.
-    """
-
-    __slots__ = ("_flags", "_seconds", "_size", "_tokens")
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._tokens = array("q")
-        self._seconds = array("d")
-        self._flags = bytearray()
-
-    def plus(
-        self,
-        *,
-        tokens: int,
-        has_answer: bool,
-        carryover_generated: bool,
-        execution_time_s: float,
-        is_reading: bool,
-        is_only_hidden_reasoning: bool = False,
-    ) -> WindowLines:
-        """Return these windows and one more. Raises ValueError for a number that no transport can carry."""
-        if not (0 <= tokens <= _MOST_TOKENS and 0 <= execution_time_s <= _MOST_SECONDS):
-            raise ValueError(f"no window has {tokens!r} tokens or lasts {execution_time_s!r} s")
-        longer = WindowLines()
-        is_last = self._size == len(self._flags)
-        longer._tokens = self._tokens if is_last else self._tokens[: self._size]
-        longer._seconds = self._seconds if is_last else self._seconds[: self._size]
-        longer._flags = self._flags if is_last else self._flags[: self._size]
-        longer._tokens.append(tokens)
-        longer._seconds.append(execution_time_s)
-        longer._flags.append(has_answer | carryover_generated << 1 | is_reading << 2 | is_only_hidden_reasoning << 3)
-        longer._size = self._size + 1
-        return longer
-
-    def __len__(self) -> int:
-        """Return the number of windows."""
-        return self._size
-
-    @overload
-    def __getitem__(self, index: int) -> WindowMetrics: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[WindowMetrics]: ...
-    def __getitem__(self, index: int | slice) -> WindowMetrics | Sequence[WindowMetrics]:
-        """Return a new `WindowMetrics`, or a tuple of them for a slice."""
-        places = range(self._size)[index]
-        return self._line(places) if isinstance(places, int) else tuple(map(self._line, places))
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether `other`, packed or not, holds the same windows."""
-        if not isinstance(other, WindowLines | tuple | list):
-            return NotImplemented
-        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        """Return the hash of a tuple of the same windows."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return the windows as a tuple inside `WindowLines(...)`."""
-        return f"WindowLines({tuple(self)!r})"
-
-    def _line(self, place: int) -> WindowMetrics:
-        flags = self._flags[place]
-        return WindowMetrics(
-            iteration=place,
-            tokens=self._tokens[place],
-            has_answer=bool(flags & 1),
-            carryover_generated=bool(flags & 2),
-            execution_time_s=self._seconds[place],
-            is_reading=bool(flags & 4),
-            is_only_hidden_reasoning=bool(flags & 8),
-        )
 
 
 @METRICS.declare(
@@ -169,7 +84,7 @@ class WindowLines(Sequence[WindowMetrics]):
         "peak_window_tokens",
     ),
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BoundedContextMetrics:
     """The metrics of bounded context; `context.window_plan` explains how the two capacities, in tokens, are computed.
 
@@ -207,7 +122,7 @@ class BoundedContextMetrics:
 
 
 @METRICS.declare("react")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReactMetrics:
     """The metrics of ReAct; `corrections` counts replies that broke the protocol and were requested again.
 
@@ -226,7 +141,7 @@ class ReactMetrics:
 
 
 @METRICS.declare("tree_of_thought")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TreeOfThoughtMetrics:
     """The metrics of tree of thought; `best_score` is the score of the chosen leaf, 0.0-1.0."""
 
@@ -238,7 +153,7 @@ class TreeOfThoughtMetrics:
     best_score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AnswerVotes:
     """Votes for one normalised answer."""
 
@@ -247,7 +162,7 @@ class AnswerVotes:
 
 
 @METRICS.declare("self_consistency")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SelfConsistencyMetrics:
     """The metrics of self-consistency: votes by answer, most first; the winner's lead as a share of the samples."""
 
@@ -258,7 +173,7 @@ class SelfConsistencyMetrics:
     is_abstained: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ScoredAnswer:
     """One normalised answer with the samples that gave it; `score` is its best score, None if nothing judged it."""
 
@@ -268,7 +183,7 @@ class ScoredAnswer:
 
 
 @METRICS.declare("best_of_n")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BestOfNMetrics:
     """The metrics of best of n: its answers, the best first."""
 
@@ -279,7 +194,7 @@ class BestOfNMetrics:
 
 
 @METRICS.declare("self_refine")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SelfRefineMetrics:
     """The metrics of self-refine: its calls after the draft, and whether it ended with a critique that found nothing.
 
@@ -293,7 +208,7 @@ class SelfRefineMetrics:
 
 
 @METRICS.declare("plan_and_solve")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PlanAndSolveMetrics:
     """The metrics of plan and solve; `plan_steps` counts the lines of the plan that begin with a number or a bullet."""
 
@@ -302,7 +217,7 @@ class PlanAndSolveMetrics:
 
 
 @METRICS.declare("chain_of_verification")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChainOfVerificationMetrics:
     """The metrics of chain of verification; `is_revised`: the answer differs from that of the draft."""
 
@@ -312,7 +227,7 @@ class ChainOfVerificationMetrics:
 
 
 @METRICS.declare("program_of_thought")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ProgramOfThoughtMetrics:
     """The metrics of program of thought; `program_time_s` is the time of all programs together."""
 
@@ -322,7 +237,7 @@ class ProgramOfThoughtMetrics:
 
 
 @METRICS.declare("custom", body="data")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CustomMetrics:
     """The metrics of a third-party strategy: any JSON object, at most 16 levels deep."""
 

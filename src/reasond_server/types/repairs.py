@@ -7,7 +7,7 @@ events.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated
 
@@ -121,7 +121,7 @@ class RepairSearch(StrEnum):
     BEST_OF_N = "best_of_n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Check:
     """A command whose result says whether code works; either `argv` or the name of a `command` of the server.
 
@@ -136,7 +136,7 @@ class Check:
     timeout_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Finding:
     """A finding of static analysis; `line` counts from 1, 0 means the whole file."""
 
@@ -147,7 +147,7 @@ class Finding:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SuiteOutcome:
     """The outcome of a suite of tests that the client ran itself; `coverage` in percent."""
 
@@ -156,7 +156,7 @@ class SuiteOutcome:
     coverage: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CriticReport:
     """What the client already knows of the fault: findings, and outcomes of test suites."""
 
@@ -164,7 +164,7 @@ class CriticReport:
     test_outcomes: Sequence[SuiteOutcome] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RepairTask:
     """What is to be repaired or planned.
 
@@ -184,7 +184,7 @@ class RepairTask:
     budget: Budget = field(default_factory=Budget)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CheckReport:
     """How one check ended: counts of tests, the ids of those that failed or are missing, and what it printed.
 
@@ -203,7 +203,7 @@ class CheckReport:
     cpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CandidateScore:
     """The score of a candidate, 0-100."""
 
@@ -211,7 +211,7 @@ class CandidateScore:
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CandidateVote:
     """The weight of a candidate: the share of candidates that behave like it, times its evidence (0-1)."""
 
@@ -221,7 +221,7 @@ class CandidateVote:
     evidence: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReflectionIteration:
     """One round of the search: its candidates with their scores. `iteration` counts from 1."""
 
@@ -232,7 +232,7 @@ class ReflectionIteration:
     notes: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class VoteResult:
     """The vote among all candidates, the best first; `criteria` names what decided."""
 
@@ -240,7 +240,7 @@ class VoteResult:
     criteria: Sequence[Word] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RankedPatch:
     """A patch that applies; the result ranks the best ones, the winner first."""
 

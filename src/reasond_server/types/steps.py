@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from reasond_server.types.kinds import STEPS, JsonText, Treatment, Word
 from reasond_server.types.tasks import Json
+from reasond_server.types.values import value
 
 
 class CarryoverMode(StrEnum):
@@ -20,7 +20,7 @@ class CarryoverMode(StrEnum):
 
 
 @STEPS.declare("thought", headline="text")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Thought:
     """One piece of reasoning text (chain of thought)."""
 
@@ -28,7 +28,7 @@ class Thought:
     answer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReadingProgress:
     """Segment `segment` (from 1) of `segment_count` was read."""
 
@@ -36,7 +36,7 @@ class ReadingProgress:
     segment_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Dropped:
     """What a carryover dropped: a part of the progress, such as "tail" or "facts", and its tokens."""
 
@@ -44,7 +44,7 @@ class Dropped:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CarryoverReport:
     """How the progress of a window was compressed, in tokens before and after.
 
@@ -74,7 +74,7 @@ class CarryoverReport:
         "reading",
     ),
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BoundedContextStep:
     """One window of bounded context; `window_tokens` = prompt + carryover + generated.
 
@@ -92,7 +92,7 @@ class BoundedContextStep:
     carryover_report: CarryoverReport | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolCall:
     """A call of a tool as the model wrote it.
 
@@ -104,7 +104,7 @@ class ToolCall:
     arguments_json: JsonText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolResult:
     """The result of a tool call as JSON text; the JSON of a failed call (`is_error`) describes the error."""
 
@@ -114,7 +114,7 @@ class ToolResult:
 
 
 @STEPS.declare("react", headline="thought")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReactStep:
     """One thought-action-observation cycle; `observations` answer `actions` in order."""
 
@@ -129,7 +129,7 @@ class ReactStep:
     trace_type="thought",
     keys=("thought", "node_id", "parent_id", "depth", "score", "is_pruned", "answer"),
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TreeStep:
     """A judged node of the tree of thought; `score` is 0.0-1.0, the root has depth 0 and no parent."""
 
@@ -143,7 +143,7 @@ class TreeStep:
 
 
 @STEPS.declare("sample", headline="text")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Sample:
     """One independent sample of self-consistency; votes are counted on `normalized_answer`."""
 
@@ -154,7 +154,7 @@ class Sample:
 
 
 @STEPS.declare("stage", headline="text")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StageStep:
     """One stage of a strategy that works in stages; the strategy's page lists the names of its stages.
 
@@ -168,7 +168,7 @@ class StageStep:
 
 
 @STEPS.declare("custom", body="data")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CustomStep:
     """A step of a third-party strategy: any JSON object, at most 16 levels deep."""
 

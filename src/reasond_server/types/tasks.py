@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,7 +35,7 @@ class StrategySource(StrEnum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Budget:
     """Bounds on one execution; None sets no bound. `max_output_tokens` bounds what all calls together write."""
 
@@ -55,7 +57,7 @@ class Speaker(StrEnum):
     ASSISTANT = "assistant"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HistoryMessage:
     """An earlier message of the conversation that a task continues."""
 
@@ -63,7 +65,7 @@ class HistoryMessage:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Image:
     """An image that the question is about; `base64` is its content."""
 
@@ -71,7 +73,7 @@ class Image:
     base64: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Task:
     """The task of a client; `reasoning.requests` checks the lengths of its texts.
 
@@ -118,13 +120,6 @@ class Task:
         )
 
     @property
-    def plain_characters(self) -> int | None:
-        """The length of its question and its text; None if something else in it may be long too."""
-        if self.has_options or self.config or self.agent_capabilities:
-            return None
-        return len(self.query) + len(self.material)
-
-    @property
     def text_characters(self) -> int:
         """The length of all its texts, which says whether building or counting a prompt takes long."""
         characters = len(self.query) + len(self.material)
@@ -162,7 +157,7 @@ def _leave_out_unset(row: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: found for name, found in row if name not in _LATER_FIELDS or found != _LATER_FIELDS[name]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Principal:
     """The caller as the verified token names it, never as a field of the request names it.
 

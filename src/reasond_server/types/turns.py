@@ -7,7 +7,7 @@ it waits for its client, the turn is suspended. Its state is the fold of its eve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
@@ -72,7 +72,7 @@ class LedgerState(StrEnum):
 _CLOSED = frozenset({LedgerState.SUCCEEDED, LedgerState.FAILED, LedgerState.UNKNOWN, LedgerState.NOT_RUN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ClientTool:
     """A tool that the client executes; `parameters_json` is the JSON Schema of its arguments."""
 
@@ -81,7 +81,7 @@ class ClientTool:
     parameters_json: JsonText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ContextBlock:
     """Text that the client adds to prompts under a `name`."""
 
@@ -114,7 +114,7 @@ class LoggedRendering:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class PendingCall:
     """A call that the client has to settle.
 
@@ -128,7 +128,7 @@ class PendingCall:
     fingerprint: Word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Decision:  # same name: what a person decided, where the audit log has what the server decided
     """A person's decision about a call that needs approval; the model learns the `reason`."""
 
@@ -137,7 +137,7 @@ class Decision:  # same name: what a person decided, where the audit log has wha
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TurnStart:
     """The request that starts a turn; an empty `session_id` is a turn without memory.
 
@@ -157,7 +157,7 @@ class TurnStart:
     history: Sequence[HistoryMessage] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TurnReentry:
     """The request that settles the pending calls of a turn, all of them at once."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from reasond_server.types.values import value
 
 
 class UsageSource(StrEnum):
@@ -15,7 +16,7 @@ class UsageSource(StrEnum):
     PARTIAL = "partial"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Usage:
     """Tokens and calls that were spent; addable."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +15,7 @@ Stamp = tuple[tuple[int, ...], ...]
 """Modification time, size and inode of each file; an empty tuple for a missing file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TlsFiles:
     """PEM files: certificate chain, its private key and, for mutual TLS, the certificate authorities of clients."""
 

@@ -10,18 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
-from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, fields_of
+from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, build_reader, fields_of
 
 JsonObject = dict[str, Any]
+_Convert: TypeAlias = Callable[[Any], Any]
+
+_READ_VALUE: Final = attrgetter("value")
 
 
 class _Writers(dict[type, Callable[[Any], JsonObject]]):
-    """The writer function of each class, compiled when it is first needed."""
+    """The writer function of each class, made when it is first needed."""
 
     def __missing__(self, cls: type) -> Callable[[Any], JsonObject]:
-        found = self[cls] = _compile(cls)
+        found = self[cls] = _make_writer(cls)
         return found
 
 
@@ -44,18 +48,13 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _compile(cls: type) -> Callable[[Any], JsonObject]:
-    """Return a function as fast as a hand-written one; its source contains only names of the server's own classes."""
-    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {"timestamp": timestamp})  # noqa: S307 - no text from outside, as in dataclasses
-    return made
-
-
-def _object(cls: type, value: str) -> str:
-    """Return the source of the JSON object for an instance of `cls`, which the source `value` evaluates to."""
+def _make_writer(cls: type) -> Callable[[Any], JsonObject]:
+    """Return the function that writes a `cls`."""
     event = EVENTS.kinds.get(cls)
     kind = event or STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
     if kind is not None and kind.body:
-        return f"dict({value}.{kind.body})"
+        body = kind.body
+        return lambda value: dict(getattr(value, body))
     fields = {field.name: field for field in fields_of(cls)}
     names = kind.keys if kind is not None and kind.keys else tuple(fields)
     if event is not None:
@@ -63,7 +62,11 @@ def _object(cls: type, value: str) -> str:
         names = [_field_name(name, fields) for name in names]
     elif missing := fields.keys() - set(names):
         raise TypeError(f"{cls.__name__} declares keys without {sorted(missing)}")
-    return "{" + ", ".join(_member(name, fields.get(name), f"{value}.{name}") for name in names) + "}"
+    read, members = build_reader(names), [_member(name, fields.get(name)) for name in names]
+    return lambda value: {
+        key: found if convert is None or found is None else convert(found)
+        for (key, convert), found in zip(members, read(value), strict=True)
+    }
 
 
 def _field_name(key: str, fields: Mapping[str, Field]) -> str:
@@ -72,27 +75,31 @@ def _field_name(key: str, fields: Mapping[str, Field]) -> str:
     return seconds if key not in fields and seconds in fields else key
 
 
-def _member(name: str, field: Field | None, value: str) -> str:
-    """Return the source of a key with its value; a computed one (`field` is None) is converted only if a percentage."""
+def _member(name: str, field: Field | None) -> tuple[str, _Convert | None]:
+    """Return the key of a field with what converts its value; a computed one (`field` is None) may be a percentage."""
     if name.endswith("_pct"):
-        # Adding zero turns -0.0 into 0.0.
-        return f"{name!r}: round({value}, 1) + 0.0"
+        return name, _percentage
     if field is None:
-        return f"{name!r}: {value}"
+        return name, None
     if field.type is float and name.endswith("_s"):
-        return f"{name.removesuffix('_s') + '_ms'!r}: round({value} * 1000)"
-    if field.is_sequence:
-        return f"{field.wire_name!r}: [{_one(f'each_{name}', field.type)} for each_{name} in {value}]"
-    shown = _one(value, field.type)
-    shown = f"None if {value} is None else {shown}" if field.is_optional and shown != value else shown
-    return f"{field.wire_name!r}: {shown}"
+        return f"{name.removesuffix('_s')}_ms", milliseconds
+    one = _converter(field.type)
+    if not field.is_sequence:
+        return field.wire_name, one
+    return field.wire_name, list if one is None else lambda items: [one(item) for item in items]
 
 
-def _one(value: str, kind: type) -> str:
+def _converter(kind: type) -> _Convert | None:
+    """Return what converts a value of type `kind`; None if it is JSON already."""
     if is_dataclass(kind):
-        return _object(kind, value)
+        return WRITERS[kind]
     if issubclass(kind, Enum):
-        return f"{value}.value"
+        return _READ_VALUE
     if kind is datetime:
-        return f"timestamp({value})"
-    return f"dict({value})" if kind is Mapping else value
+        return timestamp
+    return dict if kind is Mapping else None
+
+
+def _percentage(value: float) -> float:
+    # Adding zero turns -0.0 into 0.0.
+    return round(value, 1) + 0.0

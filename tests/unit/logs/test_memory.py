@@ -7,7 +7,7 @@ import pytest
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, StoreFullError
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Creation, ExecutionFilter, LazyText, Lease, Record
+from reasond_server.logs.store import Creation, ExecutionFilter, Lease, Record
 from tests.stores.logs import KEPT_S, START, HandWrittenLog, first_event, step
 
 EVERYTHING = ExecutionFilter()
@@ -100,28 +100,20 @@ async def test_plans_and_records_count_until_they_are_dropped(clock: Time) -> No
     assert log.name[1] in await names(store)
 
 
-async def test_a_plan_is_built_when_it_is_read_and_counts_as_it_says(clock: Time) -> None:
-    store, reads = store_of(clock, max_bytes=6000), []
+async def test_a_plan_counts_against_what_the_store_holds(clock: Time) -> None:
+    store = store_of(clock, max_bytes=6000)
 
-    def build() -> str:
-        reads.append(1)
-        return "the plan"
-
-    async def begin_large(size: int) -> HandWrittenLog:
+    async def begin_with(plan: str) -> HandWrittenLog:
         log = HandWrittenLog.new(store, tenant="acme")
-        creation = Creation(plan=LazyText(build, size=size), lease=Lease(owner="one", seconds=30.0))
-        part = replace(log.part(first_event()), creation=creation)
-        assert await store.append([part]) == [None]
+        creation = Creation(plan=plan, lease=Lease(owner="one", seconds=30.0))
+        assert await store.append([replace(log.part(first_event()), creation=creation)]) == [None]
         return log
 
-    small = await begin_large(10)
-    assert reads == []
+    small = await begin_with("the plan")
     assert (await store.read_checkpoint(*small.name)).plan == "the plan"
-    assert reads == [1]
-    await end_log(store)
-    await begin_large(5000)
-    assert len(await names(store)) == 2
-    assert reads == [1]
+    ended = await end_log(store)
+    await begin_with("x" * 5000)
+    assert ended.name[1] not in await names(store)
 
 
 async def test_only_the_last_forgotten_ids_are_remembered(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,11 @@ from reasond_server.types import (
     CustomMetrics,
     FinishReason,
     ReactStep,
-    SelfConsistencyMetrics,
     StepDetail,
     StrategyMetrics,
     Thought,
     ToolCall,
     ToolResult,
-    WindowLines,
     WindowMetrics,
 )
 from tests.contract.values import CYCLE, DETAILS, METRICS, NODE, SAMPLE, WINDOW
@@ -119,15 +117,6 @@ def test_lines_that_were_checked_with_the_step_before_are_not_checked_again() ->
         check_shape(replace(WINDOWS, iterations=(LINE, bad)), before=before)
     with pytest.raises(ShapeError, match="tokens is a str"):
         check_shape(grown, before=COT)
-
-
-def test_packed_lines_are_kept_as_they_are_and_stand_for_no_other_sequence() -> None:
-    lines = WindowLines().plus(
-        tokens=5, has_answer=False, carryover_generated=True, execution_time_s=0.5, is_reading=False
-    )
-    assert check_shape(but(WINDOWS, iterations=lines)).iterations is lines
-    with pytest.raises(ShapeError, match="votes is a WindowMetrics"):
-        check_shape(but(METRICS[SelfConsistencyMetrics], votes=lines))
 
 
 def test_a_step_is_refused_in_the_name_of_its_strategy() -> None:

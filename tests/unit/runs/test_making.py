@@ -9,7 +9,7 @@ import pytest
 
 from reasond_server.errors import StrategyNotFoundError
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import LazyText, Recovery
+from reasond_server.logs.store import Recovery
 from reasond_server.logs.writer import LogWriter
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
@@ -150,16 +150,6 @@ async def test_what_cannot_be_made_again_is_told_apart(
     plan = json.dumps({**json.loads(plan_of(assign)), "config": config})
     with pytest.raises(PlanError, match=told):
         maker(strategy).revive(recovery(plan))
-
-
-@pytest.mark.parametrize(("characters", "is_lazy"), [(None, False), (2000, True)])
-async def test_a_plan_that_few_read_waits_until_then_if_its_length_is_known(
-    assign: Assign, characters: int | None, *, is_lazy: bool
-) -> None:
-    work = assign(strategy=Again(Script()), is_unary=True, keep_running=False, plain_characters=characters)
-    plan = maker().prepare(work).plan
-    assert isinstance(plan, LazyText) is is_lazy
-    assert len(plan) >= (characters or len(str(plan)))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ WRITTEN_BYTES = 4096
 
 MOST = 512 * 1024
 """Bytes that a run holds between two windows, however deep it is: the end of its log, which is 256 events or 1 MiB by a
-high estimate, what the last window wrote, the keys of its last calls and 17 bytes for each window."""
+high estimate, what the last window wrote, the keys of its last calls and some 150 bytes for each window."""
 
 MOST_GROWTH = 128 * 1024
 """Bytes between 50 windows, which do not quite fill the end of the log, and 500, which do."""

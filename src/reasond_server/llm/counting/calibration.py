@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.learning import read_number
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.types import Json
@@ -153,9 +153,6 @@ class Calibration:
         )
 
 
-_make_calibration = constructor_of(Calibration)
-
-
 def _drift(calibration: Calibration) -> tuple[float, float]:
     """Return larger variances of constant and slope; one that is already as large as at first is unchanged."""
     constant_variance, slope_variance = calibration.constant_variance, calibration.slope_variance
@@ -203,7 +200,7 @@ def _move(
         constant = min(_MOST_CONSTANT, max(0.0, constant))
     if not _LEAST_SLOPE <= slope <= _MOST_SLOPE:
         slope = min(_MOST_SLOPE, max(_LEAST_SLOPE, slope))
-    return _make_calibration(
+    return Calibration(
         constant=constant,
         slope=slope,
         constant_variance=max(0.0, new_constant_variance),

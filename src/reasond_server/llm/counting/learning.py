@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from reasond_server.errors import InternalError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def read_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SeenTemplate:
     """The largest number of tokens that a template added so far.
 

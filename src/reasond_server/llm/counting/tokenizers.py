@@ -14,12 +14,12 @@ import os
 import re
 from abc import ABC, abstractmethod
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
 from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ranks:
     """An encoding: its name, the SHA-256 of its file, and the pattern that splits a text before tokens are merged."""
 

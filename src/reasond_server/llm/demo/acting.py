@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.demo.computation import compute
@@ -13,6 +12,7 @@ from reasond_server.llm.demo.numerals import has_value
 from reasond_server.llm.demo.prompt import is_question
 from reasond_server.llm.model import Role
 from reasond_server.types import ToolCall
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _ROOT = re.compile(r"the square root of ([\d.]+)")
 _RESULT = re.compile(r'"result":("?)(-?[\d.]+(?:e[+-]?\d+)?)\1', re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Act:
     """The text of a reply, and the tool call after it; None for an answer."""
 

@@ -31,6 +31,7 @@ from reasond_server.llm.demo.numerals import (
     split_hyphens,
     to_decimal,
 )
+from reasond_server.types.values import value
 
 MAX_CHARACTERS = 1_000
 _MAX_DEPTH = 40
@@ -79,7 +80,7 @@ class NotArithmeticError(ValueError):
     """The text is not an arithmetic expression."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Evaluation:
     """A value, the steps of its computation, and the currency sign of the expression."""
 

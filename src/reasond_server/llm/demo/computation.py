@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import localcontext
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from reasond_server.llm.demo.numerals import (
     show_number,
     to_decimal,
 )
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ _SEPARATOR = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _PERCENT = r"(?:%|per ?cent(?:age)?)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Worked:
     """An answer and its steps; each step is one sentence or equation."""
 
@@ -192,7 +192,7 @@ _SIMPLE = re.compile(r"\bsimple\b")
 _MAX_INTEREST_CHARACTERS = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Loan:
     """The numbers of the question; `rate` is per year, `time` in years."""
 

@@ -10,9 +10,10 @@ import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +113,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RankedSentence:
     """A sentence, its position among the ranked sentences, and its score (above 0, higher is better)."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.syntax import parse_module_tree
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ _BUILT_IN: Final = frozenset(dir(builtins))
 _ATOMS = (ast.Name, ast.Call, ast.Subscript, ast.Attribute)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Mutation:
     """One edit: the bytes from `start` to `end` of the source become `text`; a low `cost` is a common mistake.
 
@@ -186,12 +186,12 @@ class _Finder:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         for left, right in pairwise(node.values):
             yield from self._replace_between(left, right, old, new, 0.5)
-        texts = [self._text(value) for value in node.values]
-        for place, value in enumerate(node.values):
+        texts = [self._text(operand) for operand in node.values]
+        for place, operand in enumerate(node.values):
             rest = f" {old} ".join(texts[:place] + texts[place + 1 :])
             yield self._replace(node, f"({rest})", 3)
-            if not isinstance(value, ast.UnaryOp):
-                yield self._replace(value, f"(not {texts[place]})", 2.5)
+            if not isinstance(operand, ast.UnaryOp):
+                yield self._replace(operand, f"(not {texts[place]})", 2.5)
 
     def _drop_sign(self, node: ast.UnaryOp) -> Iterator[Mutation]:
         yield self._replace(node, self._text(node.operand), 1)
@@ -340,8 +340,8 @@ class _Finder:
             return
         margin = " " * first.col_offset
         for name in _parameters_of(node):
-            for place, value in enumerate((name, *_GUARDED_VALUES)):
-                guard = f"if not {name}:\n{margin}    return {value}\n{margin}"
+            for place, returned in enumerate((name, *_GUARDED_VALUES)):
+                guard = f"if not {name}:\n{margin}    return {returned}\n{margin}"
                 yield self._mutation(first, self._start(first), self._start(first), guard, 4 + 0.25 * place)
 
     def _shift(self, node: ast.expr, cost: float) -> Iterator[Mutation]:
@@ -396,10 +396,10 @@ class _Finder:
 
 def _children_of(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what may be edited below `node`: no annotations, no decorators, no docstrings, no parts of f-strings."""
-    for name, value in ast.iter_fields(node):
+    for name, part in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list", "type_params"} or isinstance(node, ast.JoinedStr):
             continue
-        for child in value if isinstance(value, list) else [value]:
+        for child in part if isinstance(part, list) else [part]:
             is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             if isinstance(child, ast.AST) and not is_docstring:
                 yield child

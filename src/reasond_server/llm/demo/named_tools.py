@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,7 @@ from reasond_server.llm.demo.extraction import split_sentences
 from reasond_server.llm.demo.numerals import has_value
 from reasond_server.llm.model import Role
 from reasond_server.types import ToolCall
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _MOST_CALLS: Final = 12
 _MOST_QUOTED_CHARACTERS: Final = 600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Sentence:
     """A sentence of the request with the calls that it needs; `worked` if it is a computation."""
 

@@ -10,10 +10,10 @@ instructions for other models and is ignored.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import Role
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _DRAFT = "draft"
 _HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Prompt:
     """The sections; a missing section is empty. `segment` and `segment_count` belong to the passage, 0 without one.
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.demo.mutations import find_mutations
 from reasond_server.llm.model import Role
 from reasond_server.syntax import parse_module_tree
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _MOST_CALLS = 4
 _ELSEWHERE = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LineEdit:
     """Whole lines of a file and what takes their place; `search` occurs in the file exactly once."""
 

@@ -10,7 +10,6 @@ of 10 points, because shared words do not show that it is right.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from reasond_server.llm.demo.arithmetic import NotArithmeticError, evaluate
 from reasond_server.llm.demo.computation import compute
 from reasond_server.llm.demo.extraction import count_shared, find_content_words, rank, split_question, split_sentences
 from reasond_server.llm.demo.numerals import UncomputableError, has_value, is_value, numbers_of
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,7 +163,7 @@ _EQUATION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Equation:
     """An equation of a thought, its right side, and whether it is true."""
 

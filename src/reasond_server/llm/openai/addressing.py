@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -26,7 +26,7 @@ _OPENAI_VARIABLES: Final = {"openai-organization": "OPENAI_ORG_ID", "openai-proj
 _SAFE_IN_SEGMENTS: Final = "!$&'()*+,;=:@"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestHead:
     """Address and headers of a POST request, without headers that differ per call: length, connection, trace.
 

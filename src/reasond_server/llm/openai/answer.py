@@ -26,7 +26,6 @@ from reasond_server.llm.openai.sse import SseReader
 from reasond_server.llm.openai.usage_reports import settle_usage
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.types import ToolCall, UsageSource
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Usage
 
 
-_make_finished = constructor_of(Finished)
-_make_text = constructor_of(Text)
 _LINGER_FOR_USAGE_S = 2.0
 _LINGER_FOR_END_S = 0.05
 # The wait for the end when the caller has enough text: a server that ends its answer does so at its next token.
@@ -163,7 +160,7 @@ class AnswerReader:
                 events.append(ReasoningText(text=self._note(piece.text)))
         held = self._stop.flush()
         if held:
-            events.append(_make_text(text=self._note(held)))
+            events.append(Text(text=self._note(held)))
         return events
 
     def find_end(self) -> AnswerEnd:
@@ -178,7 +175,7 @@ class AnswerReader:
         self.has_content = self.has_content or not text.isspace()
         shown = self._stop.feed(text)
         if shown:
-            events.append(_make_text(text=self._note(shown)))
+            events.append(Text(text=self._note(shown)))
 
     def _note(self, text: str) -> str:
         self.characters += len(text)
@@ -430,7 +427,7 @@ class StreamedAnswer:
             self._observer.usage_mended(self._options.name, usage.source.value)
         is_stopped = self._is_stopped_in_reasoning(reason, usage)
         own = (*doubts, _STOPPED_IN_REASONING) if is_stopped else doubts
-        return _make_finished(
+        return Finished(
             reason=reason,
             usage=usage,
             matched_stop=ending.matched_stop,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from reasond_server.llm.profiles import ModelProfile
+from reasond_server.types.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Timeouts:
     """Timeouts in seconds. `idle_s` limits the time between pieces of content, ignoring keep-alives and comments."""
 
@@ -18,7 +19,7 @@ class Timeouts:
     total_s: float = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RetryPolicy:
     """When a call is repeated: only before any of its answer was accepted, and only if waiting can help.
 
@@ -35,7 +36,7 @@ class RetryPolicy:
     breaker_cooldown_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BackendOptions:
     """One model at one address, Azure's if `azure_api_version` is set. `repr` does not show the key."""
 

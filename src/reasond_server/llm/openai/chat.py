@@ -20,7 +20,6 @@ from reasond_server.llm.openai.protocol import (
 from reasond_server.llm.openai.usage_reports import usage_of
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Usage
 
 
-_make_body = constructor_of(Body)
-_make_end = constructor_of(AnswerEnd)
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
 _FINISHES = {
@@ -117,7 +114,7 @@ class ChatDecoder:
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
-        return _make_end(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+        return AnswerEnd(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
 
     def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back."""
@@ -266,7 +263,7 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
     messages = [
         message.kept_form or _write_message(message, profile) for message in _arrange_messages(request, profile)
     ]
-    return _make_body(data=data, messages=messages, warnings=tuple(warnings))
+    return Body(data=data, messages=messages, warnings=tuple(warnings))
 
 
 def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -43,9 +43,6 @@ class _ModelCall:
     request: ChatRequest
     body: Body
     deadline: Deadline
-
-
-_make_call = constructor_of(_ModelCall)
 
 
 class OpenAIModel:
@@ -145,7 +142,7 @@ class OpenAIModel:
         """
         options = self._options
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
-        call = _make_call(
+        call = _ModelCall(
             request=request, body=self._protocol.build_body(request, self._body_options), deadline=deadline
         )
         self._retries.note_call()
@@ -275,8 +272,6 @@ class _Attempt:
     `is_accepted` becomes true with the first event. Then the call is not repeated, and the backend counts as healthy,
     even if the caller closes the call before its end.
     """
-
-    __slots__ = ("_answer", "_call", "_failed_with", "_model", "_permit", "is_accepted")
 
     def __init__(self, model: OpenAIModel, call: _ModelCall, failed_with: str) -> None:
         self._model = model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from reasond_server.errors import (
@@ -20,6 +20,7 @@ from reasond_server.errors import (
 )
 from reasond_server.llm.openai.probe_calls import ProbeClient
 from reasond_server.llm.profiles import LimitField, SchemaLevel, find_differences, find_profile, is_hosted, merge
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ _TOOL = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ProbeFinding:
     """The finding of one probe. `learned` are profile fields with the observed values."""
 
@@ -67,7 +68,7 @@ class ProbeFinding:
     learned: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Report:
     """The findings about a backend.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import show
 from reasond_server.llm.model import ReasoningText, Text
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,6 @@ class WireProtocol(Protocol):
         ...
 
 
-_make_text = constructor_of(Text)
 _OPEN = "<think>"
 _CLOSE = "</think>"
 _MAX_BLANK = 64
@@ -128,7 +127,7 @@ class ThinkSplitter:
         held, self._held = self._held, ""
         if not held:
             return []
-        return [ReasoningText(text=held)] if self._is_open else [_make_text(text=held)]
+        return [ReasoningText(text=held)] if self._is_open else [Text(text=held)]
 
     def _begin(self) -> list[Text | ReasoningText]:
         start = self._held.lstrip()
@@ -158,7 +157,7 @@ class ThinkSplitter:
         if not self._is_answer_begun:
             piece = piece.lstrip()
             self._is_answer_begun = bool(piece)
-        return [_make_text(text=piece)] if piece else []
+        return [Text(text=piece)] if piece else []
 
 
 def _count_undecided(text: str) -> int:

@@ -7,7 +7,7 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from reasond_server.types.values import constructor_of, value
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,9 +123,6 @@ class BreakerPermit:
     is_probe: bool
 
 
-_make_permit = constructor_of(BreakerPermit)
-
-
 class Breaker:
     """A circuit breaker: while a backend fails, calls fail at once instead of waiting for it.
 
@@ -154,7 +151,7 @@ class Breaker:
         if state is BreakerState.OPEN or (state is BreakerState.HALF_OPEN and self._is_probing):
             return None
         self._is_probing = state is BreakerState.HALF_OPEN
-        return _make_permit(era=self._era, is_probe=self._is_probing)
+        return BreakerPermit(era=self._era, is_probe=self._is_probing)
 
     def compute_wait_s(self) -> float:
         """Return the seconds that a refused call should wait."""

@@ -194,8 +194,6 @@ class OpenAITransport:
 class _HttpAnswer:
     """One answer of the server."""
 
-    __slots__ = ("_came", "_options", "_response")
-
     def __init__(self, response: aiohttp.ClientResponse, *, options: BackendOptions) -> None:
         self._response = response
         self._options = options

@@ -14,14 +14,12 @@ from reasond_server.llm.counting.requests import (
     count_request,
 )
 from reasond_server.types import Usage, UsageSource
-from reasond_server.types.values import constructor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, TokenCounter
 
-_make_usage = constructor_of(Usage)
 _LEAST_OF_EXACT = 0.7
 _LEAST_OF_ESTIMATE = 0.5
 _BYTES_PER_TOKEN = 4
@@ -164,7 +162,7 @@ def usage_of(reported: object) -> Usage | None:
     hidden = _count(details, "reasoning_tokens") if details else 0
     cached = cached or _count(reported, "prompt_cache_hit_tokens")
     hidden = hidden or _count(reported, "reasoning_tokens")
-    return _make_usage(
+    return Usage(
         input_tokens=prompt,
         output_tokens=output,
         cached_input_tokens=min(cached, prompt) if cached else 0,

@@ -177,7 +177,7 @@ def creation_columns(row: PartRow) -> dict[str, object]:
 def plan_of(row: PartRow) -> str:
     """Return the plan to store with a log that is created with `row`."""
     creation = row.part.creation
-    return "" if row.drops_plan or creation is None else str(creation.plan)
+    return "" if row.drops_plan or creation is None else creation.plan
 
 
 def owner_after(row: PartRow) -> str:

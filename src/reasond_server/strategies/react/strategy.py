@@ -115,8 +115,6 @@ class React(ReasoningStrategy[ReactConfig]):
 class _ShownText:
     """Picks the text of one call that the caller may see: all text except tool calls and, with `has_notes`, tags."""
 
-    __slots__ = ("_filter",)
-
     def __init__(self, *, has_notes: bool) -> None:
         self._filter = ContinueTagFilter() if has_notes else None
 

@@ -21,6 +21,7 @@ from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, ref
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.results import arguments_of
 from reasond_server.types import FinishReason, ToolCall
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ _MAX_SAME_CALLS: Final = 2
 _NONE_LEFT: Final = "no calls are left; answer from what you know"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Offer:
     """Tools as the model sees them; their tokens are counted from the texts `each` and `whole`.
 
@@ -88,7 +89,7 @@ def fit_offer(offer: Offer, *, counter: TokenCounter, window: int | None) -> Off
     return _offer_of(fit_specs(offer.specs, counter=counter, window=window))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _ShownTool:
     """A tool as the model sees it; `level` 0 is complete, 3 has no schema."""
 
@@ -177,13 +178,13 @@ def _drop_words(schema: Any, *, is_map: bool = False) -> Any:  # noqa: ANN401 - 
     if not isinstance(schema, dict):
         return schema
     kept: dict[str, Any] = {}
-    for key, value in schema.items():
+    for key, inner in schema.items():
         if is_map:
-            kept[key] = _drop_words(value)
+            kept[key] = _drop_words(inner)
         elif key in _VALUES:
-            kept[key] = value
+            kept[key] = inner
         elif key not in _WORDS:
-            kept[key] = _drop_words(value, is_map=key in _NAMED)
+            kept[key] = _drop_words(inner, is_map=key in _NAMED)
     return kept
 
 
@@ -197,7 +198,7 @@ def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedErr
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AnswerDemand:
     """Why the next model call must answer, and the finish reason if it has no tagged answer."""
 

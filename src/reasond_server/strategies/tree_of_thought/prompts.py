@@ -9,7 +9,7 @@ instruction of the call is trusted, and is last, behind all fences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
@@ -17,6 +17,7 @@ from reasond_server.context.tags import neutralize
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
 from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.tree_of_thought.config import LEAST_THOUGHT_TOKENS
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +114,7 @@ class TreePrompts:
         return _CLIPPED + self._counter.tail(notes, room)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ThoughtShape:
     """The sizes of a search's calls: thoughts per proposal, tokens per thought, and whether one call judges all."""
 

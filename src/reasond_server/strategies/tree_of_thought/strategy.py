@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -42,6 +41,7 @@ from reasond_server.strategies.tree_of_thought.thoughts import (
     path_of,
 )
 from reasond_server.types import CostClass, FinishReason, TreeOfThoughtMetrics, TreeStep
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -150,7 +150,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
                 yield event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TreeRun:
     """The state of one run."""
 

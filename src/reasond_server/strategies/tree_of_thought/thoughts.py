@@ -7,7 +7,6 @@ after a mark `Thought 1:`. `context.scores` reads judgements.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.calls import bound_prompt, hear, take_reply
@@ -19,6 +18,7 @@ from reasond_server.errors import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
 from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ _MARK = re.compile(
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TreeThought:
     """The content of a node; `answer` is the final answer of a solution."""
 
@@ -43,7 +43,7 @@ class TreeThought:
     answer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ThoughtCalls:
     """Makes the model calls of a search over thoughts.
 
@@ -174,7 +174,7 @@ def _cost_of(reply: ModelReply) -> Cost:
     return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ProposedThought:
     """One thought of a reply; `answer` is its tagged final answer, empty if there is none."""
 
