@@ -63,7 +63,6 @@ ELSEWHERE: Final = (
     ("prometheus_client", "prometheus_client"),
     ("dataclasses.py", "dataclasses and contextlib"),
     ("<string>", "dataclasses and contextlib"),
-    ("<constructor of", "dataclasses and contextlib"),
     ("contextlib.py", "dataclasses and contextlib"),
     ("/asyncio/", "asyncio"),
     ("_weakrefset.py", "asyncio"),

@@ -63,9 +63,6 @@ class Message:
     Messages of the assistant may have its tool calls and its `reasoning`, which is sent back only to
     providers that require it. Messages of a tool have the id of the call that they answer. Messages of the user may
     have images, if the model takes any (`find_image_tokens`).
-
-    A history is sent again with every call, so a message caches its JSON. `kept_form` is empty until `keep_form` is
-    called, and is not compared.
     """
 
     role: Role
@@ -74,11 +71,6 @@ class Message:
     tool_call_id: str = ""
     reasoning: str = ""
     images: Sequence[ImagePart] = ()
-    kept_form: bytes = field(default=b"", init=False, repr=False, compare=False)
-
-    def keep_form(self, form: bytes) -> None:
-        """Cache the JSON form of this message."""
-        object.__setattr__(self, "kept_form", form)
 
 
 @value

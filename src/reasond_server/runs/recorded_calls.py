@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import NotResumableError, ReasondError, error_of
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
@@ -203,9 +203,12 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
     )
 
 
+_USAGE: Final = tuple(each.name for each in fields(Usage))
+
+
 def _usage_row(usage: Usage) -> dict[str, Any]:
     # The same as `asdict` returns, without its copies.
-    return {name: getattr(usage, name) for name in usage.__slots__}
+    return {name: getattr(usage, name) for name in _USAGE}
 
 
 def _usage_of(row: dict[str, Any]) -> Usage:

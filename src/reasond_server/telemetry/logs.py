@@ -56,7 +56,7 @@ _COLORS: Final = {
     "critical": "\x1b[31m\x1b[1m",
 }
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
+_LEVELS: Final = {level: logging.getLevelName(level).lower() for level in logging.getLevelNamesMapping().values()}
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 

@@ -235,7 +235,6 @@ def _text_of(content: object) -> str:
 
 _DEFAULT_TEMPERATURE = 1.0
 _SCHEMA_NAME = "answer"
-_LONGEST_KEPT = 16_384
 
 
 def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
@@ -260,23 +259,13 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
         data |= _build_tools(request, profile, warnings)
     if request.json_schema is not None:
         data |= _build_schema(request, profile, warnings)
-    messages = [
-        message.kept_form or _write_message(message, profile) for message in _arrange_messages(request, profile)
-    ]
+    messages = [write_texts(each) for each in messages_of(request, options)]
     return Body(data=data, messages=messages, warnings=tuple(warnings))
 
 
 def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
     """Return the messages of a call in their wire form."""
     return [_message_to_json(message, options.profile) for message in _arrange_messages(request, options.profile)]
-
-
-def _write_message(message: Message, profile: ModelProfile) -> bytes:
-    """Return a message as JSON; short messages whose JSON is the same for all servers cache it."""
-    form = write_texts(_message_to_json(message, profile))
-    if not message.reasoning and len(form) <= _LONGEST_KEPT:
-        message.keep_form(form)
-    return form
 
 
 def _arrange_messages(request: ChatRequest, profile: ModelProfile) -> Sequence[Message]:
