@@ -10,19 +10,20 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+"""The folder that Alembic reads: its `env.py`, and the revisions in `versions`."""
 
 
-def upgrade_schema(connection: Connection, revision: str = "head") -> None:
-    """Run the migrations up to `revision` in the connection's transaction."""
+def upgrade_schema(connection: Connection) -> None:
+    """Run the migrations that the database lacks in the connection's transaction."""
     from alembic import command  # noqa: PLC0415 - a server whose schema is current never needs it
     from alembic.config import Config  # noqa: PLC0415 - as above
 
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    command.upgrade(config, "head")
 
 
 def run_statements(statements: Iterable[str]) -> None:

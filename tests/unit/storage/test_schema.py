@@ -1,8 +1,9 @@
 """Migrations make the schema, the server checks it at its start, and each revision keeps the data."""
 
 import re
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from reasond_server import storage
 from reasond_server.errors import SettingsError, StoreUnavailableError
+from reasond_server.storage import migrating, revisions
 from reasond_server.storage.migrating import upgrade_schema
 from reasond_server.storage.postgres_pool import read_database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
@@ -25,6 +26,34 @@ EXECUTION = (
     "last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, plan) VALUES "
     "('acme', 'e1', '{}', 'running', 's', '', 1.5, 0, 0, 0, 1, 'o', 0, FALSE, 'the plan')"
 )
+
+LATER = '''from reasond_server.storage.migrating import run_statements
+
+revision = "later"
+down_revision = "{}"
+
+
+def upgrade() -> None:
+    run_statements((
+        "ALTER TABLE executions ADD COLUMN color {{text}} DEFAULT 'red' NOT NULL",
+        "CREATE TABLE colors (color {{text}} NOT NULL)",
+    ))
+'''
+"""A revision of the next release: a column with a default, and a table."""
+
+
+@pytest.fixture
+def become_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function that turns the code into that of a later release, which has one more revision."""
+
+    def become() -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(migrating.MIGRATIONS, folder)
+        (folder / "versions" / "later.py").write_text(LATER.format(REVISIONS[-1]), encoding="utf-8")
+        monkeypatch.setattr(migrating, "MIGRATIONS", folder)
+        monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, "later"))
+
+    return become
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -46,27 +75,30 @@ def state_of(engine: sa.Engine) -> SchemaState:
     return read_database_state(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
 
 
-def test_an_upgrade_from_the_first_revision_keeps_the_data(engine: sa.Engine) -> None:
+def test_an_upgrade_keeps_the_data(engine: sa.Engine, become_later: Callable[[], None]) -> None:
     assert state_of(engine) is SchemaState.EMPTY
     with engine.begin() as connection:
-        upgrade_schema(connection, "0001")
+        upgrade_schema(connection)
         connection.exec_driver_sql(EXECUTION)
+    assert state_of(engine) is SchemaState.CURRENT
+    become_later()
     assert state_of(engine) is SchemaState.BEHIND
     with engine.begin() as connection:
         upgrade_schema(connection)
         assert connection.exec_driver_sql("SELECT plan, create_time FROM executions").all() == [("the plan", 1.5)]
-        assert connection.exec_driver_sql("SELECT count(*) FROM agents").scalar() == 0
-        # A server of the previous release writes this row during a rolling update.
+        assert connection.exec_driver_sql("SELECT count(*) FROM colors").scalar() == 0
+        # A server of the release before writes this row during a rolling update.
         connection.exec_driver_sql(EXECUTION.replace("'e1'", "'e2'"))
-        rows = connection.exec_driver_sql("SELECT kind, wake_time FROM executions").all()
-        assert rows == [("reasoning", None), ("reasoning", None)]
+        rows = connection.exec_driver_sql("SELECT kind, wake_time, color FROM executions").all()
+        assert rows == [("reasoning", None, "red"), ("reasoning", None, "red")]
     assert state_of(engine) is SchemaState.CURRENT
 
 
-def test_a_migration_that_fails_changes_nothing(engine: sa.Engine) -> None:
+def test_a_migration_that_fails_changes_nothing(engine: sa.Engine, become_later: Callable[[], None]) -> None:
     with engine.begin() as connection:
-        upgrade_schema(connection, "0001")
-        connection.exec_driver_sql("CREATE TABLE agents (mine TEXT)")
+        upgrade_schema(connection)
+        connection.exec_driver_sql("CREATE TABLE colors (mine TEXT)")
+    become_later()
     with pytest.raises(sa.exc.DBAPIError), engine.begin() as connection:
         upgrade_schema(connection)
     assert state_of(engine) is SchemaState.BEHIND
@@ -86,7 +118,7 @@ def test_a_later_release_and_foreign_tables_are_told_apart(engine: sa.Engine) ->
 
 def test_the_known_revisions_are_those_of_the_migrations() -> None:
     config = Config()
-    config.set_main_option("script_location", str(Path(storage.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(migrating.MIGRATIONS))
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config).walk_revisions()
     assert tuple(script.revision for script in scripts)[::-1] == REVISIONS
@@ -100,11 +132,13 @@ def test_what_is_not_current_is_refused_with_the_command_that_helps(state: Schem
     assert "`reasond migrate`" in caught.value.remedy
 
 
-async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated(tmp_path: Path) -> None:
+async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated(
+    tmp_path: Path, become_later: Callable[[], None]
+) -> None:
     path, time = tmp_path / "reasond.db", Time()
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
-        upgrade_schema(connection, "0001")
+        upgrade_schema(connection)
         connection.exec_driver_sql(EXECUTION.replace("'{}'", f"'{BODY}'"))
 
     async def open_and_close() -> None:
@@ -122,6 +156,7 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
         finally:
             await stores.aclose()
 
+    become_later()
     with pytest.raises(SettingsError, match="is behind this release"):
         await open_and_close()
     with pytest.raises(SettingsError, match="is behind this release"):
@@ -169,13 +204,16 @@ def schema_of(path: Path) -> tuple[list[tuple[str, str, str | None]], list[tuple
     return [(kind, name, sql and re.sub(r"\s*([(),])\s*|\s+", r" \1 ", sql)) for kind, name, sql in rows], revision
 
 
-def test_a_file_whose_migration_fails_keeps_what_it_had_and_is_refused_in_our_words(tmp_path: Path) -> None:
+def test_a_file_whose_migration_fails_keeps_what_it_had_and_is_refused_in_our_words(
+    tmp_path: Path, become_later: Callable[[], None]
+) -> None:
     path = tmp_path / "reasond.db"
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
-        upgrade_schema(connection, "0001")
-        connection.exec_driver_sql("CREATE TABLE agents (mine TEXT)")
+        upgrade_schema(connection)
+        connection.exec_driver_sql("CREATE TABLE colors (mine TEXT)")
     engine.dispose()
+    become_later()
     before = schema_of(path)
     with pytest.raises(SettingsError, match="cannot be opened") as caught:
         migrate_stores(url="", data_dir=str(tmp_path))

@@ -13,7 +13,7 @@ from reasond_server.errors import SettingsError, StoreFullError
 from reasond_server.logs.store import Lease
 from reasond_server.logs.stored.sql_store import _PAGES
 from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
-from reasond_server.storage.migrations.versions import IN_ORDER
+from reasond_server.storage.revisions import build_sqlite_statements
 from reasond_server.storage.sqlite_file import SqliteFile
 from reasond_server.stores import open_stores
 from tests.stores.conformance import ExecutionStoreConformance
@@ -233,9 +233,8 @@ def test_a_list_is_read_from_the_index_of_its_filter(narrowed: tuple[bool, bool]
     statement = _PAGES[narrowed]
     names = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
     with sqlite3.connect(":memory:") as connection:
-        for revision in IN_ORDER[:6]:
-            for each in revision.STATEMENTS:
-                connection.execute(each.format(text="TEXT", bytes="BLOB"))
+        for each in build_sqlite_statements():
+            connection.execute(each)
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", names).fetchall()
     assert [line[-1].split("(")[0].split(" INDEX ")[-1].strip() for line in plan] == [index]
     assert "create_time" in plan[0][-1], "a range of times is read from the index too"

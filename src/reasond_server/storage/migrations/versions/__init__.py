@@ -8,23 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server.storage.migrations.versions import (
-    r0001_executions,
-    r0002_agents,
-    r0003_suspension,
-    r0004_sessions,
-    r0005_snapshots,
-    r0006_states,
-    r0007_payloads,
-)
+from reasond_server.storage.migrations.versions import r0001_tables
 
-IN_ORDER: Final = (
-    r0001_executions,
-    r0002_agents,
-    r0003_suspension,
-    r0004_sessions,
-    r0005_snapshots,
-    r0006_states,
-    r0007_payloads,
-)
+IN_ORDER: Final = (r0001_tables,)
 """All revisions, oldest first."""
