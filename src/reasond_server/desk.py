@@ -321,7 +321,13 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
 
 
 def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
-    """Return the filters in a token; servers of the release before know only those without a name."""
-    filters = (wanted.strategy, wanted.finish_reason, *([wanted.session_id] if wanted.session_id else []))
-    named = {"state": wanted.state, "since": wanted.created_since, "until": wanted.created_until}
-    return (*filters, *(f"{name} {told}" for name, told in named.items() if told is not None))
+    """Return the filters that are set, as a token has them."""
+    named = {
+        "strategy": wanted.strategy,
+        "finish_reason": wanted.finish_reason,
+        "session": wanted.session_id,
+        "state": wanted.state,
+        "since": wanted.created_since,
+        "until": wanted.created_until,
+    }
+    return [f"{name} {told}" for name, told in named.items() if told]

@@ -41,8 +41,6 @@ SCORE: Final = "scoreCandidates"
 VALIDATE: Final = "validatePatch"
 FINALIZE: Final = "finalizeSolution"
 COMMIT: Final = "commitEvents"
-BUDGET_SHARES: Final = "budget shares"
-"""The change by which each candidate gets a share of the budget; histories without it are repeated as they were."""
 
 MODELS: Final = "models"
 """The queue of workflows and of calls of models."""
@@ -69,7 +67,7 @@ class RepairWorkflow:
         """
         order = unpack(RepairOrder, packed)
         assignment = read_assignment(order.assignment)
-        activities = WorkflowActivities(packed, queue, assignment, has_shares=workflow.patched(BUDGET_SHARES))
+        activities = WorkflowActivities(packed, queue, assignment)
         batches = BatchWriter(packed, queue, activities)
         repair = RepairRun(
             parameters=assignment.parameters,
@@ -100,17 +98,15 @@ async def _go_on() -> bool:
 class WorkflowActivities:
     """See `RepairActivities`: each is an activity of the cluster.
 
-    `order` is the packed RepairOrder with the `assignment`, `queue` begins the names of the queues; `has_shares` is
-    whether candidates get shares of the budget.
+    `order` is the packed RepairOrder with the `assignment`, `queue` begins the names of the queues.
     """
 
-    def __init__(self, order: bytes, queue: str, assignment: RepairAssignment, *, has_shares: bool) -> None:
+    def __init__(self, order: bytes, queue: str, assignment: RepairAssignment) -> None:
         self._order = order
         self._queue = queue
         self._parameters = assignment.parameters
         self._is_bounded = assignment.task.budget.max_total_tokens is not None
-        self._has_shares = has_shares
-        self._shares = BudgetShares(assignment.task.budget if has_shares else Budget())
+        self._shares = BudgetShares(assignment.task.budget)
         self._baseline = b""
         self._bounds = TokenBounds(original=0, refined=0)
         self._warnings: dict[str, None] = {}
@@ -138,8 +134,6 @@ class WorkflowActivities:
 
     def bound_tokens(self, order: CandidateOrder) -> int:
         """Return the most tokens of any candidate like this one."""
-        if not self._has_shares:
-            return self._bounds.original if order.previous is None else self._bounds.refined
         return self._bounds.bound_tokens(order, calls=self._parameters.most_calls)
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:

@@ -85,7 +85,7 @@ def _require_none(text: str, problems: Iterator[Violation]) -> str:
 
 
 def decode_task(row: Mapping[str, Any]) -> Task:
-    """Return the task in `row`, which `build_row` of this or of an earlier release made.
+    """Return the task in `row`, which `build_row` made.
 
     Raises:
         KeyError: a field is missing.

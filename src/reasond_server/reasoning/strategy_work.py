@@ -182,7 +182,7 @@ class ReasoningKind:
             strategy_source=_read_source(row["source"]),
             config=config,
             shown_config=shown_config,
-            warnings=tuple(row.get("warnings", ())),
+            warnings=tuple(row["warnings"]),
         )
 
 
@@ -225,14 +225,13 @@ class ReasoningWork:
 
     def describe(self) -> Json:
         """Return the task, the strategy and its configuration."""
-        row = {
+        return {
             "task": build_row(self._assignment.task),
             "strategy": self.name,
             "source": str(self.source),
             "config": self._assignment.shown_config,
+            "warnings": list(self._assignment.warnings),
         }
-        # Left out where there are none, so that a server of an earlier release can go on with the work.
-        return {**row, "warnings": list(self._assignment.warnings)} if self._assignment.warnings else row
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""

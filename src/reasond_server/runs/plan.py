@@ -73,7 +73,7 @@ _OWN: Final = tuple(each.name for each in fields(Plan) if each.name != "work")
 
 
 def encode_plan(plan: Plan) -> str:
-    """Return `plan` as JSON text; the fields of `work` are on the same level as the others, as in earlier releases."""
+    """Return `plan` as JSON text; the fields of `work` are on the same level as the others."""
     told = {name: getattr(plan, name) for name in _OWN}
     # False and empty values are left out, but a limit of 0 seconds is a real limit.
     own = {name: each for name, each in told.items() if each or (name == "limit_s" and each is not None)}

@@ -136,11 +136,9 @@ def digest_of_request(request: ChatRequest) -> str:
         "tool_choice": request.tool_choice,
         "json_schema": request.json_schema,
         "seed": request.seed,
+        "top_p": request.top_p,
+        "label": request.label,
     }
-    if request.top_p is not None:
-        rest["top_p"] = request.top_p
-    if request.label:
-        rest["label"] = request.label
     return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))
 
 
@@ -182,8 +180,8 @@ def _event_row(event: ModelEvent) -> list[Any]:
         return ["reasoning", event.text]
     if isinstance(event, ToolCall):
         return ["call", event.call_id, event.name, event.arguments_json]
-    row = ["finished", event.reason, event.matched_stop, [*event.warnings], _usage_row(event.usage)]
-    return [*row, True] if event.is_stopped_in_reasoning else row
+    usage = _usage_row(event.usage)
+    return ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
 
 
 def _event_of(row: Sequence[Any]) -> ModelEvent:
@@ -199,7 +197,7 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
         matched_stop=rest[0],
         warnings=tuple(rest[1]),
         usage=_usage_of(rest[2]),
-        is_stopped_in_reasoning=rest[3:] == [True],
+        is_stopped_in_reasoning=rest[3],
     )
 
 

@@ -373,7 +373,7 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
         turn = row["turn"]
         tools = tuple(ClientTool(**each) for each in turn["client_tools"])
         blocks = tuple(ContextBlock(**{**each, "scope": ContextScope(each["scope"])}) for each in turn["context"])
-        said = tuple(HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in turn.get("history", ()))
+        said = tuple(HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in turn["history"])
         return TurnAssignment(
             start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said}),
             budget=Budget(**row["budget"]),

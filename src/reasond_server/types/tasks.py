@@ -14,17 +14,6 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 
-_LATER_FIELDS: Final[Json] = {
-    "max_output_tokens": None,
-    "system": "",
-    "history": (),
-    "model": None,
-    "stop": (),
-    "answer_schema": None,
-    "images": (),
-}
-"""Fields that earlier releases do not know, with their unset values."""
-
 
 class StrategySource(StrEnum):
     """The level of precedence that chose the strategy; AUTO is the rule that the operator enabled."""
@@ -129,12 +118,8 @@ class Task:
 
 
 def build_row(asked: DataclassInstance) -> dict[str, Any]:
-    """Return what a client asked for as JSON, for digests and stored plans.
-
-    Fields that earlier releases do not know are left out unless they are set, so that servers of two releases read
-    each other's plans, and a request has the same digest in both.
-    """
-    if type(asked) is Task and not asked.has_options and asked.budget.max_output_tokens is None:
+    """Return what a client asked for as JSON, for digests and stored plans; a task without options has no fields for them."""
+    if type(asked) is Task and not asked.has_options:
         # Written out, because most executions have such a task, and `asdict` makes 130 function calls of it.
         return {
             "query": asked.query,
@@ -148,13 +133,10 @@ def build_row(asked: DataclassInstance) -> dict[str, Any]:
                 "max_model_calls": asked.budget.max_model_calls,
                 "max_tool_calls": asked.budget.max_tool_calls,
                 "max_elapsed_s": asked.budget.max_elapsed_s,
+                "max_output_tokens": asked.budget.max_output_tokens,
             },
         }
-    return asdict(asked, dict_factory=_leave_out_unset)
-
-
-def _leave_out_unset(row: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: found for name, found in row if name not in _LATER_FIELDS or found != _LATER_FIELDS[name]}
+    return asdict(asked)
 
 
 @value

@@ -59,14 +59,6 @@ async def test_a_history_is_repeated(path: Path) -> None:
     await replay(path)
 
 
-async def test_a_change_is_made_only_for_histories_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other histories are older than the shares of a budget, and are repeated without them."""
-    (new,) = [path for path in HISTORIES if path.name == "shares.json.gz"]
-    monkeypatch.setattr(workflow, "BUDGET_SHARES", "another change")
-    with pytest.raises(NondeterminismError):
-        await replay(new)
-
-
 async def test_a_workflow_that_does_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow, "VALIDATE", "somethingElse")
     with pytest.raises(NondeterminismError):

@@ -111,7 +111,7 @@ def test_a_schema_is_nested_at_most_sixteen_levels_deep() -> None:
     assert refusal(answer_schema=schema).startswith("answer_schema must be nested at most 16 levels deep")
 
 
-def test_a_plain_task_is_stored_as_earlier_releases_stored_it() -> None:
+def test_a_plain_task_is_stored_without_options() -> None:
     assert build_row(Task(query="why?")) == {
         "query": "why?",
         "material": "",
@@ -124,6 +124,7 @@ def test_a_plain_task_is_stored_as_earlier_releases_stored_it() -> None:
             "max_model_calls": None,
             "max_tool_calls": None,
             "max_elapsed_s": None,
+            "max_output_tokens": None,
         },
     }
 

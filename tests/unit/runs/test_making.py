@@ -94,11 +94,9 @@ async def test_a_run_that_left_no_event_begins_its_log(assign: Assign) -> None:
     assert run.accounts.usage == SPENT
 
 
-async def test_what_was_told_of_the_choice_is_told_by_who_goes_on_and_nothing_is_added_where_nothing_was(
-    assign: Assign,
-) -> None:
+async def test_what_was_told_of_the_choice_is_told_by_who_goes_on(assign: Assign) -> None:
     plan = json.loads(plan_of(assign))
-    assert "warnings" not in plan
+    assert plan["warnings"] == []
     told = maker(Again(Script())).revive(recovery(json.dumps({**plan, "warnings": ["The task is long."]})))
     assert told.work.describe()["warnings"] == ["The task is long."]
 

@@ -125,18 +125,11 @@ class Calibration:
     def restore(cls, snapshot: Json) -> Calibration:
         """Return the calibration of a snapshot.
 
-        Earlier releases stored only a slope, named `ratio`. It is still read, so that executions which they began can
-        resume.
-
         Raises:
             InternalError: `snapshot` is not a snapshot of a calibration.
         """
         deviation: float = read_number(snapshot, "deviation", least=0.0, most=_MOST_SNAPSHOT)
         reports = int(read_number(snapshot, "reports", least=0, most=sys.maxsize))
-        if "ratio" in snapshot:
-            slope: float = read_number(snapshot, "ratio", least=_LEAST_SLOPE, most=_MOST_SLOPE)
-            variance = _SLOPE_DRIFT if reports else _SLOPE_VARIANCE
-            return cls(slope=slope, slope_variance=variance, deviation=deviation, reports=reports)
         constant_variance = read_number(snapshot, "constant_variance", least=0.0, most=_MOST_SNAPSHOT)
         slope_variance = read_number(snapshot, "slope_variance", least=0.0, most=_MOST_SNAPSHOT)
         covariance = math.sqrt(constant_variance * slope_variance) * _ROUNDING

@@ -173,13 +173,10 @@ class TemplateAllowance:
     def restore(self, snapshot: Json) -> None:
         """Replace what was learnt with `snapshot`. Raises InternalError: as `Forkable.restore`."""
         seen = snapshot.get("seen", _MISSING) if isinstance(snapshot, dict) else _MISSING
-        if isinstance(seen, dict):
-            names = ("messages", "added") if seen.get("each") is None else ("messages", "added", "each")
-            self._seen = SeenTemplate(**{name: read_number(seen, name, least=0, most=_MOST_SEEN) for name in names})
-        elif seen is None:
+        if seen is None:
             self._seen = None
         else:
-            # Earlier releases stored one number for all messages. It is read so that their executions can resume.
-            each = int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))
-            self._seen = SeenTemplate(messages=0, added=0, each=each)
+            has_each = isinstance(seen, dict) and seen.get("each") is not None
+            names = ("messages", "added", "each") if has_each else ("messages", "added")
+            self._seen = SeenTemplate(**{name: read_number(seen, name, least=0, most=_MOST_SEEN) for name in names})
         self._has_doubt = snapshot.get("has_doubt") is True

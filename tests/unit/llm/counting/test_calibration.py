@@ -105,15 +105,6 @@ def test_a_line_over_prompts_of_any_lengths_is_never_underestimated(
         counter.learn(messages, round(noise * reported))
 
 
-def test_a_calibration_of_an_earlier_release_is_gone_on_with() -> None:
-    counter = EstimatingCounter()
-    counter.restore({"ratio": 1.5, "deviation": 0.1, "reports": 4})
-    assert counter.calibration.upper_slope == pytest.approx(1.5 * 1.3)
-    assert counter.calibration.upper_constant == 0
-    counter.restore({"ratio": 1.0, "deviation": 0.4 / 3, "reports": 0})
-    assert counter.calibration == Calibration()
-
-
 @given(reports=st.lists(st.tuples(st.floats(1, 1e6), st.integers(0, 10**9)), max_size=30))
 def test_whatever_is_reported_estimates_stay_within_bounds_and_can_be_restored(
     reports: list[tuple[float, int]],
