@@ -8,7 +8,7 @@ INTERPRETER = $(shell $(FIND))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo look demo-repair serve test check generate docs site format bench bench-peers clean environment environment-dev
+.PHONY: help demo look demo-repair serve test check generate docs site format bench clean environment environment-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -58,10 +58,7 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup adapter deltas log_cost streams slow_readers unary jsonrpc_cost facade_cost upstream_wait call_profile before_after removed telemetry_cost cancel search_budget checked_answers repair_search attacks pathological access_cost mixed_load scale held_streams turn_cost suspended turn_stalls sandbox_overhead repair_resume repair_cancel window_bars; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
-
-bench-peers: environment-dev ## compare with other programs, in environments of their own under .cache/peers (1 GB)
-	@for each in peers agent_loops turn_races; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup deltas streams unary jsonrpc_cost facade_cost upstream_wait call_profile before_after bounded_vs_plain repair_search attacks scale held_streams turn_cost suspended window_bars; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 clean: ## remove the environment, the caches and everything built
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -14,21 +14,23 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import statistics
-from contextlib import ExitStack
+import subprocess
+import tempfile
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, serve_path, target_of
 from benchmarks.loading import load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.removed import sources_of, worktree
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond_server import app
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
 MODULE: Final = "benchmarks.before_after"
@@ -37,6 +39,26 @@ BEFORE: Final = "23eb5ce"
 STARTS: Final = 5
 ROUNDS: Final = 3
 MICRO: Final = 1_000_000
+LIMIT_S: Final = 600
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextmanager
+def worktree(commit: str) -> Iterator[Path]:
+    """Make a worktree of the repository at `commit` that lasts as long as the context."""
+    git = ("git", "-C", str(ROOT), "worktree")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "--detach", str(tree), commit], check=True, capture_output=True, timeout=LIMIT_S)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True, timeout=LIMIT_S)
+
+
+def sources_of(tree: Path) -> str:
+    """Return the PYTHONPATH of the server checked out in `tree`."""
+    return os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
 
 
 async def serve(name: str, base_url: str) -> None:

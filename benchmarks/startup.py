@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.pages import put_between
-from benchmarks.peer_environments import wheels_megabytes
 from benchmarks.selecting import AGENTS, STRATEGIES, measured_ms
 from reasond.v1 import reasoning_service_pb2
 
@@ -42,6 +41,7 @@ MEMORY, SQLITE = "memory:", "sqlite:///{folder}/bench.db"
 CALLS, CALLERS = 10_000, 16
 RUNS = 5
 LIMIT_S = 60.0
+WHEELS_LIMIT_S = 1200.0
 POLL_S = 0.002
 KIBI = 1024
 MEGA = 1_000_000
@@ -162,6 +162,17 @@ def repeat(run: Callable[[], Any], times: int) -> list[Any]:
     """Return the results of `times` runs, after a warm-up run that fills the caches."""
     run()
     return [run() for _ in range(times)]
+
+
+def wheels_megabytes() -> tuple[float, int]:
+    """Return the size of the wheels of the base install, in millions of bytes, and their number."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--wheel-dir", folder]
+        projects = (ROOT / "clients" / "python", ROOT)
+        constraints = ("-c", str(ROOT / "constraints.txt"))
+        subprocess.run([*command, *constraints, *map(str, projects)], check=True, timeout=WHEELS_LIMIT_S)
+        sizes = [wheel.stat().st_size for wheel in Path(folder).glob("*.whl")]
+    return sum(sizes) / MEGA, len(sizes)
 
 
 def measure() -> list[Measure]:

@@ -24,9 +24,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.log_cost import open_store
-from benchmarks.loop_sides import ANSWER_BYTES, QUESTION, model_settings
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.suspended import open_store
 from benchmarks.turning import CALLER
 from benchmarks.upstream import running_upstream
 from reasond_server.app import spare_collector
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results" / "turn_cost.json"
 PACKAGES = ("reasond-server", "aiohttp", "sqlalchemy")
 TOOL_CALLS: Final = 5
+ANSWER_BYTES: Final = 2048
+QUESTION: Final = "How many hours are six weeks of seven days of six times seven hours? " * 4
 MODEL: Final = f"fake?tools={TOOL_CALLS}&bytes={ANSWER_BYTES}"
 STORES: Final = ("memory", "SQLite")
 REACT, KEPT, TURN = "ReAct", "ReAct that any process resumes", "turn"
@@ -76,8 +77,10 @@ Side = tuple[str, str, int]
 async def open_core(base_url: str, url: str, folder: str) -> AsyncGenerator[Core, None]:
     """Open reasond's core over the store at `url`."""
     environ = {
-        **model_settings(base_url),
+        "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__MODEL": MODEL,
+        "REASOND__LLM__BASE_URL": base_url,
+        "REASOND__LLM__API_KEY_ENV": "",
         "REASOND__TOOLS__ENABLED": '["calculator"]',
         "REASOND__STORE__URL": url,
         "REASOND__STORE__DATA_DIR": folder,
@@ -238,7 +241,7 @@ async def write_logs(store: ExecutionStore, at_once: int, *, has_ledger: bool) -
 async def measure_ledger(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Return what the ledger adds to a call, by the number of logs that are written at once."""
     found: dict[int, list[float]] = {at_once: [] for at_once in LOGS_AT_ONCE}
-    async with open_store("", folder) as store:
+    async with open_store("", str(folder), wanted=500_000) as store:
         for number in range(rounds + 1):
             for at_once, costs in found.items():
                 without = await write_logs(store, at_once, has_ledger=False)

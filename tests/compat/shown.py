@@ -33,16 +33,11 @@ class Caller:
             return (await response.json())["result"]
 
     async def whole(self, execution_id: str, *, has_jsonrpc: bool) -> dict[str, Any]:
-        """Return an execution with its whole trace and its events; with `has_jsonrpc` also its JSON-RPC form.
-
-        The task is left out, which earlier releases did not tell.
-        """
+        """Return an execution with its whole trace and its events; with `has_jsonrpc` also its JSON-RPC form."""
         execution = await self.client.get_execution(execution_id, trace_view=TRACE_VIEW_FULL)
-        execution.ClearField("task")
         told = {"execution_id": execution_id, "execution": plain(execution), "events": await self.events(execution_id)}
         if has_jsonrpc:
             told["jsonrpc"] = await self.call("executions.get", execution_id=execution_id)
-            del told["jsonrpc"]["task"]
         return told
 
     async def events(self, execution_id: str, *, until: int | None = None) -> list[Any]:
@@ -62,28 +57,6 @@ class Caller:
             if not events or "completed" not in events[-1]:
                 raise
         return events
-
-
-def round_percentages(told: Any) -> Any:
-    """Return an answer over JSON-RPC of before with percentages of one decimal, as they are now."""
-    if isinstance(told, list):
-        return [round_percentages(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    return {
-        name: round(value, 1) + 0.0 if name.endswith("_pct") else round_percentages(value)
-        for name, value in told.items()
-    }
-
-
-def add_later_keys(told: Any) -> Any:
-    """Return an earlier JSON-RPC answer with the key that was added since: `is_measured` of savings."""
-    if isinstance(told, list):
-        return [add_later_keys(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    added = {"is_measured": False} if "peak_context_pct" in told else {}
-    return {name: add_later_keys(value) for name, value in told.items()} | added
 
 
 def plain(message: Message) -> Any:

@@ -1,18 +1,16 @@
-"""Write the stores that later code must read: run with the code that they are to stand for.
+"""Write the stores that later code must read, with the code of the tree that it runs in:
 
-    git worktree add OLD COMMIT && (cd OLD && python3 scripts/environment.py --dev)
-    OLD/.venv/bin/python -m tests.compat.write_fixtures COMMIT
+    .venv/bin/python -m tests.compat.write_fixtures RELEASE
 
-Written are tests/compat/stores/COMMIT/{sqlite,postgres}.sql and, as .json beside each, what callers were shown (of the
+Written are tests/compat/stores/RELEASE/{sqlite,postgres}.sql and, as .json beside each, what callers were shown (of the
 SQLite file over both transports). Each store was written by two servers: one that keeps no content, then one that does.
-Both were killed. Only this program reaches into the server, and only into that of the code that it was written for.
+Both were killed. Only this program reaches into the server.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import math
 import os
@@ -31,6 +29,9 @@ import psycopg
 
 from reasond import AsyncClient
 from reasond_server.errors import ModelFailedError
+from reasond_server.logs.leases import Upkeep
+from reasond_server.logs.stored.postgres_store import PostgresExecutionStore
+from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.testing import Reply, running_server
 from reasond_server.types import Iteration
 from tests.compat.questions import (
@@ -57,12 +58,6 @@ if TYPE_CHECKING:
 STORES: Final = Path(__file__).resolve().parent / "stores"
 WITHOUT_CONTENT, WITH_CONTENT = "without", "with"
 LONG_AGO: Final = 1.0
-# Imported by name, because today's code may not have them.
-_STORES: Final = (
-    ("reasond_server.executions.stored.postgres", "PostgresExecutionStore"),
-    ("reasond_server.executions.stored.sqlite", "SqliteExecutionStore"),
-)
-_RECOVERING: Final = ("reasond_server.executions.leases", "Upkeep", "_recover")
 _NOT_SQL: Final = re.compile(r"^(--.*|\\.*|SET .*|SELECT pg_catalog\.set_config.*|)$")
 
 
@@ -196,8 +191,7 @@ async def _write_kept(asking: _Asking, told: Path, notes: Path, *, has_jsonrpc: 
 
 def _withhold_steps() -> None:
     """Let the store commit no further step, so that a kill falls between a tool's result and its step."""
-    for module, name in _STORES:
-        store = getattr(importlib.import_module(module), name)
+    for store in (PostgresExecutionStore, SqliteExecutionStore):
         append = store.append
 
         async def withhold(self: Any, parts: Any, append: Any = append) -> Any:
@@ -206,7 +200,7 @@ def _withhold_steps() -> None:
                 await asyncio.Event().wait()
             return await append(self, parts)
 
-        store.append = withhold
+        store.append = withhold  # type: ignore[method-assign]  # the process is killed soon
 
 
 def _take_nothing_over() -> None:
@@ -215,8 +209,7 @@ def _take_nothing_over() -> None:
     async def recover(_: Any) -> None:
         pass
 
-    module, name, method = _RECOVERING
-    setattr(getattr(importlib.import_module(module), name), method, recover)
+    Upkeep._recover = recover  # type: ignore[method-assign]  # noqa: SLF001 - the process is killed soon
 
 
 def _load(path: Path) -> Any:
@@ -281,7 +274,7 @@ def main() -> None:
         asyncio.run(_write(address, phase, Path(told_file), Path(notes_file)))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="folder below tests/compat/stores, named after the commit")
+    parser.add_argument("name", help="folder below tests/compat/stores, named after the release")
     folder = STORES / parser.parse_args().name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.slow_readers import MEMORY, measure, running
+from tests.faults.stalled_readers import MEMORY, measure, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STREAMS = 25
-"""Fewer than the measurement has: what is not for a stream is divided among fewer, so that the limit is stricter."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.game24 import Player, puzzles, question_of
+from tests.unit.strategies.tree_of_thought.game24 import Player, puzzles, question_of
 from reasond_server.errors import ModelFailedError, ReasondError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote

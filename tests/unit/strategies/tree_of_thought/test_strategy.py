@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.game24 import Player, is_right, puzzles, question_of
+from tests.unit.strategies.tree_of_thought.game24 import Player, is_right, puzzles, question_of
 from reasond_server.errors import (
     ContextExhaustedError,
     InvalidConfigError,

@@ -1,6 +1,6 @@
-"""Measure what a client that stops reading costs the server, over gRPC and as server-sent events.
+"""What a client that stops reading costs the server, over gRPC and as server-sent events.
 
-Prints a table and writes results/slow_readers.json beside this file. A server in its own process holds one execution of
+A server in its own process holds one execution of
 15 MiB. A client process follows it on 50 streams, reads the first event of each and is stopped by SIGSTOP. The figures
 are the growth of the server's resident memory per stream once it has settled, the time that another client needs for
 the whole log meanwhile, and the growth that is left after `[server] write_timeout_s`. Linux only: memory is read from
@@ -18,18 +18,15 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import grpc
 
-from benchmarks.machine import circumstances
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import running_server
@@ -41,25 +38,16 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Task
 
-RESULTS = Path(__file__).resolve().parent / "results" / "slow_readers.json"
-PACKAGES = ("reasond-server", "grpcio", "protobuf", "uvicorn", "httptools")
-STREAMS = 50
 EVENTS = 120
 EVENT_BYTES = 128 * 1024
 WRITE_TIMEOUT_S = 8.0
-READS = 9
-GOAL_MIB = 1.0
 MEMORY = "memory:"
 MEBI = 1024 * 1024
 STOP_LIMIT_S = 10.0
 SETTLED_S = 1.5
 POLL_S = 0.1
 LIMIT_S = 240.0
-WAYS: Final = {
-    "grpc": "gRPC, one connection",
-    "grpc-each": "gRPC, a connection each",
-    "sse": "server-sent events",
-}
+WAYS: Final = ("grpc", "sse")
 
 
 class Large(ReasoningStrategy[StrategyConfig]):
@@ -135,19 +123,11 @@ class ServerProcess:
 class Measure:
     """The cost of stalled streams: memory per stream in MiB, and the time of another client's read in ms."""
 
-    name: str
-    store: str
-    streams: int
     stalled_mib: float
     left_mib: float
     read_before_ms: float
     read_meanwhile_ms: float
     ended: dict[str, int]
-
-    @property
-    def is_met(self) -> bool:
-        """Whether a stream keeps to the goal."""
-        return self.stalled_mib <= GOAL_MIB
 
 
 async def serve(store_url: str) -> None:
@@ -180,7 +160,7 @@ class CutOffs(logging.Handler):
 @contextmanager
 def running(store_url: str = MEMORY) -> Iterator[ServerProcess]:
     """Run the server in its own process."""
-    command = [sys.executable, "-m", "benchmarks.slow_readers", "--serve", f"--store={store_url}"]
+    command = [sys.executable, "-m", "tests.faults.stalled_readers", "--serve", f"--store={store_url}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield ServerProcess(process)
@@ -239,9 +219,9 @@ async def read_ms(place: Place, reads: int) -> float:
     return statistics.median(taken)
 
 
-async def stall_grpc(place: Place, streams: int, *, own_connection: bool) -> dict[str, int]:
+async def stall_grpc(place: Place, streams: int) -> dict[str, int]:
     """Open the streams, read one event of each, be stopped; then read the rest and resume the ended streams."""
-    channels = [channel_to(place, own_connection=own_connection) for _ in range(streams)]
+    channels = [channel_to(place) for _ in range(streams)]
     calls = [stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)) for channel in channels]
     for call in calls:
         await call.read()
@@ -326,15 +306,13 @@ async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) ->
         rest += part
 
 
-def measure(
-    server: ServerProcess, way: str, *, store: str = "memory", reads: int = READS, streams: int = STREAMS
-) -> Measure:
+def measure(server: ServerProcess, way: str, *, reads: int, streams: int) -> Measure:
     """Stall all streams over one transport; another client reads the whole log `reads` times before and meanwhile."""
     place = asyncio.run(prepare_run(server.place))
     before_ms = asyncio.run(read_ms(place, reads))
     base = place.settled_memory()
     arguments = ["--stall", way, "--streams", str(streams), "--place", json.dumps(asdict(place))]
-    command = [sys.executable, "-m", "benchmarks.slow_readers", *arguments]
+    command = [sys.executable, "-m", "tests.faults.stalled_readers", *arguments]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client,
         ExitStack() as stack,
@@ -356,9 +334,6 @@ def measure(
         ended = json.loads(client.stdout.readline())
         client.wait()
     return Measure(
-        name=WAYS[way],
-        store=store,
-        streams=streams,
         stalled_mib=round((stalled - base) / streams / MEBI, 3),
         left_mib=round((left - base) / streams / MEBI, 3),
         read_before_ms=round(before_ms, 1),
@@ -368,46 +343,20 @@ def measure(
 
 
 def main() -> None:
-    """Measure every way, print and write the results; or run as one of the processes that take part."""
+    """Run as one of the processes that take part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--stall", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--streams", type=int, default=STREAMS, help=argparse.SUPPRESS)
-    parser.add_argument("--place", help=argparse.SUPPRESS)
-    parser.add_argument("--store", default=MEMORY, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--stall", choices=WAYS)
+    parser.add_argument("--streams", type=int)
+    parser.add_argument("--place")
+    parser.add_argument("--store", default=MEMORY)
     arguments = parser.parse_args()
     if arguments.serve:
         asyncio.run(serve(arguments.store))
         return
-    if arguments.stall:
-        place = Place(**json.loads(arguments.place))
-        own = arguments.stall == "grpc-each"
-        stall = (
-            stall_sse(place, arguments.streams)
-            if arguments.stall == "sse"
-            else stall_grpc(place, arguments.streams, own_connection=own)
-        )
-        print(json.dumps(asyncio.run(stall)), flush=True)
-        return
-    measures = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (way, is_file) in enumerate(product(WAYS, (False, True))):
-            with running(f"sqlite:///{folder}/{number}.db" if is_file else MEMORY) as server:
-                measures.append(measure(server, way, store="SQLite" if is_file else "memory"))
-            print(line_of(measures[-1]), flush=True)
-    report = {"circumstances": circumstances(PACKAGES), "measures": [asdict(one) for one in measures]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-
-
-def line_of(one: Measure) -> str:
-    """Return one line of the table."""
-    verdict = "met" if one.is_met else "MISSED"
-    return (
-        f"{one.name:<24} {one.store:<7} {one.stalled_mib:6.3f} MiB per stalled stream (goal {GOAL_MIB:g}: {verdict}), "
-        f"{one.left_mib:6.3f} after {WRITE_TIMEOUT_S:g} s; another's read {one.read_before_ms:g} ms before, "
-        f"{one.read_meanwhile_ms:g} ms meanwhile; ended: {one.ended}"
-    )
+    place = Place(**json.loads(arguments.place))
+    stall = stall_sse if arguments.stall == "sse" else stall_grpc
+    print(json.dumps(asyncio.run(stall(place, arguments.streams))), flush=True)
 
 
 if __name__ == "__main__":
