@@ -45,8 +45,7 @@ docs: environment-dev ## regenerate the generated parts of docs/
 	@$(BIN)/python -m scripts.metrics_docs
 	@$(BIN)/python -m scripts.profile_docs
 	@$(BIN)/python -m scripts.strategy_docs
-	@$(BIN)/python -m scripts.performance_docs
-	@$(BIN)/python -m scripts.cost_docs
+	@$(BIN)/python -m scripts.figures
 	@$(BIN)/python -m scripts.man_page
 
 site: environment-dev ## build the documentation as a site with search, in build/site/site

@@ -209,7 +209,7 @@ def _take_nothing_over() -> None:
     async def recover(_: Any) -> None:
         pass
 
-    Upkeep._recover = recover  # type: ignore[method-assign]  # noqa: SLF001 - the process is killed soon
+    Upkeep._recover = recover  # type: ignore[method-assign]
 
 
 def _load(path: Path) -> Any:

@@ -1,13 +1,14 @@
-"""Compute the savings of bounded context with the server's own meter; no model is needed.
+"""The savings of bounded context by the server's own meter, as docs/strategies/bounded_savings.md shows them.
+
+No model is needed.
 
 Every window is full and there is no material. q is the tokens of question and frame, C those of a window, m those of
-the carryover. Prints the tables of docs/strategies/bounded_savings.md. `is_prompt_inside` means that the bound of the
+the carryover. `is_prompt_inside` means that the bound of the
 server holds (prompt + carryover + generated <= C); the published figures of Delethink leave the prompt outside C.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -104,14 +105,3 @@ def depth_rows() -> Sequence[str]:
             cells = " | ".join(f"{round(figure):+d}" for figure in figures)
             rows.append(f"| {chunk_size} / {carryover_size} | {windows} | {point.written:,} | {cells} |")
     return rows
-
-
-def main() -> None:
-    """Print both tables."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    print("\n".join(["thresholds of 50 % / 90 %: attention, KV reads, tokens against re-prompting", *threshold_rows()]))
-    print("\n".join(["by windows: attention, KV reads, peak, tokens; tokens against re-prompting", *depth_rows()]))
-
-
-if __name__ == "__main__":
-    main()

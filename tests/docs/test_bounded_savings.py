@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
-from benchmarks import depth_memory
 from benchmarks.bounded_vs_plain import page_lines
-from benchmarks.savings_table import at, depth_rows, first_reaching, threshold_rows
+from tests.docs.savings_table import at, depth_rows, first_reaching, threshold_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "strategies" / "bounded_savings.md").read_text(encoding="utf-8")
-STRATEGY = (ROOT / "docs" / "strategies" / "bounded_context.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -71,44 +68,3 @@ def test_the_page_has_every_row(row: str) -> None:
 def test_the_measured_rows_are_those_of_the_benchmark() -> None:
     report = json.loads((RESULTS / "bounded_vs_plain.json").read_text(encoding="utf-8"))
     assert "\n".join(page_lines(report)) in PAGE
-
-
-def test_the_page_shows_the_measured_retention_of_carryovers() -> None:
-    report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
-    facts = {
-        (row["tokens"], row["model"], row["mode"]): f"{row['score']:.2f} \u00b1 {row['margin']:.2f}"
-        for row in report["rows"]
-        if row["task"] == "facts"
-    }
-    for tokens, model in {(tokens, model) for tokens, model, _ in facts if model != "demo"}:
-        cells = " | ".join(facts[tokens, model, mode] for mode in ("hybrid", "summary", "tail"))
-        assert f"| {tokens:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
-
-
-def test_the_page_shows_the_measured_results_for_prose_and_code() -> None:
-    report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
-    for task, size in (("prose", "tokens"), ("code", "windows")):
-        found = {
-            (row[size], row["model"], row["mode"]): f"{row['score']:.2f} \u00b1 {row['margin']:.2f}"
-            for row in report["rows"]
-            if row["task"] == task
-        }
-        assert found
-        for number, model in {(number, model) for number, model, _ in found}:
-            cells = " | ".join(found[number, model, mode] for mode in ("hybrid", "summary", "tail"))
-            assert f"| {number:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
-
-
-def test_the_page_shows_the_measured_memory_of_a_server() -> None:
-    report = json.loads((RESULTS / "depth_memory.json").read_text(encoding="utf-8"))
-    block = "\n".join(depth_memory.page_lines([depth_memory.Row(**row) for row in report["rows"]]))
-    assert f"{depth_memory.BEGIN}\n\n{block}\n\n{depth_memory.END}" in STRATEGY
-
-
-def test_the_page_shows_the_measured_results_for_long_texts() -> None:
-    report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
-    for row in report["reading"]:
-        shown = f"| {row['model']} | {row['tokens']:,} | {row['segments']} | {row['calls']} | {row['peak_window']} |"
-        assert shown in STRATEGY
-    worst = max(row["bytes_per_window"] for row in report["memory"])
-    assert f"at most {math.ceil(worst)} bytes a window" in STRATEGY

@@ -50,6 +50,12 @@ LIMIT_S = 240.0
 WAYS: Final = ("grpc", "sse")
 
 
+def say(what: object) -> None:
+    """Write a line to the process that started this one."""
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
 class Large(ReasoningStrategy[StrategyConfig]):
     """Takes steps of `EVENT_BYTES` each, without a model."""
 
@@ -140,9 +146,9 @@ async def serve(store_url: str) -> None:
         logger.addHandler(ends)
     async with running_server(strategies=[Large()], environ=environ) as listening:
         told = {"pid": os.getpid(), "target": listening.grpc, "http": listening.http, "token": listening.token}
-        print(json.dumps(told), flush=True)
+        say(json.dumps(told))
         while await asyncio.to_thread(sys.stdin.readline):
-            print(ends.count, flush=True)
+            say(ends.count)
 
 
 class CutOffs(logging.Handler):
@@ -173,7 +179,7 @@ def running(store_url: str = MEMORY) -> Iterator[ServerProcess]:
                 process.kill()
 
 
-def stub_of(channel: grpc.aio.Channel) -> Any:  # noqa: ANN401 - the generated stubs are not typed for asyncio
+def stub_of(channel: grpc.aio.Channel) -> Any:
     """Return the generated stub on `channel`."""
     return reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
 
@@ -225,7 +231,7 @@ async def stall_grpc(place: Place, streams: int) -> dict[str, int]:
     calls = [stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)) for channel in channels]
     for call in calls:
         await call.read()
-    print("ready", flush=True)
+    say("ready")
     await asyncio.to_thread(sys.stdin.readline)
     ended = await asyncio.gather(
         *(rest_of(place, channel, call) for channel, call in zip(channels, calls, strict=True))
@@ -235,7 +241,7 @@ async def stall_grpc(place: Place, streams: int) -> dict[str, int]:
     return {name: ended.count(name) for name in sorted(set(ended))}
 
 
-async def rest_of(place: Place, channel: grpc.aio.Channel, call: Any) -> str:  # noqa: ANN401 - as `stub_of`
+async def rest_of(place: Place, channel: grpc.aio.Channel, call: Any) -> str:
     """Read a stream to its end, resume where it ended, and return how both went."""
     seen = 1
     try:
@@ -259,7 +265,7 @@ async def stall_sse(place: Place, streams: int) -> dict[str, int]:
     async with aiohttp.ClientSession(connector=connector, read_bufsize=65_536) as session:
         responses = [await reconnect(session, place, 1) for _ in range(streams)]
         firsts = [await response.content.readany() for response in responses]
-        print("ready", flush=True)
+        say("ready")
         await asyncio.to_thread(sys.stdin.readline)
         ended = [
             await sse_rest(session, place, response, first) for response, first in zip(responses, firsts, strict=True)
@@ -356,7 +362,7 @@ def main() -> None:
         return
     place = Place(**json.loads(arguments.place))
     stall = stall_sse if arguments.stall == "sse" else stall_grpc
-    print(json.dumps(asyncio.run(stall(place, arguments.streams))), flush=True)
+    say(json.dumps(asyncio.run(stall(place, arguments.streams))))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ class Task:
 
 
 def build_row(asked: DataclassInstance) -> dict[str, Any]:
-    """Return what a client asked for as JSON, for digests and stored plans; a task without options has no fields for them."""
+    """Return what a client asked for as JSON, for digests and plans; without options a task has no fields for them."""
     if type(asked) is Task and not asked.has_options:
         # Written out, because most executions have such a task, and `asdict` makes 130 function calls of it.
         return {

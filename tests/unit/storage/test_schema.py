@@ -27,7 +27,7 @@ EXECUTION = (
     "('acme', 'e1', '{}', 'running', 's', '', 1.5, 0, 0, 0, 1, 'o', 0, FALSE, 'the plan')"
 )
 
-LATER = '''from reasond_server.storage.migrating import run_statements
+LATER = """from reasond_server.storage.migrating import run_statements
 
 revision = "later"
 down_revision = "{}"
@@ -38,7 +38,7 @@ def upgrade() -> None:
         "ALTER TABLE executions ADD COLUMN color {{text}} DEFAULT 'red' NOT NULL",
         "CREATE TABLE colors (color {{text}} NOT NULL)",
     ))
-'''
+"""
 """A revision of the next release: a column with a default, and a table."""
 
 

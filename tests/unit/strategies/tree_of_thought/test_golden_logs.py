@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.strategies.tree_of_thought.game24 import Player, puzzles, question_of
 from reasond_server.errors import ModelFailedError, ReasondError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote
 from reasond_server.strategies.tree_of_thought import TreeOfThought, TreeOfThoughtConfig
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Budget, Task, TreeOfThoughtMetrics, TreeStep
+from tests.unit.strategies.tree_of_thought.game24 import Player, puzzles, question_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.strategies.tree_of_thought.game24 import Player, is_right, puzzles, question_of
 from reasond_server.errors import (
     ContextExhaustedError,
     InvalidConfigError,
@@ -25,6 +24,7 @@ from reasond_server.strategies.strategy import Outcome, RunContext, Step, Strate
 from reasond_server.strategies.tree_of_thought import TreeOfThought, TreeOfThoughtConfig
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import Budget, FinishReason, Task, TreeOfThoughtMetrics, TreeStep
+from tests.unit.strategies.tree_of_thought.game24 import Player, is_right, puzzles, question_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

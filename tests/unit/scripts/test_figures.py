@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from scripts.figures import PERFORMANCE, RESULTS, Table, goal_lines, profile_lines, read, saving_rows, window_rows
+from scripts.pages import ROOT
+
+WHERE = {
+    "date": "2026-11-21",
+    "python": "CPython 3.11.7",
+    "system": "Linux",
+    "machine": "x86_64",
+    "processors": 2,
+    "packages": {"openai": "3.52.0"},
+    "event_loop": "uvloop",
+}
+MEASURED = "Measured on 2026-11-21: 2 processors, Linux x86_64, CPython 3.11.7, uvloop; openai 3.52.0."
+
+
+def test_a_table_stands_below_what_it_was_measured_on_and_above_its_goals() -> None:
+    goal = {"what": "per_token", "bound": "at most", "goal": 45.0, "measured": 74.4, "is_met": False}
+    shown = Table(report="any", columns={"": lambda row: f"`{row['name']}`", "ms": "{ms:,.0f} ({ratio:.2f})"})
+    report = {"circumstances": WHERE, "rows": [{"name": "a|b", "ms": 1234.5, "ratio": 0.5}], "goals": [goal]}
+    assert shown.lines(report) == [
+        MEASURED,
+        "",
+        "|  | ms |",
+        "| --- | --- |",
+        "| `a\\|b` | 1,234 (0.50) |",
+        "",
+        "| goal |  | measured |  |",
+        "| --- | --- | --- | --- |",
+        "| per token | at most 45 | 74.400 | missed |",
+    ]
+
+
+def test_a_further_table_of_a_report_repeats_neither_machine_nor_goals() -> None:
+    shown = Table(report="any", rows="more", columns={"n": "{n}"}, is_first=False)
+    assert shown.lines({"more": [{"n": 1}]}) == ["| n |", "| --- |", "| 1 |"]
+
+
+def test_the_load_of_the_machine_is_told_where_it_was_taken() -> None:
+    report = {"circumstances": WHERE, "load_before": 0.94, "load_after": 1.1, "rows": []}
+    first, *_ = Table(report="any", columns={"n": "{n}"}).lines(report)
+    assert first == f"{MEASURED} The load of the machine went from 0.9 to 1.1."
+
+
+def test_a_goal_in_words_is_shown_as_it_is() -> None:
+    goal = {"what": "errors", "goal": "<= 4", "measured": 1.25, "is_met": True}
+    assert goal_lines([goal])[-1] == "| errors | &lt;= 4 | 1.25 | met |"
+    assert goal_lines([]) == []
+
+
+def layer(name: str, calls: float, share: float) -> dict[str, object]:
+    return {"layer": name, "calls": calls, "share": share}
+
+
+def test_the_profile_has_every_layer_of_either_side_of_each_path_and_their_sums() -> None:
+    unary = {"before": [layer("JSON", 1000, 1)], "after": [layer("llm", 10, 0.25), layer("core", 5, 0.75)]}
+    stream = {"before": [layer("llm", 4.25, 1)], "after": [layer("llm", 2.5, 1), layer("dust", 0.1, 0.001)]}
+    lines = profile_lines({"circumstances": WHERE, "paths": {"unary": unary, "stream": stream}})
+    assert [line for line in lines if line.startswith("| ") and "---" not in line] == [
+        "| layer | unary call | event of a stream |",
+        "| llm | 0 → 10, 25% | 4.2 → 2.5, 100% |",
+        "| core | 0 → 5.0, 75% |  |",
+        "| JSON | 1,000 → 0 |  |",
+        "| all | 1,000 → 15 | 4.2 → 2.6 |",
+    ]
+    assert "- unary call: core 75%, llm 25%." in lines
+
+
+def test_windows_are_told_by_their_means_and_their_sums() -> None:
+    windows = [{"frame": 1, "reply": 10}, {"frame": 2, "reply": 20}]
+    (row,) = window_rows({"runs": [{"run": "a", "windows": windows}]})
+    assert (row["count"], row["frame"], row["reply"], row["largest"], row["total"]) == (2, 2, 15, 22, 33)
+
+
+def test_savings_are_those_of_one_configuration() -> None:
+    row = {"chunk_size": 8192, "carryover_size": 1024, "mode": "tail", "windows": 2}
+    assert saving_rows({"rows": [row, {**row, "mode": "hybrid"}, {**row, "carryover_size": 4096}]}) == [row]
+
+
+def test_the_committed_results_name_no_machine_and_no_path() -> None:
+    for path in RESULTS.glob("*.json"):
+        assert set(read(path.stem)["circumstances"]) == set(WHERE)
+        assert "/home" not in path.read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_program_and_no_other() -> None:
+    _, programs = (ROOT / PERFORMANCE).read_text(encoding="utf-8").split("## Programs")
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    named = {word for word in programs.split("`") if word.isidentifier()}
+    assert named == files
