@@ -6,13 +6,12 @@ section `[server]` is named `server`, `[reasoning.performance]` is `reasoning.pe
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.config.reference import key_docs, toml_value
-from scripts.pages import ROOT, cell, table, write_or_check
+from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from reasond_server.config.reference import KeyDoc
 
 PATH = Path("docs") / "guides" / "configuration.md"
-MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 # Tables that hold their values directly; the other tables hold them in a subtable.
 FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "store.tenant_retention_s"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
@@ -53,29 +51,18 @@ def key_row(doc: KeyDoc) -> list[str]:
     return [f"`{doc.key.rpartition('.')[2]}`", cell(kind), cell(default), variable, cell(doc.description)]
 
 
-def fill_tables(guide: str, docs: Iterable[KeyDoc]) -> str:
-    """Return `guide` with all its tables generated again.
-
-    Raises:
-      ValueError: a section has no marker in the guide, or a marker names no section.
-    """
+def make_tables(docs: Iterable[KeyDoc]) -> dict[str, list[str]]:
+    """Return the table of each section."""
     rows: dict[str, list[list[str]]] = {}
     for doc in docs:
         rows.setdefault(doc.section, []).append(key_row(doc))
-    places = [match["section"] for match in MARKED.finditer(guide)]
-    if sorted(places) != sorted(rows):
-        raise ValueError(f"{PATH} has tables for {sorted(places)}, the configuration has {sorted(rows)}")
-
-    def make_table(match: re.Match[str]) -> str:
-        return match["start"] + "\n".join(["", *table(HEAD, rows[match["section"]]), "", match["end"]])
-
-    return MARKED.sub(make_table, guide)
+    return {section: table(HEAD, cells) for section, cells in rows.items()}
 
 
 def main() -> int:
     """Fill the guide, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, key_docs())}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, make_tables(key_docs()))}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any, Final
 
 from benchmarks.drawing import stacked_bars
@@ -32,31 +33,38 @@ MOST_NAMED: Final = 4
 Report = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells(Formatter):
+    """Formats the cells of a row; a value that is None gives an empty text."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        """Return the text of one value."""
+        return "" if value is None else cell(format(value, format_spec))
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table of the results of a benchmark.
 
     Attributes:
       report: the name of the file of results.
-      columns: for each column its head, and the cell of a row: a format of the row's fields, or a function of the row.
+      head: the heads of the columns.
+      cells: the formats of the cells of a row, with the row's fields.
       rows: the field of the report that has the rows, or a function of the report that returns them.
       is_first: whether it is the first table of its report, so that machine and goals belong to it.
     """
 
     report: str
-    columns: Mapping[str, str | Callable[[Report], str]]
+    head: str
+    cells: str
     rows: str | Callable[[Report], Sequence[Report]] = "rows"
     is_first: bool = True
 
     def lines(self, report: Report) -> list[str]:
         """Return the lines of the table, with the machine above and the goals below if it is the first."""
         rows = report[self.rows] if isinstance(self.rows, str) else self.rows(report)
-        formats = self.columns.values()
-        cells = [[cell(one.format(**row) if isinstance(one, str) else one(row)) for one in formats] for row in rows]
-        lines = table([*self.columns], cells)
-        if not self.is_first:
-            return lines
-        return [circumstances(report), "", *lines, *goal_lines(report.get("goals", ()))]
+        cells = [_Cells().vformat(self.cells, (), row).split(" | ") for row in rows]
+        lines = table(self.head.split(" | "), cells)
+        return [circumstances(report), "", *lines, *goal_lines(report.get("goals", ()))] if self.is_first else lines
 
 
 def circumstances(report: Report) -> str:
@@ -87,14 +95,19 @@ def goal_lines(goals: Sequence[Report]) -> list[str]:
     return ["", *table(head, rows)]
 
 
-def share(name: str) -> Callable[[Report], str]:
-    """Return a function that shows the field `name` of a row as a share; nothing if it is None."""
-    return lambda row: "" if row[name] is None else f"{row[name]:.2f}"
+def delta_rows(report: Report) -> Sequence[Report]:
+    """Return the rows of `deltas`; a setting is code."""
+    return [{**row, "name": f"`{row['name']}`" if " = " in row["name"] else row["name"]} for row in report["rows"]]
 
 
-def some(name: str) -> Callable[[Report], str]:
-    """Return a function that shows the field `name` of a row as a whole number; nothing if it is 0."""
-    return lambda row: f"{row[name]:,.0f}" if row[name] else ""
+def upstream_rows(report: Report) -> Sequence[Report]:
+    """Return the rows of `upstream_wait`; what was not measured, and stands there as 0, is None."""
+    return [{name: value or None for name, value in row.items()} for row in report["rows"]]
+
+
+def path_rows(report: Report) -> Sequence[Report]:
+    """Return the rows of `before_after` with their paths in words."""
+    return [{**row, "path": PATHS[row["path"]]} for row in report["rows"]]
 
 
 def held_rows(report: Report) -> Sequence[Report]:
@@ -122,164 +135,103 @@ def saving_rows(report: Report) -> Sequence[Report]:
 TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
     PERFORMANCE: {
         "deltas": Table(
-            report="deltas",
-            columns={
-                "": lambda row: f"`{row['name']}`" if " = " in row["name"] else row["name"],
-                "microseconds of CPU per token": "{cpu_us_per_token:.0f}",
-                "share": "{ratio:.2f}",
-                "messages per second": "{messages_per_s:,.0f}",
-                "first text after ms": "{first_text_ms:.0f}",
-            },
+            "deltas",
+            " | microseconds of CPU per token | share | messages per second | first text after ms",
+            "{name} | {cpu_us_per_token:.0f} | {ratio:.2f} | {messages_per_s:,.0f} | {first_text_ms:.0f}",
+            delta_rows,
         ),
         "streams": Table(
-            report="streams",
-            columns={
-                "store": "{store}",
-                "events per second and core": "{events_per_core_s:,.0f}",
-                "CPU of an event, share of a bare grpc.aio message": "{bare_ratio:.2f}",
-                "step to client, ms, p50": "{latency_p50_ms:.1f}",
-                "p99": "{latency_p99_ms:.1f}",
-                "unary call, microseconds of CPU (share of memory)": "{unary_cpu_us:,.0f} ({unary_ratio:.2f})",
-                "unary call, ms (share of memory)": "{unary_p50_ms:.2f} ({unary_wall_ratio:.2f})",
-            },
+            "streams",
+            "store | events per second and core | CPU of an event, share of a bare grpc.aio message"
+            " | step to client, ms, p50 | p99"
+            " | unary call, microseconds of CPU (share of memory) | unary call, ms (share of memory)",
+            "{store} | {events_per_core_s:,.0f} | {bare_ratio:.2f} | {latency_p50_ms:.1f} | {latency_p99_ms:.1f}"
+            " | {unary_cpu_us:,.0f} ({unary_ratio:.2f}) | {unary_p50_ms:.2f} ({unary_wall_ratio:.2f})",
         ),
         "unary": Table(
-            report="unary",
-            columns={
-                "": "{side}",
-                "callers": "{callers}",
-                "CPU, microseconds": "{cpu_us:,.0f}",
-                "calls per second": "{per_second:,.0f}",
-                "p50, ms": "{p50_ms:.2f}",
-                "p99": "{p99_ms:.2f}",
-                "CPU, share": share("cpu_ratio"),
-                "rate, share": share("rate_ratio"),
-                "of": "{base}",
-            },
+            "unary",
+            " | callers | CPU, microseconds | calls per second | p50, ms | p99 | CPU, share | rate, share | of",
+            "{side} | {callers} | {cpu_us:,.0f} | {per_second:,.0f} | {p50_ms:.2f} | {p99_ms:.2f}"
+            " | {cpu_ratio:.2f} | {rate_ratio:.2f} | {base}",
         ),
         "jsonrpc": Table(
-            report="jsonrpc_cost",
-            columns={
-                "": "{side}",
-                "CPU, microseconds (share of gRPC)": "{cpu_us:,.0f} ({cpu_ratio:.2f})",
-                "calls per second (share of gRPC)": "{per_second:,.0f} ({rate_ratio:.2f})",
-                "p50, ms": "{p50_ms:.2f}",
-                "p99": "{p99_ms:.2f}",
-            },
+            "jsonrpc_cost",
+            " | CPU, microseconds (share of gRPC) | calls per second (share of gRPC) | p50, ms | p99",
+            "{side} | {cpu_us:,.0f} ({cpu_ratio:.2f}) | {per_second:,.0f} ({rate_ratio:.2f}) | {p50_ms:.2f}"
+            " | {p99_ms:.2f}",
         ),
         "upstream": Table(
-            report="upstream_wait",
-            columns={
-                "": "{side}",
-                "calls per second (share of the ideal)": "{per_second:.0f} ({throughput_share:.3f})",
-                "p50, ms": "{p50_ms:.0f}",
-                "p99": "{p99_ms:.0f}",
-                "CPU of a call, microseconds": some("cpu_us"),
-                "MiB resident": some("resident_mib"),
-            },
+            "upstream_wait",
+            " | calls per second (share of the ideal) | p50, ms | p99 | CPU of a call, microseconds | MiB resident",
+            "{side} | {per_second:.0f} ({throughput_share:.3f}) | {p50_ms:.0f} | {p99_ms:.0f}"
+            " | {cpu_us:,.0f} | {resident_mib:,.0f}",
+            upstream_rows,
         ),
         "before": Table(
-            report="before_after",
-            columns={
-                "path": lambda row: PATHS[row["path"]],
-                "before": "{before_us:,.0f}",
-                "now": "{after_us:,.0f}",
-                "share": "{share:.2f}",
-            },
+            "before_after",
+            "path | before | now | share",
+            "{path} | {before_us:,.0f} | {after_us:,.0f} | {share:.2f}",
+            path_rows,
         ),
         "scale": Table(
-            report="scale",
-            columns={
-                "workers": "{workers}",
-                "calls per second of CPU": "{per_cpu_s:,.0f}",
-                "over one worker": "{ratio:.2f}",
-                "PostgreSQL's CPU per call, microseconds": "{database_cpu_us:,.0f}",
-                "calls per second": "{per_second:,.0f}",
-                "over one worker's": "{rate_ratio:.2f}",
-            },
+            "scale",
+            "workers | calls per second of CPU | over one worker | PostgreSQL's CPU per call, microseconds"
+            " | calls per second | over one worker",
+            "{workers} | {per_cpu_s:,.0f} | {ratio:.2f} | {database_cpu_us:,.0f} | {per_second:,.0f}"
+            " | {rate_ratio:.2f}",
         ),
         "soak": Table(
-            report="scale",
-            rows=held_rows,
+            "scale",
+            "after | resident MB | open files | threads",
+            "{after} | {resident_mb:g} | {files:g} | {threads:g}",
+            held_rows,
             is_first=False,
-            columns={
-                "after": "{after}",
-                "resident MB": "{resident_mb:g}",
-                "open files": "{files:g}",
-                "threads": "{threads:g}",
-            },
         ),
         "held": Table(
-            report="held_streams",
-            columns={
-                "": "{kind}",
-                "streams": "{streams:,}",
-                "KiB per stream": "{kib_per_stream:.1f}",
-                "KiB per stream after their end": "{after_kib_per_stream:.1f}",
-                "streams that lost anything": "{lost}",
-            },
+            "held_streams",
+            " | streams | KiB per stream | KiB per stream after their end | streams that lost anything",
+            "{kind} | {streams:,} | {kib_per_stream:.1f} | {after_kib_per_stream:.1f} | {lost}",
         ),
         "turns": Table(
-            report="turn_cost",
-            columns={
-                "": "{store}, {at_once} at once",
-                "ReAct": "{react_ms:.2f}",
-                "resumable ReAct": "{kept_ms:.2f}",
-                "turn": "{turn_ms:.2f}",
-                "turn over ReAct": "{over_react:.2f}",
-                "turn over resumable": "{over_kept:.2f}",
-            },
+            "turn_cost",
+            " | ReAct | resumable ReAct | turn | turn over ReAct | turn over resumable",
+            "{store}, {at_once} at once | {react_ms:.2f} | {kept_ms:.2f} | {turn_ms:.2f} | {over_react:.2f}"
+            " | {over_kept:.2f}",
         ),
         "ledger": Table(
-            report="turn_cost",
-            rows="ledger",
-            is_first=False,
-            columns={"logs at once": "{logs}", "microseconds": "{us_per_call:.0f}"},
+            "turn_cost", "logs at once | microseconds", "{logs} | {us_per_call:.0f}", "ledger", is_first=False
         ),
-        "suspended": Table(
-            report="suspended",
-            rows="holding",
-            columns={"": "{count:,} {what}", "store": "{store}", "MB added": "{mb:.1f}"},
-        ),
+        "suspended": Table("suspended", " | store | MB added", "{count:,} {what} | {store} | {mb:.1f}", "holding"),
         "resuming": Table(
-            report="suspended",
-            rows="resuming",
+            "suspended",
+            "store | p50, ms | p99, ms",
+            "{store} | {p50_ms:.0f} | {p99_ms:.0f}",
+            "resuming",
             is_first=False,
-            columns={"store": "{store}", "p50, ms": "{p50_ms:.0f}", "p99, ms": "{p99_ms:.0f}"},
         ),
         "startup": Table(
-            report="startup",
-            rows="measures",
-            columns={"": "{name}", "measured": "{median:g} {unit}", "goal: less than": "{goal:g} {unit}"},
+            "startup",
+            " | measured | goal: less than",
+            "{name} | {median:g} {unit} | {goal:g} {unit}",
+            "measures",
         ),
     },
     COST: {
         "windows": Table(
-            report="window_bars",
-            rows=window_rows,
+            "window_bars",
+            "run | model | C / m | windows | frame | carryover | material | reply | largest window | tokens in all",
+            "{run} | {model} | {chunk_size:,} / {carryover_size:,} | {count} | {frame:,} | {carryover:,} | {material:,}"
+            " | {reply:,} | {largest:,} | {total:,}",
+            window_rows,
             is_first=False,
-            columns={
-                "run": "{run}",
-                "model": "{model}",
-                "C / m": "{chunk_size:,} / {carryover_size:,}",
-                "windows": "{count}",
-                **{part: f"{{{part}:,}}" for part in ("frame", "carryover", "material", "reply")},
-                "largest window": "{largest:,}",
-                "tokens in all": "{total:,}",
-            },
         ),
         "savings": Table(
-            report="bounded_vs_plain",
-            rows=saving_rows,
+            "bounded_vs_plain",
+            "tokens of reasoning | windows | attention | KV reads | largest context | tokens in and out",
+            "{written:,} | {windows} | {attention_pct:+.0f} % | {kv_read_pct:+.0f} % | {peak_context_pct:+.0f} %"
+            " | {tokens_pct:+.0f} %",
+            saving_rows,
             is_first=False,
-            columns={
-                "tokens of reasoning": "{written:,}",
-                "windows": "{windows}",
-                "attention": "{attention_pct:+.0f} %",
-                "KV reads": "{kv_read_pct:+.0f} %",
-                "largest context": "{peak_context_pct:+.0f} %",
-                "tokens in and out": "{tokens_pct:+.0f} %",
-            },
         ),
     },
 }

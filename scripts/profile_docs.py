@@ -6,7 +6,6 @@ The guide's text is written by hand; a table stands between `<!-- table: NAME --
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from reasond_server.config.reference import toml_value
 from reasond_server.llm.profiles import PROFILES, ModelProfile
-from scripts.pages import ROOT, cell, table, write_or_check
+from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATH = Path("docs") / "guides" / "model-backends.md"
-MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 MEANINGS = {
     "limit_field": "the field that carries the limit of tokens",
     "max_stops": "stop strings that a call may carry; 0: none",
@@ -57,26 +55,18 @@ def fact_rows() -> Iterator[list[str]]:
             yield [f"`{name}`", f"`{field}`", cell(f"`{toml_value(fact.value)}`"), cell(fact.evidence)]
 
 
-def fill_tables(guide: str) -> str:
-    """Return `guide` with both tables generated again.
-
-    Raises:
-      ValueError: a table has no marker in the guide, or a marker names no table.
-    """
-    tables = {
+def make_tables() -> dict[str, list[str]]:
+    """Return the lines of both tables."""
+    return {
         "generic": table(("capability", "in `generic`", "meaning"), list(generic_rows())),
         "profiles": table(("profile", "capability", "value", "evidence"), list(fact_rows())),
     }
-    places = [match["name"] for match in MARKED.finditer(guide)]
-    if sorted(places) != sorted(tables):
-        raise ValueError(f"{PATH} has tables for {sorted(places)}, the profiles make {sorted(tables)}")
-    return MARKED.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), guide)
 
 
 def main() -> int:
     """Fill the guide, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide)}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, make_tables())}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

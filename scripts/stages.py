@@ -87,8 +87,9 @@ def static_stages(root: Path) -> Lane:
             commands=(
                 *(
                     module(f"scripts.{kind}_docs", "--check")
-                    for kind in ("api", "error", "config", "metrics", "profile", "strategy", "performance", "cost")
+                    for kind in ("api", "error", "config", "metrics", "profile", "strategy")
                 ),
+                module("scripts.figures", "--check"),
                 module("scripts.man_page", "--check"),
             ),
         ),

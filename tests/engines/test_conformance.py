@@ -14,9 +14,9 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent,
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
 from reasond_server.llm.profiles import ModelProfile
-from reasond_server.testing.conformance import ModelConformance
 from reasond_server.types import UsageSource
 from tests.engines.serving import Engine, running_engine
+from tests.model_conformance import ModelConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The protocols by which packages report events to telemetry, one small protocol per package.
 
 They carry only numbers, bounded words and the public ids of API keys: no subject, no tenant, no text. An implementation
-must be quick, must not raise and must not block.
+must be quick, must not raise and must not block. A report that a subclass does not override records nothing.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ class CallObserver(Protocol):
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""
-        ...
+        return
 
     def call_failed(self, transport: str, reason: str) -> None:
         """Record the reason of a failed call, as the table of errors names it."""
-        ...
+        return
 
     def stream_opened(self, transport: str) -> None:
         """Record that a stream of events began."""
-        ...
+        return
 
     def stream_closed(self, transport: str) -> None:
         """Record that an opened stream ended for any reason."""
-        ...
+        return
 
     def slow_consumer(self, transport: str) -> None:
         """Record a client that was disconnected because it did not read."""
-        ...
+        return
 
     def http_answered(self, path: str, status: int) -> None:
         """Record an HTTP request to `path` that was answered with `status`."""
-        ...
+        return
 
 
 class RunObserver(Protocol):
@@ -103,30 +103,30 @@ class RunObserver(Protocol):
         metrics: StrategyMetrics | None = None,
     ) -> None:
         """Record that a run left this process after `steps` new steps; an empty reason means that it did not end."""
-        ...
+        return
 
     def run_handed(self, reason: str) -> None:
         """Record that another process continues a run: it was "handed_over", or "lost" to that process.
 
         "fenced" means that another process may continue it, because this one could not reach the store for too long.
         """
-        ...
+        return
 
     def run_recovered(self, outcome: str) -> None:
         """Record the recovery of a run after its process ended: "resumed" or "written_off"."""
-        ...
+        return
 
     def queue_left(self, outcome: str, waited_s: float) -> None:
         """Record the end of a wait for a place: "admitted", "timeout", "draining" or "gone"."""
-        ...
+        return
 
     def commit_ended(self, entries: int, duration_s: float) -> None:
         """Record a commit of `entries` events and records, over all runs in it."""
-        ...
+        return
 
     def commit_failed(self, reason: str) -> None:
         """Record a failed write, or a part of a write that the store refused."""
-        ...
+        return
 
 
 class ModelObserver(Protocol):
@@ -134,11 +134,11 @@ class ModelObserver(Protocol):
 
     def first_content(self, model: str, after_s: float) -> None:
         """Record the seconds until the first text, reasoning or tool call."""
-        ...
+        return
 
     def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
         """Record how a call ended: a `ModelFinish`, a reason of the table of errors, or "closed" by its caller."""
-        ...
+        return
 
 
 class WorkObserver(RunObserver, ModelObserver, Protocol):
@@ -150,19 +150,19 @@ class BackendObserver(Protocol):
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
         """Record that a call is repeated because of `reason`."""
-        ...
+        return
 
     def waited_for_room(self, backend: str, waited_s: float) -> None:
         """Record a wait until the backend had fewer open calls than `max_concurrency`."""
-        ...
+        return
 
     def usage_mended(self, backend: str, source: str) -> None:
         """Record a call with missing or wrong usage in the reply; its usage is "partial" or "estimated"."""
-        ...
+        return
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
         """Use `state` from now on to read the state of the circuit breaker: "closed", "half_open" or "open"."""
-        ...
+        return
 
 
 class AccessObserver(Protocol):
@@ -170,7 +170,7 @@ class AccessObserver(Protocol):
 
     def api_key_used(self, key_id: str, outcome: str) -> None:
         """Record that a call came with the whole API key `key_id`: it was "accepted", "expired" or "revoked"."""
-        ...
+        return
 
 
 class LimitObserver(Protocol):
@@ -178,15 +178,15 @@ class LimitObserver(Protocol):
 
     def caller_refused(self, kind: str) -> None:
         """Record a refusal: "rate", "concurrency" or "budget"."""
-        ...
+        return
 
     def tokens_reserved(self, tokens: int) -> None:
         """Record a reservation of tokens."""
-        ...
+        return
 
     def tokens_settled(self, reserved: int, used: int) -> None:
         """Record the used tokens of a reservation."""
-        ...
+        return
 
 
 class ToolObserver(Protocol):
@@ -194,7 +194,7 @@ class ToolObserver(Protocol):
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """Record a call; `outcome` is "ok", or one word for the reason why it has no result."""
-        ...
+        return
 
 
 class ProgramObserver(Protocol):
@@ -202,7 +202,7 @@ class ProgramObserver(Protocol):
 
     def program_ended(self, outcome: str, duration_s: float) -> None:
         """Record a program: "ok", "failed", "limited", or "not_run" by the sandbox (0 s)."""
-        ...
+        return
 
 
 class TurnObserver(Protocol):
@@ -210,27 +210,27 @@ class TurnObserver(Protocol):
 
     def turn_exited(self, exit_: str) -> None:
         """Record an exit: "done", "client_tools", "failed", "cancelled" or "expired"."""
-        ...
+        return
 
     def handed_off(self, count: int) -> None:
         """Record a hand-off of `count` calls to the client."""
-        ...
+        return
 
     def turn_reentered(self, outcome: str) -> None:
         """Record a re-entry: "accepted", "replayed", or the reason why it was refused."""
-        ...
+        return
 
     def handoff_settled(self, outcome: str, wait_s: float) -> None:
         """Record the end of a hand-off after `wait_s` seconds: "settled", "expired" or "cancelled"."""
-        ...
+        return
 
     def outcome_unknown(self) -> None:
         """Record a tool call whose outcome nobody knows."""
-        ...
+        return
 
     def context_built(self, goal: str, rendering: str, tokens: int) -> None:
         """Record the tokens of results that appear as `rendering` in a prompt for `goal`."""
-        ...
+        return
 
 
 class RepairObserver(Protocol):
@@ -238,23 +238,23 @@ class RepairObserver(Protocol):
 
     def iteration_ended(self) -> None:
         """Record the end of a round of a search."""
-        ...
+        return
 
     def candidates_changed(self, by: int) -> None:
         """Record that the searches of this process hold `by` candidates more; a negative number means fewer."""
-        ...
+        return
 
     def candidate_scored(self, score: float) -> None:
         """Record the score of a candidate, 0-100."""
-        ...
+        return
 
     def terminated_early(self) -> None:
         """Record a search that ended because a candidate passed the gate with the threshold."""
-        ...
+        return
 
     def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
         """Record a check in a sandbox of `level`: "passed", "failed", "timed_out" or "unknown"."""
-        ...
+        return
 
 
 class Observer(
@@ -277,125 +277,12 @@ def _spend_unseen(usage: Usage) -> None:
     """Do nothing."""
 
 
-class Unobserved:
+class Unobserved(Observer):
     """Records nothing; a report costs only the call."""
 
-    def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
-        """See CallObserver."""
-
-    def call_failed(self, transport: str, reason: str) -> None:
-        """See CallObserver."""
-
-    def stream_opened(self, transport: str) -> None:
-        """See CallObserver."""
-
-    def stream_closed(self, transport: str) -> None:
-        """See CallObserver."""
-
-    def slow_consumer(self, transport: str) -> None:
-        """See CallObserver."""
-
-    def http_answered(self, path: str, status: int) -> None:
-        """See CallObserver."""
-
-    def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:  # noqa: ARG002 - the protocol gives it
+    def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
         """See RunObserver."""
         return _spend_unseen
-
-    def run_left(
-        self,
-        strategy: str,
-        finish_reason: str,
-        *,
-        steps: int,
-        duration_s: float = 0.0,
-        metrics: StrategyMetrics | None = None,
-    ) -> None:
-        """See RunObserver."""
-
-    def run_handed(self, reason: str) -> None:
-        """See RunObserver."""
-
-    def run_recovered(self, outcome: str) -> None:
-        """See RunObserver."""
-
-    def queue_left(self, outcome: str, waited_s: float) -> None:
-        """See RunObserver."""
-
-    def commit_ended(self, entries: int, duration_s: float) -> None:
-        """See RunObserver."""
-
-    def commit_failed(self, reason: str) -> None:
-        """See RunObserver."""
-
-    def first_content(self, model: str, after_s: float) -> None:
-        """See ModelObserver."""
-
-    def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
-        """See ModelObserver."""
-
-    def attempt_repeated(self, backend: str, reason: str) -> None:
-        """See BackendObserver."""
-
-    def waited_for_room(self, backend: str, waited_s: float) -> None:
-        """See BackendObserver."""
-
-    def usage_mended(self, backend: str, source: str) -> None:
-        """See BackendObserver."""
-
-    def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
-        """See BackendObserver."""
-
-    def api_key_used(self, key_id: str, outcome: str) -> None:
-        """See AccessObserver."""
-
-    def caller_refused(self, kind: str) -> None:
-        """See LimitObserver."""
-
-    def tokens_reserved(self, tokens: int) -> None:
-        """See LimitObserver."""
-
-    def tokens_settled(self, reserved: int, used: int) -> None:
-        """See LimitObserver."""
-
-    def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
-        """See ToolObserver."""
-
-    def program_ended(self, outcome: str, duration_s: float) -> None:
-        """See ProgramObserver."""
-
-    def turn_exited(self, exit_: str) -> None:
-        """See TurnObserver."""
-
-    def handed_off(self, count: int) -> None:
-        """See TurnObserver."""
-
-    def turn_reentered(self, outcome: str) -> None:
-        """See TurnObserver."""
-
-    def handoff_settled(self, outcome: str, wait_s: float) -> None:
-        """See TurnObserver."""
-
-    def outcome_unknown(self) -> None:
-        """See TurnObserver."""
-
-    def context_built(self, goal: str, rendering: str, tokens: int) -> None:
-        """See TurnObserver."""
-
-    def iteration_ended(self) -> None:
-        """See RepairObserver."""
-
-    def candidates_changed(self, by: int) -> None:
-        """See RepairObserver."""
-
-    def candidate_scored(self, score: float) -> None:
-        """See RepairObserver."""
-
-    def terminated_early(self) -> None:
-        """See RepairObserver."""
-
-    def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
-        """See RepairObserver."""
 
 
 UNOBSERVED: Final = Unobserved()

@@ -5,11 +5,10 @@ async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as serve
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
 
-`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy, `ContextProviderConformance`
-a context provider of turns.
+`StrategyConformance` checks a strategy of your own, `ContextProviderConformance` a context provider of turns.
 """
 
-from reasond_server.testing.conformance import ConformanceError, ModelConformance
+from reasond_server.testing.conformance import ConformanceError
 from reasond_server.testing.context_providers import ContextProviderConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.scripted_programs import FunctionPrograms
@@ -21,7 +20,6 @@ __all__ = [
     "ContextProviderConformance",
     "FunctionModel",
     "FunctionPrograms",
-    "ModelConformance",
     "Reply",
     "ScriptError",
     "ScriptedModel",

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.config.reference import KeyDoc, key_docs
-from scripts.config_docs import PATH, environment_variable, fill_tables, size
-from scripts.pages import ROOT
+from scripts.config_docs import PATH, environment_variable, make_tables, size
+from scripts.pages import ROOT, fill_tables
 
 TEXT = KeyDoc(
     key="server.name", section="server", type_name="text", default="a|b", range="", description="Name, <host>|x."
@@ -13,21 +13,21 @@ PLACE = "# Guide\n\n<!-- table: server -->\nold\n<!-- end -->\n\nProse stays.\n"
 
 
 def test_a_table_replaces_what_stood_in_its_place_and_nothing_else() -> None:
-    guide = fill_tables(PLACE, [TEXT])
+    guide = fill_tables(PLACE, make_tables([TEXT]))
     assert "old" not in guide
     assert guide.endswith("Prose stays.\n")
     assert '| `name` | text | `"a\\|b"` | `REASOND__SERVER__NAME` | Name, &lt;host>\\|x. |' in guide
 
 
 def test_filling_twice_changes_nothing() -> None:
-    once = fill_tables(PLACE, [TEXT])
-    assert fill_tables(once, [TEXT]) == once
+    once = fill_tables(PLACE, make_tables([TEXT]))
+    assert fill_tables(once, make_tables([TEXT])) == once
 
 
 @pytest.mark.parametrize("guide", ["# Guide\n", PLACE + PLACE, PLACE.replace("server", "store")])
 def test_a_section_without_exactly_one_place_is_an_error(guide: str) -> None:
-    with pytest.raises(ValueError, match="has tables for"):
-        fill_tables(guide, [TEXT])
+    with pytest.raises(ValueError, match="has markers for the tables"):
+        fill_tables(guide, make_tables([TEXT]))
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,18 @@ MEASURED = "Measured on 2026-11-21: 2 processors, Linux x86_64, CPython 3.11.7, 
 
 def test_a_table_stands_below_what_it_was_measured_on_and_above_its_goals() -> None:
     goal = {"what": "per_token", "bound": "at most", "goal": 45.0, "measured": 74.4, "is_met": False}
-    shown = Table(report="any", columns={"": lambda row: f"`{row['name']}`", "ms": "{ms:,.0f} ({ratio:.2f})"})
-    report = {"circumstances": WHERE, "rows": [{"name": "a|b", "ms": 1234.5, "ratio": 0.5}], "goals": [goal]}
+    shown = Table("any", " | ms | share", "{name} | {ms:,.0f} ({ratio:.2f}) | {share:.2f}")
+    report = {
+        "circumstances": WHERE,
+        "rows": [{"name": "a|b", "ms": 1234.5, "ratio": 0.5, "share": None}],
+        "goals": [goal],
+    }
     assert shown.lines(report) == [
         MEASURED,
         "",
-        "|  | ms |",
-        "| --- | --- |",
-        "| `a\\|b` | 1,234 (0.50) |",
+        "|  | ms | share |",
+        "| --- | --- | --- |",
+        "| a\\|b | 1,234 (0.50) |  |",
         "",
         "| goal |  | measured |  |",
         "| --- | --- | --- | --- |",
@@ -33,13 +37,13 @@ def test_a_table_stands_below_what_it_was_measured_on_and_above_its_goals() -> N
 
 
 def test_a_further_table_of_a_report_repeats_neither_machine_nor_goals() -> None:
-    shown = Table(report="any", rows="more", columns={"n": "{n}"}, is_first=False)
+    shown = Table("any", "n", "{n}", "more", is_first=False)
     assert shown.lines({"more": [{"n": 1}]}) == ["| n |", "| --- |", "| 1 |"]
 
 
 def test_the_load_of_the_machine_is_told_where_it_was_taken() -> None:
     report = {"circumstances": WHERE, "load_before": 0.94, "load_after": 1.1, "rows": []}
-    first, *_ = Table(report="any", columns={"n": "{n}"}).lines(report)
+    first, *_ = Table("any", "n", "{n}").lines(report)
     assert first == f"{MEASURED} The load of the machine went from 0.9 to 1.1."
 
 

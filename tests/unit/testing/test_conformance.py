@@ -13,9 +13,9 @@ from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Text
-from reasond_server.testing import FunctionModel, Reply, ScriptedModel
-from reasond_server.testing.conformance import ConformanceError, ModelConformance
+from reasond_server.testing import ConformanceError, FunctionModel, Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, Usage
+from tests.model_conformance import ModelConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
