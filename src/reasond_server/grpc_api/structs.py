@@ -60,19 +60,12 @@ def _number(number: float, path: str) -> float:
     return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT else number
 
 
-def struct_of_json(data: Json) -> struct_pb2.Struct:
-    """Return `data` as a Struct; a number that is not finite becomes null, because JSON cannot represent it.
+def fill_struct(struct: struct_pb2.Struct, data: Json) -> None:
+    """Write `data` into a Struct; a number that is not finite becomes null, because JSON cannot represent it.
 
     Raises:
         InternalError: a third-party strategy reported a value that is not JSON, or nests too deeply.
     """
-    struct = struct_pb2.Struct()
-    fill_struct(struct, data)
-    return struct
-
-
-def fill_struct(struct: struct_pb2.Struct, data: Json) -> None:
-    """Write `data` into a Struct. See `struct_of_json`."""
     _fill_struct(struct, data, 1)
 
 

@@ -182,11 +182,6 @@ def measure_passes(outcomes: Iterable[CheckOutcome], baseline: Baseline) -> floa
     return 100.0 * passed / total if total else 0.0
 
 
-def rank_critique(critique: Critique) -> tuple[bool, float, float]:
-    """Return a key that grows with the worth of a candidate: findings never outweigh tests."""
-    return critique.is_solution, critique.pass_percent, critique.score
-
-
 def is_disputed(critique: Critique) -> bool:
     """Return whether every check passed and only new findings keep the candidate from the gate."""
     has_passed = bool(critique.reports) and all(report.status is CheckStatus.PASSED for report in critique.reports)

@@ -111,11 +111,6 @@ class KindFamily:
 
         return add
 
-    def withdraw(self, tag: str) -> None:
-        """Remove a kind; for tests that declare one."""
-        del self.kinds[self.classes.pop(tag)]
-        self.types = tuple(self.kinds)
-
 
 STEPS: Final = KindFamily("step")
 """The details of a step."""

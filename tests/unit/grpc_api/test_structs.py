@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import InternalError, InvalidRequestError
-from reasond_server.grpc_api.structs import json_of_struct, struct_of_json
+from reasond_server.grpc_api.structs import fill_struct, json_of_struct
 from reasond_server.reasoning.payloads import MAX_DEPTH
 
 SCALARS = (
@@ -22,6 +22,12 @@ SCALARS = (
 OBJECTS = st.dictionaries(
     st.text(), st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
 )
+
+
+def struct_of_json(data: Any) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    fill_struct(struct, data)
+    return struct
 
 
 @pytest.mark.slow

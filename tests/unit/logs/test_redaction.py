@@ -140,7 +140,8 @@ def declared() -> Iterator[None]:
     """Declare the new kind while the test runs."""
     STEPS.declare("new_step")(NewStep)
     yield
-    STEPS.withdraw("new_step")
+    del STEPS.kinds[STEPS.classes.pop("new_step")]
+    STEPS.types = tuple(STEPS.kinds)
 
 
 @pytest.mark.usefixtures("declared")

@@ -172,7 +172,7 @@ class TemplateAllowance:
 
     def restore(self, snapshot: Json) -> None:
         """Replace what was learnt with `snapshot`. Raises InternalError: as `Forkable.restore`."""
-        seen = snapshot.get("seen", _MISSING) if isinstance(snapshot, dict) else _MISSING
+        seen: Any = snapshot.get("seen", _MISSING) if isinstance(snapshot, dict) else _MISSING
         if seen is None:
             self._seen = None
         else:
