@@ -291,6 +291,63 @@ func (ExecutionState) EnumDescriptor() ([]byte, []int) {
 	return file_reasond_v1_execution_proto_rawDescGZIP(), []int{3}
 }
 
+// How much of the steps a result carries.
+type TraceView int32
+
+const (
+	// Same as NONE.
+	TraceView_TRACE_VIEW_UNSPECIFIED TraceView = 0
+	// No steps.
+	TraceView_TRACE_VIEW_NONE TraceView = 1
+	// Steps with their usage and times, without texts.
+	TraceView_TRACE_VIEW_STEPS TraceView = 2
+	// Steps with their texts. A trace over 3 MiB is cut and a warning says so.
+	TraceView_TRACE_VIEW_FULL TraceView = 3
+)
+
+// Enum value maps for TraceView.
+var (
+	TraceView_name = map[int32]string{
+		0: "TRACE_VIEW_UNSPECIFIED",
+		1: "TRACE_VIEW_NONE",
+		2: "TRACE_VIEW_STEPS",
+		3: "TRACE_VIEW_FULL",
+	}
+	TraceView_value = map[string]int32{
+		"TRACE_VIEW_UNSPECIFIED": 0,
+		"TRACE_VIEW_NONE":        1,
+		"TRACE_VIEW_STEPS":       2,
+		"TRACE_VIEW_FULL":        3,
+	}
+)
+
+func (x TraceView) Enum() *TraceView {
+	p := new(TraceView)
+	*p = x
+	return p
+}
+
+func (x TraceView) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TraceView) Descriptor() protoreflect.EnumDescriptor {
+	return file_reasond_v1_execution_proto_enumTypes[4].Descriptor()
+}
+
+func (TraceView) Type() protoreflect.EnumType {
+	return &file_reasond_v1_execution_proto_enumTypes[4]
+}
+
+func (x TraceView) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TraceView.Descriptor instead.
+func (TraceView) EnumDescriptor() ([]byte, []int) {
+	return file_reasond_v1_execution_proto_rawDescGZIP(), []int{4}
+}
+
 // Who wrote an earlier message of a conversation.
 type Speaker int32
 
@@ -328,11 +385,11 @@ func (x Speaker) String() string {
 }
 
 func (Speaker) Descriptor() protoreflect.EnumDescriptor {
-	return file_reasond_v1_execution_proto_enumTypes[4].Descriptor()
+	return file_reasond_v1_execution_proto_enumTypes[5].Descriptor()
 }
 
 func (Speaker) Type() protoreflect.EnumType {
-	return &file_reasond_v1_execution_proto_enumTypes[4]
+	return &file_reasond_v1_execution_proto_enumTypes[5]
 }
 
 func (x Speaker) Number() protoreflect.EnumNumber {
@@ -341,7 +398,7 @@ func (x Speaker) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Speaker.Descriptor instead.
 func (Speaker) EnumDescriptor() ([]byte, []int) {
-	return file_reasond_v1_execution_proto_rawDescGZIP(), []int{4}
+	return file_reasond_v1_execution_proto_rawDescGZIP(), []int{5}
 }
 
 // Upper bounds on what one execution may spend. An absent field sets no bound.
@@ -2176,7 +2233,12 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x19EXECUTION_STATE_SUCCEEDED\x10\x02\x12\x1a\n" +
 	"\x16EXECUTION_STATE_FAILED\x10\x03\x12\x1d\n" +
 	"\x19EXECUTION_STATE_CANCELLED\x10\x04\x12\x1d\n" +
-	"\x19EXECUTION_STATE_SUSPENDED\x10\x05*K\n" +
+	"\x19EXECUTION_STATE_SUSPENDED\x10\x05*g\n" +
+	"\tTraceView\x12\x1a\n" +
+	"\x16TRACE_VIEW_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fTRACE_VIEW_NONE\x10\x01\x12\x14\n" +
+	"\x10TRACE_VIEW_STEPS\x10\x02\x12\x13\n" +
+	"\x0fTRACE_VIEW_FULL\x10\x03*K\n" +
 	"\aSpeaker\x12\x17\n" +
 	"\x13SPEAKER_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSPEAKER_USER\x10\x01\x12\x15\n" +
@@ -2197,113 +2259,114 @@ func file_reasond_v1_execution_proto_rawDescGZIP() []byte {
 	return file_reasond_v1_execution_proto_rawDescData
 }
 
-var file_reasond_v1_execution_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_reasond_v1_execution_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_reasond_v1_execution_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_reasond_v1_execution_proto_goTypes = []any{
 	(StrategySource)(0),                // 0: reasond.v1.StrategySource
 	(FinishReason)(0),                  // 1: reasond.v1.FinishReason
 	(UsageSource)(0),                   // 2: reasond.v1.UsageSource
 	(ExecutionState)(0),                // 3: reasond.v1.ExecutionState
-	(Speaker)(0),                       // 4: reasond.v1.Speaker
-	(*Budget)(nil),                     // 5: reasond.v1.Budget
-	(*Usage)(nil),                      // 6: reasond.v1.Usage
-	(*HistoryMessage)(nil),             // 7: reasond.v1.HistoryMessage
-	(*Image)(nil),                      // 8: reasond.v1.Image
-	(*ReasoningTask)(nil),              // 9: reasond.v1.ReasoningTask
-	(*ExecutionCursor)(nil),            // 10: reasond.v1.ExecutionCursor
-	(*ExecutionStarted)(nil),           // 11: reasond.v1.ExecutionStarted
-	(*Iteration)(nil),                  // 12: reasond.v1.Iteration
-	(*TextDelta)(nil),                  // 13: reasond.v1.TextDelta
-	(*Heartbeat)(nil),                  // 14: reasond.v1.Heartbeat
-	(*Metrics)(nil),                    // 15: reasond.v1.Metrics
-	(*ExecutionError)(nil),             // 16: reasond.v1.ExecutionError
-	(*Reasoning)(nil),                  // 17: reasond.v1.Reasoning
-	(*Execution)(nil),                  // 18: reasond.v1.Execution
-	(*durationpb.Duration)(nil),        // 19: google.protobuf.Duration
-	(*ChainOfThoughtConfig)(nil),       // 20: reasond.v1.ChainOfThoughtConfig
-	(*BoundedContextConfig)(nil),       // 21: reasond.v1.BoundedContextConfig
-	(*ReactConfig)(nil),                // 22: reasond.v1.ReactConfig
-	(*TreeOfThoughtConfig)(nil),        // 23: reasond.v1.TreeOfThoughtConfig
-	(*SelfConsistencyConfig)(nil),      // 24: reasond.v1.SelfConsistencyConfig
-	(*structpb.Struct)(nil),            // 25: google.protobuf.Struct
-	(*BestOfNConfig)(nil),              // 26: reasond.v1.BestOfNConfig
-	(*SelfRefineConfig)(nil),           // 27: reasond.v1.SelfRefineConfig
-	(*PlanAndSolveConfig)(nil),         // 28: reasond.v1.PlanAndSolveConfig
-	(*ChainOfVerificationConfig)(nil),  // 29: reasond.v1.ChainOfVerificationConfig
-	(*ProgramOfThoughtConfig)(nil),     // 30: reasond.v1.ProgramOfThoughtConfig
-	(*Thought)(nil),                    // 31: reasond.v1.Thought
-	(*BoundedContextStep)(nil),         // 32: reasond.v1.BoundedContextStep
-	(*ReactStep)(nil),                  // 33: reasond.v1.ReactStep
-	(*TreeStep)(nil),                   // 34: reasond.v1.TreeStep
-	(*Sample)(nil),                     // 35: reasond.v1.Sample
-	(*StageStep)(nil),                  // 36: reasond.v1.StageStep
-	(*ChainOfThoughtMetrics)(nil),      // 37: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextMetrics)(nil),      // 38: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),               // 39: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),       // 40: reasond.v1.TreeOfThoughtMetrics
-	(*SelfConsistencyMetrics)(nil),     // 41: reasond.v1.SelfConsistencyMetrics
-	(*BestOfNMetrics)(nil),             // 42: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),          // 43: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),        // 44: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil), // 45: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),    // 46: reasond.v1.ProgramOfThoughtMetrics
-	(ErrorReason)(0),                   // 47: reasond.v1.ErrorReason
-	(*timestamppb.Timestamp)(nil),      // 48: google.protobuf.Timestamp
+	(TraceView)(0),                     // 4: reasond.v1.TraceView
+	(Speaker)(0),                       // 5: reasond.v1.Speaker
+	(*Budget)(nil),                     // 6: reasond.v1.Budget
+	(*Usage)(nil),                      // 7: reasond.v1.Usage
+	(*HistoryMessage)(nil),             // 8: reasond.v1.HistoryMessage
+	(*Image)(nil),                      // 9: reasond.v1.Image
+	(*ReasoningTask)(nil),              // 10: reasond.v1.ReasoningTask
+	(*ExecutionCursor)(nil),            // 11: reasond.v1.ExecutionCursor
+	(*ExecutionStarted)(nil),           // 12: reasond.v1.ExecutionStarted
+	(*Iteration)(nil),                  // 13: reasond.v1.Iteration
+	(*TextDelta)(nil),                  // 14: reasond.v1.TextDelta
+	(*Heartbeat)(nil),                  // 15: reasond.v1.Heartbeat
+	(*Metrics)(nil),                    // 16: reasond.v1.Metrics
+	(*ExecutionError)(nil),             // 17: reasond.v1.ExecutionError
+	(*Reasoning)(nil),                  // 18: reasond.v1.Reasoning
+	(*Execution)(nil),                  // 19: reasond.v1.Execution
+	(*durationpb.Duration)(nil),        // 20: google.protobuf.Duration
+	(*ChainOfThoughtConfig)(nil),       // 21: reasond.v1.ChainOfThoughtConfig
+	(*BoundedContextConfig)(nil),       // 22: reasond.v1.BoundedContextConfig
+	(*ReactConfig)(nil),                // 23: reasond.v1.ReactConfig
+	(*TreeOfThoughtConfig)(nil),        // 24: reasond.v1.TreeOfThoughtConfig
+	(*SelfConsistencyConfig)(nil),      // 25: reasond.v1.SelfConsistencyConfig
+	(*structpb.Struct)(nil),            // 26: google.protobuf.Struct
+	(*BestOfNConfig)(nil),              // 27: reasond.v1.BestOfNConfig
+	(*SelfRefineConfig)(nil),           // 28: reasond.v1.SelfRefineConfig
+	(*PlanAndSolveConfig)(nil),         // 29: reasond.v1.PlanAndSolveConfig
+	(*ChainOfVerificationConfig)(nil),  // 30: reasond.v1.ChainOfVerificationConfig
+	(*ProgramOfThoughtConfig)(nil),     // 31: reasond.v1.ProgramOfThoughtConfig
+	(*Thought)(nil),                    // 32: reasond.v1.Thought
+	(*BoundedContextStep)(nil),         // 33: reasond.v1.BoundedContextStep
+	(*ReactStep)(nil),                  // 34: reasond.v1.ReactStep
+	(*TreeStep)(nil),                   // 35: reasond.v1.TreeStep
+	(*Sample)(nil),                     // 36: reasond.v1.Sample
+	(*StageStep)(nil),                  // 37: reasond.v1.StageStep
+	(*ChainOfThoughtMetrics)(nil),      // 38: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextMetrics)(nil),      // 39: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),               // 40: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),       // 41: reasond.v1.TreeOfThoughtMetrics
+	(*SelfConsistencyMetrics)(nil),     // 42: reasond.v1.SelfConsistencyMetrics
+	(*BestOfNMetrics)(nil),             // 43: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),          // 44: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),        // 45: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil), // 46: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),    // 47: reasond.v1.ProgramOfThoughtMetrics
+	(ErrorReason)(0),                   // 48: reasond.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
 }
 var file_reasond_v1_execution_proto_depIdxs = []int32{
-	19, // 0: reasond.v1.Budget.max_elapsed:type_name -> google.protobuf.Duration
+	20, // 0: reasond.v1.Budget.max_elapsed:type_name -> google.protobuf.Duration
 	2,  // 1: reasond.v1.Usage.source:type_name -> reasond.v1.UsageSource
-	4,  // 2: reasond.v1.HistoryMessage.role:type_name -> reasond.v1.Speaker
-	20, // 3: reasond.v1.ReasoningTask.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtConfig
-	21, // 4: reasond.v1.ReasoningTask.bounded_context:type_name -> reasond.v1.BoundedContextConfig
-	22, // 5: reasond.v1.ReasoningTask.react:type_name -> reasond.v1.ReactConfig
-	23, // 6: reasond.v1.ReasoningTask.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtConfig
-	24, // 7: reasond.v1.ReasoningTask.self_consistency:type_name -> reasond.v1.SelfConsistencyConfig
-	25, // 8: reasond.v1.ReasoningTask.custom:type_name -> google.protobuf.Struct
-	26, // 9: reasond.v1.ReasoningTask.best_of_n:type_name -> reasond.v1.BestOfNConfig
-	27, // 10: reasond.v1.ReasoningTask.self_refine:type_name -> reasond.v1.SelfRefineConfig
-	28, // 11: reasond.v1.ReasoningTask.plan_and_solve:type_name -> reasond.v1.PlanAndSolveConfig
-	29, // 12: reasond.v1.ReasoningTask.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationConfig
-	30, // 13: reasond.v1.ReasoningTask.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtConfig
-	5,  // 14: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
-	7,  // 15: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
-	8,  // 16: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
+	5,  // 2: reasond.v1.HistoryMessage.role:type_name -> reasond.v1.Speaker
+	21, // 3: reasond.v1.ReasoningTask.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtConfig
+	22, // 4: reasond.v1.ReasoningTask.bounded_context:type_name -> reasond.v1.BoundedContextConfig
+	23, // 5: reasond.v1.ReasoningTask.react:type_name -> reasond.v1.ReactConfig
+	24, // 6: reasond.v1.ReasoningTask.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtConfig
+	25, // 7: reasond.v1.ReasoningTask.self_consistency:type_name -> reasond.v1.SelfConsistencyConfig
+	26, // 8: reasond.v1.ReasoningTask.custom:type_name -> google.protobuf.Struct
+	27, // 9: reasond.v1.ReasoningTask.best_of_n:type_name -> reasond.v1.BestOfNConfig
+	28, // 10: reasond.v1.ReasoningTask.self_refine:type_name -> reasond.v1.SelfRefineConfig
+	29, // 11: reasond.v1.ReasoningTask.plan_and_solve:type_name -> reasond.v1.PlanAndSolveConfig
+	30, // 12: reasond.v1.ReasoningTask.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationConfig
+	31, // 13: reasond.v1.ReasoningTask.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtConfig
+	6,  // 14: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
+	8,  // 15: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
+	9,  // 16: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
 	0,  // 17: reasond.v1.ExecutionStarted.strategy_source:type_name -> reasond.v1.StrategySource
-	6,  // 18: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
-	19, // 19: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
-	31, // 20: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
-	32, // 21: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
-	33, // 22: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
-	34, // 23: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
-	35, // 24: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
-	25, // 25: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
-	36, // 26: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
-	19, // 27: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
-	6,  // 28: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
-	37, // 29: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
-	38, // 30: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
-	39, // 31: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
-	40, // 32: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
-	41, // 33: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
-	25, // 34: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
-	42, // 35: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
-	43, // 36: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
-	44, // 37: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
-	45, // 38: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
-	46, // 39: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
-	47, // 40: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
+	7,  // 18: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
+	20, // 19: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
+	32, // 20: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
+	33, // 21: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
+	34, // 22: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
+	35, // 23: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
+	36, // 24: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
+	26, // 25: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
+	37, // 26: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
+	20, // 27: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
+	7,  // 28: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
+	38, // 29: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
+	39, // 30: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
+	40, // 31: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
+	41, // 32: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
+	42, // 33: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
+	26, // 34: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
+	43, // 35: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
+	44, // 36: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
+	45, // 37: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
+	46, // 38: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
+	47, // 39: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
+	48, // 40: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
 	0,  // 41: reasond.v1.Reasoning.strategy_source:type_name -> reasond.v1.StrategySource
 	1,  // 42: reasond.v1.Reasoning.finish_reason:type_name -> reasond.v1.FinishReason
-	15, // 43: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
-	12, // 44: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
-	16, // 45: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
+	16, // 43: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
+	13, // 44: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
+	17, // 45: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
 	3,  // 46: reasond.v1.Execution.state:type_name -> reasond.v1.ExecutionState
 	0,  // 47: reasond.v1.Execution.strategy_source:type_name -> reasond.v1.StrategySource
 	1,  // 48: reasond.v1.Execution.finish_reason:type_name -> reasond.v1.FinishReason
-	48, // 49: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
-	48, // 50: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
-	48, // 51: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
-	6,  // 52: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
+	49, // 49: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
+	49, // 50: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
+	49, // 51: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
+	7,  // 52: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
 	53, // [53:53] is the sub-list for method output_type
 	53, // [53:53] is the sub-list for method input_type
 	53, // [53:53] is the sub-list for extension type_name
@@ -2359,7 +2422,7 @@ func file_reasond_v1_execution_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_execution_proto_rawDesc), len(file_reasond_v1_execution_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -33,7 +33,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+// Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
 type RepairServiceClient interface {
 	// Works a repair out and returns the result. Safe to retry with the same request_id.
 	Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error)
@@ -130,7 +130,7 @@ func (c *repairServiceClient) ListEnvironments(ctx context.Context, in *ListEnvi
 // All implementations must embed UnimplementedRepairServiceServer
 // for forward compatibility.
 //
-// Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+// Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
 type RepairServiceServer interface {
 	// Works a repair out and returns the result. Safe to retry with the same request_id.
 	Repair(context.Context, *RepairRequest) (*RepairResponse, error)

@@ -47,6 +47,7 @@ from reasond_server.repair_engines import engine_of, repair_worker_of
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats
+from reasond_server.services.executions import serve_executions
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -299,14 +300,22 @@ class Server:
         """Return the services for both transports."""
         server, observer = self._settings.server, self._measuring.observer
         max_send_bytes = GrpcOptions.of(server).max_send_bytes
+        write_timeout_s = server.write_timeout_s
         reasoning = serve_reasoning(
-            core.reasoning, max_send_bytes=max_send_bytes, write_timeout_s=server.write_timeout_s, observer=observer
+            core.reasoning, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
         )
         turns = serve_turns(
-            core.turns, max_send_bytes=max_send_bytes, write_timeout_s=server.write_timeout_s, observer=observer
+            core.turns, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
         )
-        repairs = serve_repairs(core.repairs, write_timeout_s=server.write_timeout_s, observer=observer)
-        return (reasoning, turns, repairs, serve_agents(agents))
+        repairs = serve_repairs(core.repairs, write_timeout_s=write_timeout_s, observer=observer)
+        executions = serve_executions(
+            core.executions,
+            core.observed,
+            max_send_bytes=max_send_bytes,
+            write_timeout_s=write_timeout_s,
+            observer=observer,
+        )
+        return (reasoning, turns, repairs, executions, serve_agents(agents))
 
     def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(

@@ -15,6 +15,7 @@ from reasond_server.access.permissions import (
     Operation,
     require_permission,
     require_repairs,
+    require_strategy,
 )
 from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
@@ -26,7 +27,7 @@ from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
-from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.reasoning.strategy_work import REASONING, ReasoningKind
 from reasond_server.repair.repair_service import RepairService
 from reasond_server.repair.repair_work import REPAIR, RepairKind
 from reasond_server.repair.workbench import Workshop
@@ -81,9 +82,14 @@ def system_clock() -> Clock:
 
 @value
 class Core:
-    """All parts that do not depend on a transport."""
+    """All parts that do not depend on a transport.
+
+    `executions` is the desk of tasks, which lists and ends repairs too; `observed` finds executions of every kind.
+    """
 
     reasoning: ReasoningService
+    executions: ExecutionDesk
+    observed: ExecutionDesk
     directory: AgentDirectory
     runner: Runner
     registry: StrategyRegistry
@@ -209,13 +215,26 @@ def assemble(
         sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    reasoning = _assemble_reasoning(settings, kind, registry, directory, store=store, runner=runner, limits=limits)
-    turns = _assemble_turns(settings, turn_kind, store=store, runner=runner, clock=clock, tools=tools, limits=limits)
-    desk = _desk_of(settings, REPAIR, store=store, runner=runner, clock=clock)
+    follower = _follower_of(settings, store=store, runner=runner, clock=clock)
+    desk_of = partial(ExecutionDesk, store=store, runner=runner, follower=follower)
+    executions = desk_of(kind=REASONING, or_kind=REPAIR, require_use=_require_use)
+    repairs = desk_of(kind=REPAIR, require_use=_allow_use)
     return Core(
-        reasoning=reasoning,
-        turns=turns,
-        repairs=RepairService(runner=runner, desk=desk, kind=repair_kind, limits=limits),
+        reasoning=_assemble_reasoning(
+            settings, kind, registry, directory, store=store, runner=runner, desk=executions, limits=limits
+        ),
+        executions=executions,
+        observed=desk_of(kind="", require_use=_require_reading),
+        turns=_assemble_turns(
+            turn_kind,
+            store=store,
+            runner=runner,
+            desk=desk_of(kind=TURN, require_use=_allow_use),
+            clock=clock,
+            tools=tools,
+            limits=limits,
+        ),
+        repairs=RepairService(runner=runner, desk=repairs, kind=repair_kind, limits=limits),
         directory=directory,
         runner=runner,
         registry=registry,
@@ -242,6 +261,7 @@ def _assemble_reasoning(
     *,
     store: ExecutionStore,
     runner: Runner,
+    desk: ExecutionDesk,
     limits: CallerLimits,
 ) -> ReasoningService:
     return ReasoningService(
@@ -250,19 +270,15 @@ def _assemble_reasoning(
         directory=directory,
         store=store,
         runner=runner,
+        desk=desk,
         kind=kind,
         clock=kind.clock,
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             is_auto_enabled=settings.reasoning.auto,
-            heartbeat_interval_s=settings.server.heartbeat_interval_s,
-            flush_interval_s=settings.server.delta_flush_ms / 1000,
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
         ),
         limits=limits,
-        or_kind=REPAIR,
-        require_other=require_repairs,
-        require_reading=_require_reading,
     )
 
 
@@ -359,11 +375,11 @@ def preferred_model_of(settings: Settings, backends: Mapping[str, ChatModel]) ->
 
 
 def _assemble_turns(
-    settings: Settings,
     kind: TurnKind,
     *,
     store: ExecutionStore,
     runner: Runner,
+    desk: ExecutionDesk,
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
@@ -371,7 +387,7 @@ def _assemble_turns(
     return TurnService(
         store=store,
         runner=runner,
-        desk=_desk_of(settings, kind.kind, store=store, runner=runner, clock=clock),
+        desk=desk,
         kind=kind,
         policy=kind.policy,
         clock=clock,
@@ -381,16 +397,22 @@ def _assemble_turns(
     )
 
 
-def _desk_of(settings: Settings, kind: str, *, store: ExecutionStore, runner: Runner, clock: Clock) -> ExecutionDesk:
-    """Return the desk of one kind of work."""
-    follower = Follower(
+def _follower_of(settings: Settings, *, store: ExecutionStore, runner: Runner, clock: Clock) -> Follower:
+    return Follower(
         store=store,
         runner=runner,
         clock=clock,
         heartbeat_interval_s=settings.server.heartbeat_interval_s,
         flush_interval_s=settings.server.delta_flush_ms / 1000,
     )
-    return ExecutionDesk(store=store, runner=runner, follower=follower, kind=kind, require_use=_allow_use)
+
+
+def _require_use(caller: Principal, execution: Execution) -> None:
+    """Refuse a caller who may not use the strategy of the task, or may not repair."""
+    if execution.kind == REPAIR:
+        require_repairs(caller)
+    else:
+        require_strategy(caller, execution.strategy)
 
 
 def _require_reading(caller: Principal, execution: Execution) -> None:

@@ -36,10 +36,11 @@ _LOOK_AGAIN_S = 1.0
 
 @value
 class ExecutionLog:
-    """An execution and the events of its log so far."""
+    """An execution and the events of its log so far; `plan` is what it works on, empty where it was not read."""
 
     execution: Execution
     events: Sequence[LoggedEvent]
+    plan: str = ""
 
 
 @value
@@ -85,10 +86,14 @@ class ExecutionDesk:
         self._runner = runner
         self._follower = follower
 
-    async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
+    async def read(self, caller: Principal, execution_id: str, *, with_plan: bool = False) -> ExecutionLog:
         """Return the execution with its log so far. Raises as `resume`, but does not check its use."""
         execution = await self._find(caller, execution_id)
-        return ExecutionLog(execution=execution, events=await self._read_events(execution))
+        events = await self._read_events(execution)
+        if not with_plan:
+            return ExecutionLog(execution=execution, events=events)
+        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
+        return ExecutionLog(execution=execution, events=events, plan=kept.plan)
 
     async def resume(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 from google.protobuf import json_format
 
-from reasond.v1.reasoning_service_pb2 import TRACE_VIEW_FULL
+from reasond.v1.execution_pb2 import TRACE_VIEW_FULL
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

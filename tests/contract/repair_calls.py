@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from google.protobuf import json_format
 
-from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc, repair_service_pb2_grpc
+from reasond.v1 import (
+    execution_service_pb2,
+    execution_service_pb2_grpc,
+    reasoning_service_pb2,
+    reasoning_service_pb2_grpc,
+    repair_service_pb2_grpc,
+)
 from reasond.v1 import repair_service_pb2 as pb
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
@@ -99,7 +105,9 @@ async def call(server: Listening, wire: str, method: str, params: Mapping[str, A
     module: Any
     stub: Any
     module, stub = (pb, repair_service_pb2_grpc.RepairServiceStub)
-    if not method.startswith("repair."):
+    if method.startswith("executions."):
+        module, stub = (execution_service_pb2, execution_service_pb2_grpc.ExecutionServiceStub)
+    elif not method.startswith("repair."):
         module, stub = (reasoning_service_pb2, reasoning_service_pb2_grpc.ReasoningServiceStub)
     request = json_format.ParseDict(to_request(method, params), getattr(module, f"{name}Request")())
     async with grpc.aio.insecure_channel(server.grpc) as channel:

@@ -64,7 +64,7 @@ def grpc_request(params: dict[str, Any]) -> reasoning_service_pb2.ReasonRequest:
         agent_capabilities=params.get("agent_capabilities", []),
     )
     request = reasoning_service_pb2.ReasonRequest(
-        task=task, request_id=params.get("request_id", ""), trace_view=reasoning_service_pb2.TRACE_VIEW_FULL
+        task=task, request_id=params.get("request_id", ""), trace_view=execution_pb2.TRACE_VIEW_FULL
     )
     if "strategy" in params:
         request.task.strategy = params["strategy"]

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 from reasond import AsyncClient, Client
-from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2
+from reasond.v1 import (
+    agent_service_pb2,
+    errors_pb2,
+    execution_service_pb2,
+    reasoning_service_pb2,
+    repair_service_pb2,
+    turn_service_pb2,
+)
 from reasond_server import errors
 from reasond_server.grpc_api.agent_servicer import AgentServicer
+from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.repair_servicer import RepairServicer
 from reasond_server.grpc_api.turn_servicer import TurnServicer
@@ -20,6 +28,7 @@ SERVICES = {
     ReasoningServicer: reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
     TurnServicer: turn_service_pb2.DESCRIPTOR.services_by_name["TurnService"],
     RepairServicer: repair_service_pb2.DESCRIPTOR.services_by_name["RepairService"],
+    ExecutionServicer: execution_service_pb2.DESCRIPTOR.services_by_name["ExecutionService"],
     AgentServicer: agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 }
 RPCS = [(servicer, method.name) for servicer, service in SERVICES.items() for method in service.methods]

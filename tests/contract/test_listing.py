@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
-from reasond.v1 import reasoning_service_pb2 as pb
+from reasond.v1 import execution_service_pb2 as pb
 from reasond.v1.execution_pb2 import ExecutionState
 from reasond_server.errors import ModelFailedError
 from reasond_server.testing import Reply, ScriptedModel, running_server
@@ -133,7 +133,7 @@ async def test_what_is_no_timestamp_is_refused_by_name(seconds: int, nanos: int)
     request.create_time_before.seconds, request.create_time_before.nanos = seconds, nanos
     async with running_server() as server, reasond.AsyncClient(server.grpc, token=server.token) as client:
         with pytest.raises(reasond.InvalidRequestError) as refused:
-            await client._link.answer(client._link.reasoning.ListExecutions, request, 180)
+            await client._link.answer(client._link.executions.ListExecutions, request, 180)
     assert [each.field for each in refused.value.violations] == ["create_time_before"]
 
 
@@ -147,7 +147,7 @@ async def test_a_page_token_belongs_to_its_state_and_times() -> None:
                 await client.reason(query, **OPTIONS)
             succeeded = ExecutionState.EXECUTION_STATE_SUCCEEDED
             request = pb.ListExecutionsRequest(page_size=1, state=succeeded)
-            page = await client._link.answer(client._link.reasoning.ListExecutions, request, 180)
+            page = await client._link.answer(client._link.executions.ListExecutions, request, 180)
             request = pb.ListExecutionsRequest(page_size=1, page_token=page.next_page_token)
             with pytest.raises(reasond.InvalidRequestError, match="with the same filters"):
-                await client._link.answer(client._link.reasoning.ListExecutions, request, 180)
+                await client._link.answer(client._link.executions.ListExecutions, request, 180)

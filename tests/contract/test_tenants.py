@@ -19,6 +19,8 @@ from grpc_status import rpc_status
 from reasond.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    execution_service_pb2,
+    execution_service_pb2_grpc,
     reasoning_service_pb2,
     reasoning_service_pb2_grpc,
     repair_service_pb2,
@@ -58,6 +60,7 @@ SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
     turn_service_pb2.DESCRIPTOR.services_by_name["TurnService"],
     repair_service_pb2.DESCRIPTOR.services_by_name["RepairService"],
+    execution_service_pb2.DESCRIPTOR.services_by_name["ExecutionService"],
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 )
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
@@ -194,10 +197,17 @@ async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told
             reasoning_service_pb2_grpc.ReasoningServiceStub(channel),
             turn_service_pb2_grpc.TurnServiceStub(channel),
             repair_service_pb2_grpc.RepairServiceStub(channel),
+            execution_service_pb2_grpc.ExecutionServiceStub(channel),
             agent_service_pb2_grpc.AgentServiceStub(channel),
         )
         call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
-        modules = (reasoning_service_pb2, turn_service_pb2, repair_service_pb2, agent_service_pb2)
+        modules = (
+            reasoning_service_pb2,
+            turn_service_pb2,
+            repair_service_pb2,
+            execution_service_pb2,
+            agent_service_pb2,
+        )
         kind = next(found for module in modules if (found := getattr(module, f"{name}Request", None)))
         request = json_format.ParseDict(values, kind())
         try:

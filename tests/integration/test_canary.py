@@ -24,7 +24,13 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+from reasond.v1 import (
+    execution_pb2,
+    execution_service_pb2,
+    execution_service_pb2_grpc,
+    reasoning_service_pb2,
+    reasoning_service_pb2_grpc,
+)
 from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
@@ -335,14 +341,17 @@ async def call_over_grpc(running: Running, secrets: Secrets) -> None:
     task = execution_pb2.ReasoningTask(query=secrets.question, strategy="chain_of_thought")
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        executions: Any = execution_service_pb2_grpc.ExecutionServiceStub(channel)
         for token in [*secrets.tokens.values(), f"{secrets.tokens['good token']}x", secrets.api_key]:
             metadata = [("authorization", f"Bearer {token}")]
             crash = execution_pb2.ReasoningTask(query=secrets.question, strategy="crashing")
             for call in (
                 stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata),
                 stub.Reason(reasoning_service_pb2.ReasonRequest(task=crash), metadata=metadata),
-                stub.GetExecution(reasoning_service_pb2.GetExecutionRequest(execution_id=token), metadata=metadata),
-                stub.ListExecutions(reasoning_service_pb2.ListExecutionsRequest(), metadata=metadata),
+                executions.GetExecution(
+                    execution_service_pb2.GetExecutionRequest(execution_id=token), metadata=metadata
+                ),
+                executions.ListExecutions(execution_service_pb2.ListExecutionsRequest(), metadata=metadata),
             ):
                 try:
                     running.told.append(str(await call))

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+from reasond.v1 import (
+    execution_pb2,
+    execution_service_pb2,
+    execution_service_pb2_grpc,
+    reasoning_service_pb2,
+    reasoning_service_pb2_grpc,
+)
 from reasond.v1.agent_service_pb2 import GetAgentCardRequest
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
 from reasond_server.config import ReasoningSettings
@@ -75,16 +81,17 @@ def test_a_stream_numbers_its_events_without_gaps_and_ends_with_the_result(
 
 
 def test_an_execution_can_be_read_again_and_forgotten(
-    grpc_stub: reasoning_service_pb2_grpc.ReasoningServiceStub, metadata: Metadata
+    grpc_stub: reasoning_service_pb2_grpc.ReasoningServiceStub, grpc_channel: grpc.Channel, metadata: Metadata
 ) -> None:
+    executions = execution_service_pb2_grpc.ExecutionServiceStub(grpc_channel)
     request = reasoning_service_pb2.ReasonRequest(task=task("chain_of_thought"))
     reasoning = grpc_stub.Reason(request, metadata=metadata, timeout=LIMIT_S).reasoning
-    wanted = reasoning_service_pb2.GetExecutionRequest(execution_id=reasoning.execution_id)
-    assert grpc_stub.GetExecution(wanted, metadata=metadata, timeout=LIMIT_S).reasoning.answer == reasoning.answer
-    forgotten = reasoning_service_pb2.DeleteExecutionRequest(execution_id=reasoning.execution_id)
-    grpc_stub.DeleteExecution(forgotten, metadata=metadata, timeout=LIMIT_S)
+    wanted = execution_service_pb2.GetExecutionRequest(execution_id=reasoning.execution_id)
+    assert executions.GetExecution(wanted, metadata=metadata, timeout=LIMIT_S).reasoning.answer == reasoning.answer
+    forgotten = execution_service_pb2.DeleteExecutionRequest(execution_id=reasoning.execution_id)
+    executions.DeleteExecution(forgotten, metadata=metadata, timeout=LIMIT_S)
     with pytest.raises(grpc.RpcError) as failure:
-        grpc_stub.GetExecution(wanted, metadata=metadata, timeout=LIMIT_S)
+        executions.GetExecution(wanted, metadata=metadata, timeout=LIMIT_S)
     assert failure.value.code() is grpc.StatusCode.NOT_FOUND
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from reasond import AsyncClient, ReasondError
-from reasond.v1 import execution_pb2, strategies_pb2
+from reasond.v1 import execution_pb2, execution_service_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.config import load
 from reasond_server.core import assemble
@@ -43,13 +43,15 @@ async def follow_to_end(served: Served, execution_id: str) -> Any:
     call = served.reasoning.ReasonIterations(pb.ReasonIterationsRequest(resume=cursor), metadata=AUTHORIZED)
     async for _ in call:
         pass
-    request = pb.GetExecutionRequest(execution_id=execution_id, trace_view=pb.TRACE_VIEW_FULL)
-    return await served.reasoning.GetExecution(request, metadata=AUTHORIZED)
+    request = execution_service_pb2.GetExecutionRequest(
+        execution_id=execution_id, trace_view=execution_pb2.TRACE_VIEW_FULL
+    )
+    return await served.executions.GetExecution(request, metadata=AUTHORIZED)
 
 
 async def test_a_unary_answer_and_the_stream_of_the_same_execution_agree() -> None:
     async with served_core("six sevens <answer>42</answer>") as (served, _):
-        request = pb.ReasonRequest(task=TASK, trace_view=pb.TRACE_VIEW_FULL)
+        request = pb.ReasonRequest(task=TASK, trace_view=execution_pb2.TRACE_VIEW_FULL)
         answer = (await served.reasoning.Reason(request, metadata=AUTHORIZED)).reasoning
         cursor = execution_pb2.ExecutionCursor(execution_id=answer.execution_id)
         call = served.reasoning.ReasonIterations(pb.ReasonIterationsRequest(resume=cursor), metadata=AUTHORIZED)

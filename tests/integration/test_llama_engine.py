@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient
-from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
+from reasond.v1 import execution_pb2, strategies_pb2
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.model import (
@@ -235,7 +235,7 @@ async def run_bounded(
                 temperature=0.0,
             )
             reasoning = await client.reason(
-                QUESTION, material=material, config=config, trace_view=reasoning_service_pb2.TRACE_VIEW_FULL
+                QUESTION, material=material, config=config, trace_view=execution_pb2.TRACE_VIEW_FULL
             )
         return reasoning, recording.calls
 

@@ -14,8 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.clock import Clock
+from reasond_server.desk import ExecutionDesk
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
@@ -25,6 +27,8 @@ from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.reasoning.views import read_view
+from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
 from tests.simulation.scripted import Listed
@@ -142,12 +146,20 @@ class Executions(RuleBasedStateMachine):
         kind = ReasoningKind(clock=clock, find_strategy=registry.get, models=OfferedModels(self.model))
         runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[kind])
         runner.begin()
+        follower = Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=10)
         service = ReasoningService(
             registry=registry,
             configuration=StrategyConfiguration(registry=registry, tables={}),
             directory=MemoryAgentDirectory(max_agents=1, now=self.loop.now),
             store=store,
             runner=runner,
+            desk=ExecutionDesk(
+                store=store,
+                runner=runner,
+                follower=follower,
+                kind=kind.kind,
+                require_use=lambda caller, execution: require_strategy(caller, execution.strategy),
+            ),
             kind=kind,
             clock=clock,
             policy=Policy(default_strategy="listed"),
@@ -281,7 +293,7 @@ class Executions(RuleBasedStateMachine):
     def every_execution_is_as_expected(self) -> None:
         for name, known in self.expected.items():
             try:
-                view = self.do(self.service.get(ANN, name))
+                view = self.do(read_view(self.service.desk, ANN, name))
             except (ExecutionNotFoundError, CursorExpiredError):
                 assert known.is_deleted, f"{name} is gone"
                 continue

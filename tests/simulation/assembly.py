@@ -104,12 +104,18 @@ def assemble(
         directory=MemoryAgentDirectory(max_agents=1, now=world.loop.now),
         store=store,
         runner=runner,
+        # The same clients read every kind of work.
+        desk=ExecutionDesk(
+            store=store,
+            runner=runner,
+            follower=Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=10.0),
+            kind="",
+            require_use=lambda _caller, _execution: None,
+        ),
         kind=kind,
         clock=clock,
         policy=Policy(default_strategy="listed"),
     )
-    # The same clients read both kinds of work.
-    service.desk.kind = ""
     turns = _serve_turns(world, store, runner=runner, kind=turn_kind, clock=clock, sources=sources, limits=limits)
     return Parts(runner=runner, service=service, napping=napping, turns=turns, repairs=repairs, permits=limits.held)
 

@@ -14,6 +14,7 @@ from reasond_server.errors import (
     ReasondError,
     StoreUnavailableError,
 )
+from reasond_server.reasoning.views import read_view
 from reasond_server.types import Heartbeat, LastEvent, Principal, TextDelta
 from tests.simulation.processes import CutError
 from tests.simulation.questions import asked_by_chance
@@ -143,7 +144,7 @@ class Client:
         seen = sum(1 for sequence in self._world.seen[self._execution_id] if sequence > 1)
 
         async def get(service: ReasoningService) -> None:
-            view = await service.get(CALLER, self._execution_id)
+            view = await read_view(service.desk, CALLER, self._execution_id)
             if len(view.steps) + (view.result.finish_reason is not None) < seen and not self._is_gone():
                 self._world.report(f"{len(view.steps)} steps of {self._execution_id} were got, {seen} events seen")
 

@@ -72,10 +72,11 @@ func WithDialOptions(options ...grpc.DialOption) Option {
 // Client calls one server, or all servers behind a name such as "dns:///reasond.example:443".
 type Client struct {
 	// The stubs of the services, for unary calls. Their streams are methods of Client, which resume.
-	Reasoning reasondv1.ReasoningServiceClient
-	Turns     reasondv1.TurnServiceClient
-	Repairs   reasondv1.RepairServiceClient
-	Agents    reasondv1.AgentServiceClient
+	Reasoning  reasondv1.ReasoningServiceClient
+	Turns      reasondv1.TurnServiceClient
+	Repairs    reasondv1.RepairServiceClient
+	Executions reasondv1.ExecutionServiceClient
+	Agents     reasondv1.AgentServiceClient
 
 	connection                  *grpc.ClientConn
 	token                       TokenSource
@@ -106,6 +107,7 @@ func NewClient(target string, options ...Option) (*Client, error) {
 	c.connection = connection
 	c.Reasoning, c.Turns = reasondv1.NewReasoningServiceClient(connection), reasondv1.NewTurnServiceClient(connection)
 	c.Repairs, c.Agents = reasondv1.NewRepairServiceClient(connection), reasondv1.NewAgentServiceClient(connection)
+	c.Executions = reasondv1.NewExecutionServiceClient(connection)
 	return c, nil
 }
 

@@ -31,6 +31,7 @@ type fakeServer struct {
 	reasondv1.UnimplementedReasoningServiceServer
 	reasondv1.UnimplementedTurnServiceServer
 	reasondv1.UnimplementedRepairServiceServer
+	reasondv1.UnimplementedExecutionServiceServer
 	reason  func(context.Context, *reasondv1.ReasonRequest) error
 	stream  func(*reasondv1.ReasonIterationsRequest, func(*reasondv1.ReasonIterationsResponse) error) error
 	follow  func(*reasondv1.FollowExecutionRequest, func(*reasondv1.FollowExecutionResponse) error) error
@@ -79,6 +80,7 @@ func serve(t *testing.T, server *fakeServer, unhealthy ...string) string {
 	reasondv1.RegisterReasoningServiceServer(running, server)
 	reasondv1.RegisterTurnServiceServer(running, server)
 	reasondv1.RegisterRepairServiceServer(running, server)
+	reasondv1.RegisterExecutionServiceServer(running, server)
 	healths := health.NewServer()
 	for _, name := range unhealthy {
 		healths.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)

@@ -51,7 +51,7 @@ func (c *Client) RepairSteps(ctx context.Context, request *reasondv1.RepairSteps
 // cancels it.
 func (c *Client) FollowExecution(ctx context.Context, request *reasondv1.FollowExecutionRequest) iter.Seq2[*reasondv1.FollowExecutionResponse, error] {
 	cursor := &reasondv1.ExecutionCursor{ExecutionId: request.GetExecutionId(), AfterSequence: request.GetAfterSequence()}
-	return eventsOf(ctx, progress{client: c, cursor: cursor, canResume: true}, c.Reasoning.FollowExecution, request)
+	return eventsOf(ctx, progress{client: c, cursor: cursor, canResume: true}, c.Executions.FollowExecution, request)
 }
 
 // ExecuteTurn starts a turn, goes on with one, or attaches to one, and streams its events to its next exit: its end, or a

@@ -21,6 +21,7 @@ export class Client {
   readonly reasoning: ServiceClient<typeof pb.ReasoningService>;
   readonly turns: ServiceClient<typeof pb.TurnService>;
   readonly repairs: ServiceClient<typeof pb.RepairService>;
+  readonly executions: ServiceClient<typeof pb.ExecutionService>;
   readonly agents: ServiceClient<typeof pb.AgentService>;
   /** Close the connection; calls that still run fail, and later ones open another connection. */
   readonly close: () => void;
@@ -34,6 +35,7 @@ export class Client {
     this.reasoning = createClient(pb.ReasoningService, calls);
     this.turns = createClient(pb.TurnService, calls);
     this.repairs = createClient(pb.RepairService, calls);
+    this.executions = createClient(pb.ExecutionService, calls);
     this.agents = createClient(pb.AgentService, calls);
   }
 

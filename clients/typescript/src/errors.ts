@@ -23,7 +23,7 @@ export class ReasondError extends Error {
   readonly retryAfterMs: number | undefined;
   /** Limits and names. */
   readonly metadata: Readonly<Record<string, string>>;
-  /** The execution whose partial result `reasoning.getExecution` returns. */
+  /** The execution whose partial result `executions.getExecution` returns. */
   executionId: string | undefined;
 
   /** `code` is the gRPC status, `text` the problem and the remedy as the server describes them. */

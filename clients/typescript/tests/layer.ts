@@ -9,6 +9,7 @@ import {
   Client,
   Code,
   connect,
+  ExecutionService,
   fromEnv,
   ReasondError,
   ReasoningService,
@@ -28,23 +29,25 @@ const told = (code: Code, reason: string, metadata: Record<string, string> = {})
 test("a call of the retry table is tried three times with one request id, another call once", async () => {
   const ids: string[] = [];
   let deletions = 0;
-  const client = serve((router) =>
+  const client = serve((router) => {
     router.service(ReasoningService, {
       reason(request) {
         ids.push(request.requestId);
         throw told(Code.Unavailable, "OVERLOADED");
       },
+    });
+    router.service(ExecutionService, {
       deleteExecution() {
         deletions += 1;
         throw told(Code.Unavailable, "OVERLOADED");
       },
-    }),
-  );
+    });
+  });
   await assert.rejects(client.reason("?"), { name: "ReasondError", reason: "OVERLOADED", code: Code.Unavailable });
   assert.equal(ids.length, 3);
   assert.equal(new Set(ids).size, 1);
   assert.match(ids[0] ?? "", /^[0-9a-f]{32}$/);
-  await assert.rejects(client.reasoning.deleteExecution({ executionId: "e" }), ReasondError);
+  await assert.rejects(client.executions.deleteExecution({ executionId: "e" }), ReasondError);
   assert.equal(deletions, 1);
 });
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
+RESULT_ROOM_BYTES: Final = 512 * 1024
+"""What a response keeps free for a result without its trace."""
 # Most bytes that protobuf writes before an entry of a repeated field: its tag and a length of up to 4 GiB.
 _FIELD_BYTES: Final = 6
-_NO_TRACE: Final = frozenset({reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED, reasoning_service_pb2.TRACE_VIEW_NONE})
+_NO_TRACE: Final = frozenset({execution_pb2.TRACE_VIEW_UNSPECIFIED, execution_pb2.TRACE_VIEW_NONE})
 _EVENT: Final = reasoning_service_pb2.ReasonIterationsResponse.DESCRIPTOR.oneofs_by_name["event"]
 _EVENTS: Final = Alternatives(EVENTS, _EVENT)
 _FILLERS: Final = Fillers(
@@ -54,17 +56,20 @@ def fill_traced(
     message: execution_pb2.Reasoning,
     result: Result,
     steps: Sequence[Iteration],
-    view: reasoning_service_pb2.TraceView.ValueType,
+    view: execution_pb2.TraceView.ValueType,
     *,
     max_bytes: int = MAX_TRACE_BYTES,
 ) -> None:
-    """Write a result with the steps that `view` selects; a trace over `max_bytes` is cut, and a warning is added."""
+    """Write a result with the steps that `view` selects.
+
+    A trace over `max_bytes`, or over 3 MiB, is cut, and a warning is added.
+    """
     fill_reasoning(message, result)
     if view in _NO_TRACE:
         return
-    size = 0
+    size, max_bytes = 0, max(0, min(max_bytes, MAX_TRACE_BYTES))
     for count, step in enumerate(steps):
-        one = iteration_message(step, has_texts=view == reasoning_service_pb2.TRACE_VIEW_FULL)
+        one = iteration_message(step, has_texts=view == execution_pb2.TRACE_VIEW_FULL)
         size += one.ByteSize() + _FIELD_BYTES
         if size > max_bytes:
             message.warnings.append(

@@ -31,9 +31,9 @@ _MAX_SECONDS: Final = 315_576_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SECOND: Final = -62_135_596_800
 _LAST_SECOND: Final = 253_402_300_799
-_TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
-    **{number: number for number in reasoning_service_pb2.TraceView.values()},
-    reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED: reasoning_service_pb2.TRACE_VIEW_NONE,
+_TRACE_VIEWS: Final[Mapping[int, execution_pb2.TraceView.ValueType]] = {
+    **{number: number for number in execution_pb2.TraceView.values()},
+    execution_pb2.TRACE_VIEW_UNSPECIFIED: execution_pb2.TRACE_VIEW_NONE,
 }
 # Fields of the core's tasks that have another name in the proto.
 _FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
@@ -141,7 +141,7 @@ def seconds_of(duration: duration_pb2.Duration, *, path: str) -> float:
     return seconds + nanos / _NANOS
 
 
-def trace_view_of(number: int) -> reasoning_service_pb2.TraceView.ValueType:
+def trace_view_of(number: int) -> execution_pb2.TraceView.ValueType:
     """Return the trace view; unspecified means NONE.
 
     Raises:
@@ -149,7 +149,7 @@ def trace_view_of(number: int) -> reasoning_service_pb2.TraceView.ValueType:
     """
     view = _TRACE_VIEWS.get(number)
     if view is None:
-        raise _no_value(reasoning_service_pb2.TraceView.DESCRIPTOR, number, path="trace_view")
+        raise _no_value(execution_pb2.TraceView.DESCRIPTOR, number, path="trace_view")
     return view
 
 

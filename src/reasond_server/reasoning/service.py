@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
-from reasond_server.desk import ExecutionDesk, link_rpc_to, note_concerned
+from reasond_server.desk import link_rpc_to, note_concerned
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
@@ -20,19 +19,19 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.mailbox import SilentSubscriber
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.strategy_work import REASONING, Assignment, task_of_plan
-from reasond_server.reasoning.views import ExecutionView, StrategyInfo, view_of
-from reasond_server.runs.following import Follower
+from reasond_server.reasoning.strategy_work import Assignment
+from reasond_server.reasoning.views import ExecutionView, StrategyInfo, read_view, view_of
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.types import Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.clock import Clock
+    from reasond_server.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
@@ -50,12 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
-_DEFAULT_PAGE = 50
-_LARGEST_PAGE = 100
 # The rest of a caller's time is reserved for writing and sending the last event.
 _DEADLINE_SHARE = 0.95
-_STOP_ELSEWHERE_S = 10.0
-_LOOK_AGAIN_S = 1.0
 _STORE_WITHIN_S = 2.0
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
@@ -71,27 +66,17 @@ class _Wanted:
     is_unary: bool = False
 
 
-def _allow_reading(_caller: Principal, _execution: Execution) -> None:
-    """Let every caller read its own executions."""
-
-
 @value
 class Policy:
     """The operator's decisions for the reasoning service."""
 
     default_strategy: str = ""
     is_auto_enabled: bool = False
-    heartbeat_interval_s: float = 10.0
-    flush_interval_s: float = 0.03
     selection_timeout_s: float = 0.05
 
 
 class ReasoningService:
-    """Executes tasks for verified callers.
-
-    `desk` reads, follows, lists, cancels and deletes the executions; `everything` finds those of every kind of work,
-    for observers.
-    """
+    """Executes tasks for verified callers; `desk` reads and follows their executions."""
 
     def __init__(
         self,
@@ -101,18 +86,13 @@ class ReasoningService:
         directory: AgentDirectory,
         store: ExecutionStore,
         runner: Runner,
+        desk: ExecutionDesk,
         kind: ReasoningKind,
         clock: Clock,
         policy: Policy,
         limits: CallerLimits = NO_LIMITS,
-        or_kind: str = "",
-        require_other: Callable[[Principal], None] | None = None,
-        require_reading: Callable[[Principal, Execution], None] = _allow_reading,
     ) -> None:
-        """Build the service; executions of `or_kind` it lists too, and ends them for whom `require_other` lets.
-
-        `require_reading` refuses an observer who may not read an execution.
-        """
+        self.desk = desk
         self._limits = limits
         self._registry = registry
         self._configuration = configuration
@@ -131,24 +111,6 @@ class ReasoningService:
             is_auto_enabled=policy.is_auto_enabled,
             within_s=policy.selection_timeout_s,
             has_programs=kind.programs.is_available,
-        )
-        follower = Follower(
-            store=store,
-            runner=runner,
-            clock=clock,
-            heartbeat_interval_s=policy.heartbeat_interval_s,
-            flush_interval_s=policy.flush_interval_s,
-        )
-        self.desk = ExecutionDesk(
-            store=store,
-            runner=runner,
-            follower=follower,
-            kind=REASONING,
-            require_use=partial(_require_use, require_other),
-            or_kind=or_kind,
-        )
-        self.everything = ExecutionDesk(
-            store=store, runner=runner, follower=follower, kind="", require_use=require_reading
         )
 
     @property
@@ -197,8 +159,8 @@ class ReasoningService:
         recorded before the run is cancelled.
 
         Raises:
-            ReasondError: nothing was started, or the run failed; if it failed, `execution_id` is set and `get` returns
-                its steps.
+            ReasondError: nothing was started, or the run failed; if it failed, `execution_id` is set and `read_view`
+                returns its steps.
         """
         if not request_id:
             return await self._execute_unresumable(caller, task, deadline_s)
@@ -209,7 +171,7 @@ class ReasoningService:
             # Another process may abandon the run at the same moment at which its caller retries here.
             if ABANDONED not in result.warnings:
                 break
-        view = await self.get(caller, execution.execution_id)
+        view = await read_view(self.desk, caller, execution.execution_id)
         note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
         # If no content is stored, the store holds less than the stream has sent.
         return replace(view, result=result)
@@ -235,18 +197,6 @@ class ReasoningService:
         async with aclosing(events):
             async for event in events:
                 yield event
-
-    async def get(self, caller: Principal, execution_id: str, *, with_task: bool = False) -> ExecutionView:
-        """Return the execution with its result so far. Raises as `ExecutionDesk.read`.
-
-        With `with_task` it has the task, unless the store keeps no content.
-        """
-        log = await self.desk.read(caller, execution_id)
-        view = view_of(log.execution, log.events)
-        if not with_task:
-            return view
-        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
-        return replace(view, task=task_of_plan(kept.plan))
 
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""
@@ -359,11 +309,3 @@ def _why_gone(run: Run) -> ReasondError:
         remedy="Start the task again.",
     )
     return ending_of_error(error, usage=run.accounts.usage).error or error
-
-
-def _require_use(require_other: Callable[[Principal], None] | None, caller: Principal, execution: Execution) -> None:
-    """Refuse a caller who may not use the execution, which may be of another kind."""
-    if execution.kind == REASONING or require_other is None:
-        require_strategy(caller, execution.strategy)
-    else:
-        require_other(caller)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from reasond_server.reasoning.strategy_work import task_of_plan
 from reasond_server.types import Iteration, Metrics, Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import CostClass, Execution, Json, LoggedEvent, Task
+    from reasond_server.desk import ExecutionDesk
+    from reasond_server.types import CostClass, Execution, Json, LoggedEvent, Principal, Task
 
 
 @value
@@ -44,6 +46,18 @@ class StrategyInfo:
     ceilings: Json = field(default_factory=dict)
     cost_class: CostClass | None = None
     cost_formula: str = ""
+
+
+async def read_view(
+    desk: ExecutionDesk, caller: Principal, execution_id: str, *, with_task: bool = False
+) -> ExecutionView:
+    """Return an execution of reasoning with its result so far. Raises as `ExecutionDesk.read`.
+
+    With `with_task` it has the task, unless the store keeps no content.
+    """
+    log = await desk.read(caller, execution_id, with_plan=with_task)
+    view = view_of(log.execution, log.events)
+    return replace(view, task=task_of_plan(log.plan)) if with_task else view
 
 
 def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Result | None = None) -> ExecutionView:

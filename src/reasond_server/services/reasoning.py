@@ -1,28 +1,21 @@
-"""ReasoningService: tasks that strategies solve, and the operations on executions of any kind."""
+"""ReasoningService: tasks that strategies solve."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.access.permissions import EXECUTE
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.http_api.jsonrpc_calls import Method, Streaming
-from reasond_server.http_api.params import (
-    ExecuteParams,
-    ExecutionParams,
-    FollowExecutionParams,
-    ListExecutionsParams,
-    NoParams,
-)
+from reasond_server.http_api.params import ExecuteParams, NoParams
+from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_mapping import execution_json, result_json, strategy_json, task_json
+from reasond_server.wire.json_mapping import result_json, strategy_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
     from reasond_server.http_api.jsonrpc_calls import Cursor
     from reasond_server.reasoning.service import ReasoningService
@@ -33,27 +26,8 @@ _ALIASES: Final = {f"reasoning.{strategy}": strategy for strategy in ("bounded_c
 
 DECLARATION: Final = ServiceDeclaration(
     name="reasond.v1.ReasoningService",
-    permissions={
-        "Reason": EXECUTE,
-        "ReasonIterations": EXECUTE,
-        "ListStrategies": EXECUTE,
-        "GetExecution": READ_EXECUTIONS,
-        "FollowExecution": READ_EXECUTIONS,
-        "CancelExecution": EXECUTE,
-        "ListExecutions": READ_EXECUTIONS,
-        "DeleteExecution": EXECUTE,
-    },
-    or_permissions={
-        "CancelExecution": EXECUTE_REPAIRS,
-        "DeleteExecution": EXECUTE_REPAIRS,
-        "FollowExecution": READ_TURNS,
-    },
+    permissions={"Reason": EXECUTE, "ReasonIterations": EXECUTE, "ListStrategies": EXECUTE},
     methods={
-        "executions.cancel": "CancelExecution",
-        "executions.delete": "DeleteExecution",
-        "executions.follow": "FollowExecution",
-        "executions.get": "GetExecution",
-        "executions.list": "ListExecutions",
         "reasoning.execute": "Reason",
         "reasoning.list_strategies": "ListStrategies",
         **dict.fromkeys(_ALIASES, "Reason"),
@@ -73,20 +47,13 @@ def serve_reasoning(
     servicer = ReasoningServicer(
         service=service, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
     )
+    list_strategies = Method(
+        operation=DECLARATION.operation_of("reasoning.list_strategies"),
+        params=NoParams,
+        run=partial(_strategies, service),
+    )
     methods = {
-        "executions.cancel": _method("executions.cancel", ExecutionParams, partial(_cancel, service)),
-        "executions.delete": _method("executions.delete", ExecutionParams, partial(_delete, service)),
-        "executions.follow": Method(
-            operation=DECLARATION.operation_of("executions.follow"),
-            params=FollowExecutionParams,
-            run=_refuse_answer,
-            streaming=Streaming(
-                operation=DECLARATION.operation("FollowExecution"), open=partial(_open_observation, service)
-            ),
-        ),
-        "executions.get": _method("executions.get", ExecutionParams, partial(_get, service)),
-        "executions.list": _method("executions.list", ListExecutionsParams, partial(_list, service)),
-        "reasoning.list_strategies": _method("reasoning.list_strategies", NoParams, partial(_strategies, service)),
+        "reasoning.list_strategies": list_strategies,
         "reasoning.execute": _executing("reasoning.execute", service, None),
         **{name: _executing(name, service, strategy) for name, strategy in DECLARATION.aliases.items()},
     }
@@ -95,12 +62,8 @@ def serve_reasoning(
 
 async def read_partial(service: ReasoningService, caller: Principal, execution_id: str) -> dict[str, Any]:
     """Return the partial result of a failed execution, in the form in which the error of its call shows it."""
-    view = await service.get(caller, execution_id)
+    view = await read_view(service.desk, caller, execution_id)
     return result_json(view.result, view.steps)
-
-
-def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
-    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
 
 
 def _executing(name: str, service: ReasoningService, alias: str | None) -> Method:
@@ -144,29 +107,6 @@ def _open_stream(
     )
 
 
-async def _refuse_answer(_caller: Principal, _params: FollowExecutionParams) -> dict[str, Any]:
-    description = "must name text/event-stream: this method has events and no answer; executions.get returns the result"
-    raise InvalidRequestError.of(Violation(field="Accept", description=description))
-
-
-async def _open_observation(
-    service: ReasoningService, caller: Principal, params: FollowExecutionParams, cursor: Cursor | None
-) -> AsyncGenerator[StreamEvent, None]:
-    """Yield the events of the execution, after the last one that the client has."""
-    after = params.after_sequence
-    if cursor is not None:
-        if cursor.execution_id != params.execution_id:
-            description = f"is of the execution {cursor.execution_id}; the call names {show(params.execution_id)}"
-            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
-        after = cursor.after_sequence
-    observation = await service.everything.observe(
-        caller, params.execution_id, after_sequence=after, include_deltas=params.include_deltas
-    )
-    async with aclosing(observation.events) as events:
-        async for event in events:
-            yield event
-
-
 async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
     return {
         "strategies": [strategy_json(info) for info in service.strategies()],
@@ -174,38 +114,3 @@ async def _strategies(service: ReasoningService, _caller: Principal, _params: No
         "warnings": list(service.model_warnings),
         "models": list(service.offered_models),
     }
-
-
-async def _get(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    view = await service.get(caller, params.execution_id, with_task=True)
-    return {
-        "execution": execution_json(view.execution),
-        "reasoning": result_json(view.result, view.steps),
-        "task": None if view.task is None else task_json(view.task),
-    }
-
-
-async def _cancel(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    return {"execution": execution_json(await service.desk.cancel(caller, params.execution_id))}
-
-
-async def _list(service: ReasoningService, caller: Principal, params: ListExecutionsParams) -> dict[str, Any]:
-    page = await service.desk.list(
-        caller,
-        strategy=params.strategy,
-        finish_reason=params.finish_reason,
-        state=params.state,
-        create_time_after=params.create_time_after,
-        create_time_before=params.create_time_before,
-        page_size=params.page_size,
-        page_token=params.page_token,
-    )
-    return {
-        "executions": [execution_json(execution) for execution in page.executions],
-        "next_page_token": page.next_page_token,
-    }
-
-
-async def _delete(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    await service.desk.delete(caller, params.execution_id)
-    return {}

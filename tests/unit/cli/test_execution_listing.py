@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond.v1 import execution_service_pb2 as executions_pb
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1.execution_pb2 import (
     Execution,
@@ -49,7 +50,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def test_executions_are_listed_by_state_and_time(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.answers("ListExecutions", pb.ListExecutionsResponse(executions=[EXECUTION]))
+    server.answers("ListExecutions", executions_pb.ListExecutionsResponse(executions=[EXECUTION]))
     wanted = WantedExecutions(strategy="react", state="Succeeded", since="2026-11-23T10:00:00Z", until="2026-11-24")
     assert list_executions(wanted, way=way_to(server), environ={}, as_json=False) is ExitCode.OK
     assert capsys.readouterr().out.splitlines() == [LINE]
@@ -79,7 +80,7 @@ def test_a_filter_that_cannot_be_sent_is_refused_here(
 def test_an_execution_is_shown_with_its_task_and_its_answer(
     server: ScriptedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = pb.GetExecutionResponse(
+    found = executions_pb.GetExecutionResponse(
         execution=EXECUTION,
         task=ReasoningTask(query="What is\nsix times seven?", material="x" * 1500),
         reasoning=Reasoning(answer="42", trace=[STEP], warnings=["one"]),
@@ -106,10 +107,10 @@ def test_every_kind_is_followed_as_its_own_command_shows_it(
     repair = RepairStepsResponse(execution_id="r1", sequence=9, completed=Repair(patch="-old\n+new\n"))
     server.answers(
         "FollowExecution",
-        [pb.FollowExecutionResponse(reasoning=event) for event in task],
-        [pb.FollowExecutionResponse(turn=turn)],
-        [pb.FollowExecutionResponse(repair=repair)],
-        [pb.FollowExecutionResponse(turn=turn)],
+        [executions_pb.FollowExecutionResponse(reasoning=event) for event in task],
+        [executions_pb.FollowExecutionResponse(turn=turn)],
+        [executions_pb.FollowExecutionResponse(repair=repair)],
+        [executions_pb.FollowExecutionResponse(turn=turn)],
     )
     for name, said in (("e1", "42"), ("t1", "Hello."), ("r1", "+new")):
         assert follow(name, 0, way=way_to(server), environ={}, as_json=False) is ExitCode.OK

@@ -19,13 +19,25 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_status import rpc_status
 
-from reasond.v1 import agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2
+from reasond.v1 import (
+    agent_service_pb2,
+    execution_service_pb2,
+    reasoning_service_pb2,
+    repair_service_pb2,
+    turn_service_pb2,
+)
 
 LIMIT_S = 180.0
 STREAMING = ("ExecuteTurn", "FollowExecution", "ReasonIterations", "RepairSteps")
 METHODS = {
     method.name: message_factory.GetMessageClass(method.input_type)
-    for file in (agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2)
+    for file in (
+        agent_service_pb2,
+        execution_service_pb2,
+        reasoning_service_pb2,
+        repair_service_pb2,
+        turn_service_pb2,
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

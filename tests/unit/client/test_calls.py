@@ -16,6 +16,7 @@ import pytest
 import reasond
 from reasond import AsyncClient, Client, FinishReason, TraceView
 from reasond.v1 import agent_service_pb2 as agents_pb
+from reasond.v1 import execution_service_pb2 as executions_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.execution_pb2 import Budget, Execution, ExecutionState, Reasoning
@@ -158,8 +159,8 @@ async def test_list_executions_iterates_over_all_pages_with_the_same_filter(
 ) -> None:
     server.answers(
         "ListExecutions",
-        reasoning_pb.ListExecutionsResponse(executions=[Execution(execution_id="e2")], next_page_token="p2"),
-        reasoning_pb.ListExecutionsResponse(executions=[Execution(execution_id="e1")]),
+        executions_pb.ListExecutionsResponse(executions=[Execution(execution_id="e2")], next_page_token="p2"),
+        executions_pb.ListExecutionsResponse(executions=[Execution(execution_id="e1")]),
     )
     failed = FinishReason.FINISH_REASON_FAILED
     state, since = ExecutionState.EXECUTION_STATE_FAILED, datetime(2026, 11, 23, 10, tzinfo=UTC)
@@ -194,8 +195,8 @@ async def test_list_agents_iterates_over_all_pages_with_the_same_filter(server: 
 
 async def test_an_execution_can_be_read_cancelled_and_forgotten(server: ScriptedServer, caller: Caller) -> None:
     execution = Execution(execution_id="e1")
-    server.answers("GetExecution", reasoning_pb.GetExecutionResponse(execution=execution))
-    server.answers("CancelExecution", reasoning_pb.CancelExecutionResponse(execution=execution))
+    server.answers("GetExecution", executions_pb.GetExecutionResponse(execution=execution))
+    server.answers("CancelExecution", executions_pb.CancelExecutionResponse(execution=execution))
     assert (await caller("get_execution", "e1", trace_view=TraceView.TRACE_VIEW_FULL)).execution == execution
     assert await caller("cancel_execution", "e1") == execution
     assert await caller("delete_execution", "e1") is None

@@ -9,7 +9,13 @@ import pytest
 
 from reasond import AsyncClient, Client, TlsOptions
 from reasond.connection import Connection, arguments_from, authorization, is_local, service_config
-from reasond.v1 import agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2
+from reasond.v1 import (
+    agent_service_pb2,
+    execution_service_pb2,
+    reasoning_service_pb2,
+    repair_service_pb2,
+    turn_service_pb2,
+)
 from reasond_server.config import ServerSettings
 
 
@@ -122,14 +128,16 @@ def test_the_callers_channel_arguments_win() -> None:
 
 def test_what_is_retried_is_a_choice_about_every_rpc() -> None:
     config = json.loads(dict(connection().channel_arguments())["grpc.service_config"])
-    retried = {name["method"] for name in config["methodConfig"][0]["name"]}
+    retried = {(name["service"], name["method"]) for name in config["methodConfig"][0]["name"]}
+    files = (agent_service_pb2, execution_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2)
     known = {
-        method.name
-        for file in (agent_service_pb2, reasoning_service_pb2, repair_service_pb2, turn_service_pb2)
+        (service.full_name, method.name)
+        for file in files
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
-    assert known - retried == {"DeleteExecution", "RegisterAgent", "DeleteAgent", "DeleteTurn", "DeleteSession"}
+    unrepeatable = {"DeleteExecution", "RegisterAgent", "DeleteAgent", "DeleteTurn", "DeleteSession"}
+    assert {method for _, method in known - retried} == unrepeatable
     assert retried < known
     assert config["methodConfig"][0]["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
 

@@ -13,7 +13,7 @@ from reasond import AsyncClient, Check, Client, ReconnectPolicy, SourceFile, Una
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
 from reasond.v1.execution_pb2 import ExecutionCursor, Heartbeat
-from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
+from reasond.v1.execution_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
 from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
 from reasond.v1.turns_pb2 import TurnResult
 

@@ -16,12 +16,13 @@ from grpc_status import rpc_status
 
 from reasond.v1 import (
     agent_service_pb2_grpc,
+    execution_service_pb2_grpc,
     reasoning_service_pb2_grpc,
     repair_service_pb2_grpc,
     turn_service_pb2_grpc,
 )
 from reasond_server.access.permissions import require_permission
-from reasond_server.desk import ExecutionPage
+from reasond_server.desk import ExecutionLog, ExecutionPage, Observation
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.handlers import MethodTable
@@ -31,6 +32,7 @@ from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
+from reasond_server.services.executions import serve_executions
 from reasond_server.services.reasoning import serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -43,6 +45,7 @@ from reasond_server.types import (
     FinishReason,
     Heartbeat,
     Iteration,
+    LoggedEvent,
     Metrics,
     Principal,
     Result,
@@ -187,10 +190,18 @@ class ScriptedReasoning:
             if event.sequence > options["after_sequence"]:
                 yield event
 
-    async def get(self, caller: Principal, execution_id: str, *, with_task: bool = False) -> ExecutionView:
-        assert with_task
-        self._note("get", caller, execution_id=execution_id)
-        return await self.on_execute()
+    async def read(self, caller: Principal, execution_id: str, *, with_plan: bool = False) -> ExecutionLog:
+        assert with_plan
+        self._note("read", caller, execution_id=execution_id)
+        view = await self.on_execute()
+        return ExecutionLog(
+            execution=view.execution,
+            events=[LoggedEvent(sequence=2, create_time=START, event=event) for event in (*view.steps, view.result)],
+        )
+
+    async def observe(self, caller: Principal, execution_id: str, **options: Any) -> Observation:
+        self._note("observe", caller, execution_id=execution_id, **options)
+        return Observation(execution=EXECUTION, events=self.on_stream())
 
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
         self._note("cancel", caller, execution_id=execution_id)
@@ -230,6 +241,7 @@ class Served:
     health: HealthServicer
     channel: grpc.aio.Channel
     reasoning: reasoning_service_pb2_grpc.ReasoningServiceAsyncStub
+    executions: execution_service_pb2_grpc.ExecutionServiceAsyncStub
     agents: agent_service_pb2_grpc.AgentServiceAsyncStub
     turns: turn_service_pb2_grpc.TurnServiceAsyncStub
     repairs: repair_service_pb2_grpc.RepairServiceAsyncStub
@@ -246,11 +258,13 @@ def new_server(
 ) -> GrpcServer:
     """Build a server on a free port; `options` are those of GrpcOptions."""
     counter = itertools.count(1)
+    desk = None if reasoning is None else reasoning.desk
     chosen = GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options})
     return GrpcServer(
         options=chosen,
         services=[
             serve_reasoning(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            serve_executions(desk, desk, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
             serve_agents(agents),
             serve_turns(turns, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
             serve_repairs(repairs, write_timeout_s=write_timeout_s),
@@ -277,6 +291,7 @@ async def serving(
             health=server.health,
             channel=channel,
             reasoning=reasoning_service_pb2_grpc.ReasoningServiceStub(channel),  # type: ignore[arg-type]  # one class serves both kinds
+            executions=execution_service_pb2_grpc.ExecutionServiceStub(channel),  # type: ignore[arg-type]  # likewise
             agents=agent_service_pb2_grpc.AgentServiceStub(channel),  # type: ignore[arg-type]  # likewise
             turns=turn_service_pb2_grpc.TurnServiceStub(channel),  # type: ignore[arg-type]  # likewise
             repairs=repair_service_pb2_grpc.RepairServiceStub(channel),  # type: ignore[arg-type]  # likewise

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond.v1 import agent_service_pb2, reasoning_service_pb2
+from reasond.v1 import agent_service_pb2, execution_service_pb2, reasoning_service_pb2
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
 from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
@@ -21,19 +21,19 @@ SERVICES = (
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
 )
 METHODS = [(service.full_name, method.name) for service in SERVICES for method in service.methods]
-GET = reasoning_service_pb2.GetExecutionRequest(execution_id="run-1")
+GET = execution_service_pb2.GetExecutionRequest(execution_id="run-1")
 
 
 async def outcome(*metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str, str]:
     async with serving(ScriptedReasoning()) as served:
-        code, message, details = await get_error(served.reasoning.GetExecution(GET, metadata=metadata))
+        code, message, details = await get_error(served.executions.GetExecution(GET, metadata=metadata))
     return code, message, details["ErrorInfo"].reason
 
 
 async def test_the_principal_of_the_token_reaches_the_core() -> None:
     reasoning = ScriptedReasoning()
     async with serving(reasoning) as served:
-        await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+        await served.executions.GetExecution(GET, metadata=AUTHORIZED)
 
     assert reasoning.calls[0]["caller"] is PRINCIPAL
 
@@ -41,7 +41,7 @@ async def test_the_principal_of_the_token_reaches_the_core() -> None:
 @pytest.mark.parametrize("value", ["bearer good", "BEARER good", "Bearer  good", " Bearer good "])
 async def test_the_scheme_may_be_written_in_any_case(value: str) -> None:
     async with serving(ScriptedReasoning()) as served:
-        found = await served.reasoning.GetExecution(GET, metadata=(("authorization", value),))
+        found = await served.executions.GetExecution(GET, metadata=(("authorization", value),))
 
     assert found.execution.execution_id == "run-1"
 
@@ -144,9 +144,9 @@ async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_b
     powerless = (("authorization", "Bearer powerless"),)
     async with serving(reasoning) as served:
         for _ in range(2):
-            await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+            await served.executions.GetExecution(GET, metadata=AUTHORIZED)
             for metadata, code in (((), "UNAUTHENTICATED"), (powerless, "PERMISSION_DENIED")):
-                found, _, _ = await get_error(served.reasoning.GetExecution(GET, metadata=metadata))
+                found, _, _ = await get_error(served.executions.GetExecution(GET, metadata=metadata))
                 assert found.name == code
 
     assert [call["caller"] for call in reasoning.calls] == [PRINCIPAL, PRINCIPAL]
@@ -154,8 +154,8 @@ async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_b
 
 async def test_who_was_refused_first_does_not_close_the_method_for_others() -> None:
     async with serving(ScriptedReasoning()) as served:
-        code, _, _ = await get_error(served.reasoning.GetExecution(GET))
-        answer = await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+        code, _, _ = await get_error(served.executions.GetExecution(GET))
+        answer = await served.executions.GetExecution(GET, metadata=AUTHORIZED)
 
     assert (code, answer.execution.execution_id) == (grpc.StatusCode.UNAUTHENTICATED, "run-1")
 
@@ -164,7 +164,7 @@ async def test_calls_of_several_callers_at_once_are_not_mixed_up() -> None:
     reasoning = ScriptedReasoning()
     tokens = ["good", "powerless", "expired"] * 20
     async with serving(reasoning) as served:
-        calls = [served.reasoning.GetExecution(GET, metadata=(("authorization", f"Bearer {one}"),)) for one in tokens]
+        calls = [served.executions.GetExecution(GET, metadata=(("authorization", f"Bearer {one}"),)) for one in tokens]
         ends = await asyncio.gather(*calls, return_exceptions=True)
 
     codes = [end.code().name if isinstance(end, grpc.aio.AioRpcError) else "OK" for end in ends]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2, strategies_pb2
+from reasond.v1 import errors_pb2, execution_pb2, strategies_pb2
 from reasond_server.grpc_api.conversion import (
     event_message,
     execution_message,
@@ -40,8 +40,8 @@ from reasond_server.types import (
 )
 from tests.unit.grpc_api.parts import EVENTS, EXECUTION, RESULT, START, STEP, USAGE
 
-FULL = reasoning_service_pb2.TRACE_VIEW_FULL
-STEPS = reasoning_service_pb2.TRACE_VIEW_STEPS
+FULL = execution_pb2.TRACE_VIEW_FULL
+STEPS = execution_pb2.TRACE_VIEW_STEPS
 WINDOW = BoundedContextStep(
     text="read",
     carryover="kept",
@@ -248,7 +248,7 @@ def test_the_result_of_a_running_execution_has_no_finish_reason() -> None:
     assert message.finish_reason == execution_pb2.FINISH_REASON_UNSPECIFIED
 
 
-@pytest.mark.parametrize("view", [reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED, reasoning_service_pb2.TRACE_VIEW_NONE])
+@pytest.mark.parametrize("view", [execution_pb2.TRACE_VIEW_UNSPECIFIED, execution_pb2.TRACE_VIEW_NONE])
 def test_without_a_view_there_is_no_trace(view: Any) -> None:
     assert not traced_message(RESULT, [STEP], view).trace
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
+from reasond.v1.execution_service_pb2 import GetExecutionRequest
 from reasond_server.errors import InvalidRequestError, OverloadedError
 from reasond_server.grpc_api.guard import ErrorGuard, current_call
 from tests.unit.grpc_api.parts import (
@@ -113,7 +113,7 @@ async def test_the_access_log_names_the_caller_and_the_reason_of_a_refusal(caplo
     with caplog.at_level(logging.INFO, "reasond.grpc"):
         async with serving(ScriptedReasoning(on_execute=full)) as served:
             with pytest.raises(grpc.aio.AioRpcError):
-                await served.reasoning.GetExecution(GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED)
+                await served.executions.GetExecution(GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED)
     lines: list[Any] = [record for record in caplog.records if record.name == "reasond.grpc"]
 
     assert [(line.code, line.reason, line.subject) for line in lines] == [("UNAVAILABLE", "OVERLOADED", "ann")]

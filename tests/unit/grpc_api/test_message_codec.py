@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.protobuf import json_format, struct_pb2
 
-from reasond.v1 import reasoning_service_pb2
+from reasond.v1 import execution_service_pb2, reasoning_service_pb2
 from reasond_server.grpc_api.guard import ErrorGuard
 from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, bare_server, get_error, serving
 
@@ -60,8 +60,8 @@ async def test_a_parser_bomb_is_refused_and_the_server_lives_on() -> None:
     async with serving(ScriptedReasoning()) as served:
         call: Any = served.channel.unary_unary(REASON)
         code, _, _ = await get_error(call(bomb(20_000), metadata=AUTHORIZED))
-        answer = await served.reasoning.GetExecution(
-            reasoning_service_pb2.GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED
+        answer = await served.executions.GetExecution(
+            execution_service_pb2.GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED
         )
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT

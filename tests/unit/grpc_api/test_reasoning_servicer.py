@@ -13,7 +13,7 @@ from reasond_server.errors import InvalidConfigError, SlowConsumerError, Violati
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.telemetry.observers import Unobserved
-from reasond_server.types import CostClass, FinishReason, TextDelta, Thought
+from reasond_server.types import CostClass, TextDelta, Thought
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
     PRINCIPAL,
@@ -38,7 +38,7 @@ TASK = execution_pb2.ReasoningTask(query="six times seven")
 async def test_reason_returns_the_result_with_the_trace_that_was_asked_for() -> None:
     reasoning = ScriptedReasoning()
     async with serving(reasoning) as served:
-        request = pb.ReasonRequest(task=TASK, request_id="mine", trace_view=pb.TRACE_VIEW_FULL)
+        request = pb.ReasonRequest(task=TASK, request_id="mine", trace_view=execution_pb2.TRACE_VIEW_FULL)
         answer = await served.reasoning.Reason(request, metadata=AUTHORIZED)
 
     assert answer.reasoning.answer == "42"
@@ -87,7 +87,7 @@ async def test_a_trace_is_cut_to_what_the_send_limit_leaves() -> None:
     async def execute() -> ExecutionView:
         return replace(VIEW, steps=(step,) * 50)
 
-    request = pb.ReasonRequest(task=TASK, trace_view=pb.TRACE_VIEW_FULL)
+    request = pb.ReasonRequest(task=TASK, trace_view=execution_pb2.TRACE_VIEW_FULL)
     async with serving(ScriptedReasoning(on_execute=execute), max_send_bytes=1024 * 1024) as served:
         answer = await served.reasoning.Reason(request, metadata=AUTHORIZED)
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
@@ -219,75 +219,6 @@ async def test_pages_that_cannot_be_are_refused(fields: dict[str, Any], field: s
         _, _, details = await get_error(served.reasoning.ListStrategies(request, metadata=AUTHORIZED))
 
     assert details["BadRequest"].field_violations[0].field == field
-
-
-async def test_an_execution_is_looked_up_with_its_steps() -> None:
-    async with serving(ScriptedReasoning()) as served:
-        request = pb.GetExecutionRequest(execution_id="run-1", trace_view=pb.TRACE_VIEW_STEPS)
-        found = await served.reasoning.GetExecution(request, metadata=AUTHORIZED)
-
-    assert found.execution.state == execution_pb2.EXECUTION_STATE_SUCCEEDED
-    assert found.reasoning.trace[0].usage.output_tokens == 30
-
-
-async def test_an_execution_is_cancelled() -> None:
-    reasoning = ScriptedReasoning()
-    async with serving(reasoning) as served:
-        request = pb.CancelExecutionRequest(execution_id="run-1")
-        found = await served.reasoning.CancelExecution(request, metadata=AUTHORIZED)
-
-    assert found.execution.execution_id == "run-1"
-    assert reasoning.calls[0]["method"] == "cancel"
-
-
-async def test_an_execution_is_forgotten() -> None:
-    reasoning = ScriptedReasoning()
-    async with serving(reasoning) as served:
-        await served.reasoning.DeleteExecution(pb.DeleteExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED)
-
-    assert reasoning.calls[0]["method"] == "delete"
-
-
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("GetExecution", pb.GetExecutionRequest()),
-        ("CancelExecution", pb.CancelExecutionRequest()),
-        ("DeleteExecution", pb.DeleteExecutionRequest()),
-    ],
-)
-async def test_an_execution_must_be_named(method: str, request_: Any) -> None:
-    reasoning = ScriptedReasoning()
-    async with serving(reasoning) as served:
-        code, message, _ = await get_error(getattr(served.reasoning, method)(request_, metadata=AUTHORIZED))
-
-    assert (code, message) == (
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "Request validation failed: execution_id is required",
-    )
-    assert reasoning.calls == []
-
-
-async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
-    reasoning = ScriptedReasoning()
-    async with serving(reasoning) as served:
-        request = pb.ListExecutionsRequest(
-            page_size=7, page_token="t", strategy="alpha", finish_reason=execution_pb2.FINISH_REASON_MAX_ITERATIONS
-        )
-        found = await served.reasoning.ListExecutions(request, metadata=AUTHORIZED)
-
-    assert ([each.execution_id for each in found.executions], found.next_page_token) == (["run-1"], "more")
-    assert reasoning.calls[0] == {
-        "method": "list",
-        "caller": PRINCIPAL,
-        "strategy": "alpha",
-        "finish_reason": FinishReason.MAX_ITERATIONS,
-        "state": None,
-        "create_time_after": None,
-        "create_time_before": None,
-        "page_size": 7,
-        "page_token": "t",
-    }
 
 
 def test_every_cost_class_has_its_number() -> None:

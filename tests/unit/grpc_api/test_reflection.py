@@ -22,6 +22,7 @@ NAMES = [
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
     "reasond.v1.AgentService",
+    "reasond.v1.ExecutionService",
     "reasond.v1.ReasoningService",
     "reasond.v1.RepairService",
     "reasond.v1.TurnService",

@@ -146,7 +146,7 @@ def test_an_empty_budget_sets_no_bound() -> None:
 
 
 def test_trace_views_are_understood() -> None:
-    known = reasoning_service_pb2.TraceView
+    known = execution_pb2.TraceView
 
     assert trace_view_of(0) == known.TRACE_VIEW_NONE
     assert trace_view_of(3) == known.TRACE_VIEW_FULL

@@ -23,6 +23,7 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
+from reasond_server.services.executions import serve_executions
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -132,7 +133,13 @@ async def serve(
 
 def methods_of(reasoning: Any, agents: AgentService, turns: Any = None, repairs: Any = None) -> Methods:
     """Return the methods of all services."""
-    services = [serve_reasoning(reasoning), serve_agents(agents), serve_turns(turns), serve_repairs(repairs)]
+    services = [
+        serve_reasoning(reasoning),
+        serve_agents(agents),
+        serve_turns(turns),
+        serve_repairs(repairs),
+        serve_executions(reasoning.desk, reasoning.desk),
+    ]
     return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
 
 

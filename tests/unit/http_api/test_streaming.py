@@ -12,6 +12,7 @@ import pytest
 from reasond_server.config import ServerSettings, Settings
 from reasond_server.errors import ModelFailedError
 from reasond_server.http_api.event_frames import wants_stream
+from reasond_server.reasoning.views import read_view
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import ExecutionState, Principal
 
@@ -206,7 +207,7 @@ async def end_of(site: Site, execution_id: str) -> ExecutionState:
     run = site.core.runner.find_live(execution_id)
     if run is not None:
         await asyncio.wait_for(run.wait_for_end(), 120)
-    return (await site.core.reasoning.get(ALICE, execution_id)).execution.state
+    return (await read_view(site.core.reasoning.desk, ALICE, execution_id)).execution.state
 
 
 async def test_a_client_that_leaves_cancels_the_run_and_the_model(serve_site: ServeSite) -> None:

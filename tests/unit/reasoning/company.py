@@ -5,7 +5,9 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 
+from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text
 from reasond_server.logs.memory import MemoryExecutionStore
@@ -14,6 +16,7 @@ from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import (
     Outcome,
@@ -112,9 +115,16 @@ class Company:
             directory=MemoryAgentDirectory(max_agents=1, now=clock.now),
             store=self.store,
             runner=runner,
+            desk=ExecutionDesk(
+                store=self.store,
+                runner=runner,
+                follower=Follower(store=self.store, runner=runner, clock=clock, heartbeat_interval_s=0.5),
+                kind=kind.kind,
+                require_use=lambda caller, execution: require_strategy(caller, execution.strategy),
+            ),
             kind=kind,
             clock=clock,
-            policy=Policy(default_strategy="grouped", heartbeat_interval_s=0.5),
+            policy=Policy(default_strategy="grouped"),
             limits=self.limits,
         )
 

@@ -27,6 +27,7 @@ from reasond_server.errors import (
 )
 from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.views import read_view
 from reasond_server.runs.run import Run
 from reasond_server.strategies.strategy import (
     Outcome,
@@ -99,7 +100,7 @@ async def test_a_failed_run_raises_its_error_and_keeps_its_result(make_core: Mak
     with pytest.raises(ModelUnavailableError) as raised:
         await service.execute(ALICE, Task(query="why?", strategy="quick"))
     assert raised.value.execution_id is not None
-    view = await service.get(ALICE, raised.value.execution_id)
+    view = await read_view(service.desk, ALICE, raised.value.execution_id)
     assert view.result.finish_reason is FinishReason.FAILED
     assert view.execution.state is ExecutionState.FAILED
 
@@ -133,7 +134,7 @@ async def test_a_token_for_one_strategy_touches_no_run_of_another(make_core: Mak
         with pytest.raises(PermissionMissingError, match="'reasoning:execute:slow'"):
             await use()
     # The scope `executions:read` covers every strategy.
-    assert (await service.get(narrow, his)).result.answer == "his"
+    assert (await read_view(service.desk, narrow, his)).result.answer == "his"
     await service.desk.delete(narrow, mine)
 
 
@@ -212,7 +213,7 @@ async def test_a_run_that_is_kept_is_resumed_without_loss(make_core: MakeCore) -
     stream = service.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
     execution_id = (await anext(stream)).execution_id
     await stream.aclose()
-    assert (await service.get(ALICE, execution_id)).result.finish_reason is None
+    assert (await read_view(service.desk, ALICE, execution_id)).result.finish_reason is None
     hold.set()
     events = [event async for event in service.desk.resume(ALICE, execution_id, after_sequence=1)]
     assert [event.sequence for event in events] == [2, 3]
@@ -232,7 +233,7 @@ async def test_a_cursor_outside_the_log_is_refused_with_its_range(make_core: Mak
 async def test_another_tenant_cannot_read_cancel_or_delete(make_core: MakeCore) -> None:
     service = make_core("yes").reasoning
     execution_id = (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution.execution_id
-    for call in (service.get, service.desk.cancel, service.desk.delete):
+    for call in (service.desk.read, service.desk.cancel, service.desk.delete):
         with pytest.raises(ExecutionNotFoundError):
             await call(EVE, execution_id)
     with pytest.raises(ExecutionNotFoundError):
@@ -246,7 +247,7 @@ async def test_deleting_a_running_execution_stops_it_and_forgets_it(make_core: M
     execution_id = (await anext(stream)).execution_id
     await service.desk.delete(ALICE, execution_id)
     with pytest.raises(ExecutionNotFoundError):
-        await service.get(ALICE, execution_id)
+        await read_view(service.desk, ALICE, execution_id)
     await stream.aclose()
 
 

@@ -21,6 +21,7 @@ from reasond_server.errors import (
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Claim, Lease, LeaseLostError, Recovery
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.views import read_view
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -87,7 +88,7 @@ async def test_a_unary_call_without_a_request_id_waits_for_no_commit(registry: S
     core = core_with(store, registry, "forty-two")
     view = await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
     assert (view.result.answer, len(view.steps), view.execution.state) == ("forty-two", 1, ExecutionState.SUCCEEDED)
-    reading = asyncio.create_task(core.reasoning.get(ALICE, view.execution.execution_id))
+    reading = asyncio.create_task(read_view(core.reasoning.desk, ALICE, view.execution.execution_id))
     await asyncio.sleep(0)
     store.gate.set()
     assert (await reading).result == view.result
@@ -394,7 +395,7 @@ async def test_a_damaged_execution_is_shown_up_to_the_damage_and_with_its_end(se
     core = core_with(Damaged(sequence), StrategyRegistry([Chatty()]))
     view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
     await core.runner.stop()
-    found = await core.reasoning.get(ALICE, view.execution.execution_id)
+    found = await read_view(core.reasoning.desk, ALICE, view.execution.execution_id)
     assert [step.index for step in found.steps] == steps
     assert found.result == view.result
 
@@ -404,4 +405,4 @@ async def test_an_execution_whose_end_is_damaged_is_an_internal_error() -> None:
     view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
     await core.runner.stop()
     with pytest.raises(InternalError, match="no JSON"):
-        await core.reasoning.get(ALICE, view.execution.execution_id)
+        await read_view(core.reasoning.desk, ALICE, view.execution.execution_id)

@@ -46,18 +46,12 @@ from reasond.v1.execution_pb2 import (
     Speaker,
     StrategySource,
     TextDelta,
+    TraceView,
     Usage,
     UsageSource,
 )
-from reasond.v1.reasoning_service_pb2 import (
-    CostClass,
-    FollowExecutionResponse,
-    GetExecutionResponse,
-    ListStrategiesResponse,
-    ReasonIterationsResponse,
-    Strategy,
-    TraceView,
-)
+from reasond.v1.execution_service_pb2 import FollowExecutionResponse, GetExecutionResponse
+from reasond.v1.reasoning_service_pb2 import CostClass, ListStrategiesResponse, ReasonIterationsResponse, Strategy
 from reasond.v1.repair_service_pb2 import (
     CreateSnapshotResponse,
     Environment,

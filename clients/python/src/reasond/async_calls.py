@@ -14,7 +14,9 @@ import grpc
 from reasond.connection import authorization
 from reasond.errors import ReasondError, call_cancelled, error_from, error_of, is_token_expired
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
+from reasond.v1.execution_service_pb2 import FollowExecutionResponse
+from reasond.v1.execution_service_pb2_grpc import ExecutionServiceStub
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
 from reasond.v1.repair_service_pb2 import RepairStepsResponse
 from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from reasond.progress import Progress
     from reasond.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
     from reasond.v1.execution_pb2 import Reasoning
-    from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, ReasonIterationsRequest
+    from reasond.v1.execution_service_pb2 import FollowExecutionRequest
+    from reasond.v1.execution_service_pb2_grpc import ExecutionServiceAsyncStub
+    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
     from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceAsyncStub
     from reasond.v1.repair_service_pb2 import RepairStepsRequest
     from reasond.v1.repair_service_pb2_grpc import RepairServiceAsyncStub
@@ -55,6 +59,7 @@ class _Bound:
     loop: asyncio.AbstractEventLoop
     channel: grpc.aio.Channel
     reasoning: ReasoningServiceAsyncStub
+    executions: ExecutionServiceAsyncStub
     agents: AgentServiceAsyncStub
     turns: TurnServiceAsyncStub
     repairs: RepairServiceAsyncStub
@@ -78,6 +83,11 @@ class AsyncLink:
     def reasoning(self) -> ReasoningServiceAsyncStub:
         """The stub of the reasoning service; raises RuntimeError in another event loop or after closing."""
         return self._connect().reasoning
+
+    @property
+    def executions(self) -> ExecutionServiceAsyncStub:
+        """The stub of the execution service; raises RuntimeError in another event loop or after closing."""
+        return self._connect().executions
 
     @property
     def agents(self) -> AgentServiceAsyncStub:
@@ -146,7 +156,7 @@ class AsyncLink:
     ) -> grpc.aio.UnaryStreamCall[FollowExecutionRequest, FollowExecutionResponse]:
         """Start a call of FollowExecution with a deadline in `seconds`."""
         metadata = await self._metadata()
-        return self.reasoning.FollowExecution(request, timeout=seconds, metadata=metadata)
+        return self.executions.FollowExecution(request, timeout=seconds, metadata=metadata)
 
     async def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None
@@ -198,6 +208,7 @@ class AsyncLink:
                 loop=loop,
                 channel=channel,
                 reasoning=cast("ReasoningServiceAsyncStub", ReasoningServiceStub(channel)),
+                executions=cast("ExecutionServiceAsyncStub", ExecutionServiceStub(channel)),
                 agents=cast("AgentServiceAsyncStub", AgentServiceStub(channel)),
                 turns=cast("TurnServiceAsyncStub", TurnServiceStub(channel)),
                 repairs=cast("RepairServiceAsyncStub", RepairServiceStub(channel)),

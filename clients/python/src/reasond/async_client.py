@@ -12,9 +12,9 @@ from reasond.async_turn_calls import AsyncTurnCalls
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
 from reasond.v1 import agent_service_pb2 as agents_pb
+from reasond.v1 import execution_service_pb2 as executions_pb
 from reasond.v1 import reasoning_service_pb2 as reasoning_pb
-from reasond.v1.execution_pb2 import Budget, Execution, ExecutionState, FinishReason, Reasoning
-from reasond.v1.reasoning_service_pb2 import TraceView
+from reasond.v1.execution_pb2 import Budget, Execution, ExecutionState, FinishReason, Reasoning, TraceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -252,10 +252,10 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         *,
         trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
         timeout_s: float | None = None,
-    ) -> reasoning_pb.GetExecutionResponse:
+    ) -> executions_pb.GetExecutionResponse:
         """Return an execution with its result, which is partial while it runs and after a failure."""
-        request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
-        return await self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+        request = executions_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
+        return await self._link.answer(self._link.executions.GetExecution, request, timeout_s)
 
     def follow_execution(
         self,
@@ -278,7 +278,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
                 may be.
             timeout_s: Deadline of the whole stream in seconds.
         """
-        request = reasoning_pb.FollowExecutionRequest(
+        request = executions_pb.FollowExecutionRequest(
             execution_id=execution_id, after_sequence=after_sequence, include_deltas=include_deltas
         )
         progress = Progress(
@@ -291,8 +291,8 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
 
     async def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
         """Cancel a running execution and return it; its partial result is kept."""
-        request = reasoning_pb.CancelExecutionRequest(execution_id=execution_id)
-        return (await self._link.answer(self._link.reasoning.CancelExecution, request, timeout_s)).execution
+        request = executions_pb.CancelExecutionRequest(execution_id=execution_id)
+        return (await self._link.answer(self._link.executions.CancelExecution, request, timeout_s)).execution
 
     async def list_executions(
         self,
@@ -316,7 +316,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             page_size: Most executions of one page; 0 leaves it to the server.
             timeout_s: Deadline of each call in seconds.
         """
-        request = reasoning_pb.ListExecutionsRequest(
+        request = executions_pb.ListExecutionsRequest(
             strategy=strategy,
             finish_reason=finish_reason,
             state=state,
@@ -325,7 +325,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             page_size=page_size,
         )
         while True:
-            page = await self._link.answer(self._link.reasoning.ListExecutions, request, timeout_s)
+            page = await self._link.answer(self._link.executions.ListExecutions, request, timeout_s)
             for execution in page.executions:
                 yield execution
             if not page.next_page_token:
@@ -334,8 +334,8 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
 
     async def delete_execution(self, execution_id: str, *, timeout_s: float | None = None) -> None:
         """Delete an execution and its content; a running one is cancelled first."""
-        request = reasoning_pb.DeleteExecutionRequest(execution_id=execution_id)
-        await self._link.answer(self._link.reasoning.DeleteExecution, request, timeout_s)
+        request = executions_pb.DeleteExecutionRequest(execution_id=execution_id)
+        await self._link.answer(self._link.executions.DeleteExecution, request, timeout_s)
 
     async def get_agent_card(
         self, agent_id: str = "", *, timeout_s: float | None = None

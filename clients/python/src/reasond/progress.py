@@ -11,7 +11,7 @@ import grpc
 
 from reasond.errors import call_cancelled, is_token_expired
 from reasond.v1.execution_pb2 import ExecutionCursor
-from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
+from reasond.v1.execution_service_pb2 import FollowExecutionRequest, FollowExecutionResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

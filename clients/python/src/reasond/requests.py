@@ -17,8 +17,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import RegisterAgentRequest
-from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, Image, ReasoningTask, Speaker
-from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, Image, ReasoningTask, Speaker, TraceView
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
 from reasond.v1.strategies_pb2 import (

@@ -16,7 +16,9 @@ import grpc
 from reasond.connection import authorization
 from reasond.errors import error_from, is_token_expired
 from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
-from reasond.v1.reasoning_service_pb2 import FollowExecutionResponse, ReasonIterationsResponse
+from reasond.v1.execution_service_pb2 import FollowExecutionResponse
+from reasond.v1.execution_service_pb2_grpc import ExecutionServiceStub
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsResponse
 from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
 from reasond.v1.repair_service_pb2 import RepairStepsResponse
 from reasond.v1.repair_service_pb2_grpc import RepairServiceStub
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from reasond.connection import Connection
     from reasond.progress import Progress
     from reasond.v1.execution_pb2 import Reasoning
-    from reasond.v1.reasoning_service_pb2 import FollowExecutionRequest, ReasonIterationsRequest
+    from reasond.v1.execution_service_pb2 import FollowExecutionRequest
+    from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest
     from reasond.v1.repair_service_pb2 import RepairStepsRequest
     from reasond.v1.repairs_pb2 import Repair
     from reasond.v1.turn_service_pb2 import ExecuteTurnRequest, ExecuteTurnResponse
@@ -69,6 +72,7 @@ class SyncLink:
         self._is_closed = False
         self._channel = _channel(connection)
         self._reasoning = ReasoningServiceStub(self._channel)
+        self._executions = ExecutionServiceStub(self._channel)
         self._agents = AgentServiceStub(self._channel)
         self._turns = TurnServiceStub(self._channel)
         self._repairs = RepairServiceStub(self._channel)
@@ -83,6 +87,12 @@ class SyncLink:
         """The stub of the reasoning service; raises RuntimeError after closing."""
         self._raise_if_closed()
         return self._reasoning
+
+    @property
+    def executions(self) -> ExecutionServiceStub:
+        """The stub of the execution service; raises RuntimeError after closing."""
+        self._raise_if_closed()
+        return self._executions
 
     @property
     def agents(self) -> AgentServiceStub:
@@ -144,7 +154,7 @@ class SyncLink:
         self, request: FollowExecutionRequest, seconds: float | None
     ) -> SyncCall[FollowExecutionResponse]:
         """Start a call of FollowExecution with a deadline in `seconds`."""
-        return self.reasoning.FollowExecution(request, timeout=seconds, metadata=self._metadata())
+        return self.executions.FollowExecution(request, timeout=seconds, metadata=self._metadata())
 
     def open_turn(
         self, request: ExecuteTurnRequest, timeout_s: float | None

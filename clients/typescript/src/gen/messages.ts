@@ -4,6 +4,7 @@ export * from "./reasond/v1/agent_card_pb.js";
 export * from "./reasond/v1/agent_service_pb.js";
 export * from "./reasond/v1/errors_pb.js";
 export * from "./reasond/v1/execution_pb.js";
+export * from "./reasond/v1/execution_service_pb.js";
 export * from "./reasond/v1/reasoning_service_pb.js";
 export * from "./reasond/v1/repair_service_pb.js";
 export * from "./reasond/v1/repairs_pb.js";

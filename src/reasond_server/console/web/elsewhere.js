@@ -63,7 +63,7 @@ function python(value) {
 const base = () => new URL(".", location.href).href.replace(/\/$/, "");
 
 const grpcurl = (message, method) =>
-  `grpcurl ${location.protocol === "https:" ? "" : "-plaintext "}-H "authorization: Bearer $REASOND_TOKEN" \\\n  -d ${quoteForShell(JSON.stringify(message))} \\\n  "$REASOND_TARGET" reasond.v1.ReasoningService/${method}`;
+  `grpcurl ${location.protocol === "https:" ? "" : "-plaintext "}-H "authorization: Bearer $REASOND_TOKEN" \\\n  -d ${quoteForShell(JSON.stringify(message))} \\\n  "$REASOND_TARGET" reasond.v1.${method}`;
 
 const curl = (method, params, accept) =>
   `curl -sS${accept ? "N" : ""} ${base()}/api/v1/jsonrpc -H "Authorization: Bearer $REASOND_TOKEN" \\\n  -H 'Content-Type: application/json'${accept ? ` -H 'Accept: ${accept}'` : ""} \\\n  -d ${quoteForShell(JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }))}`;
@@ -88,14 +88,14 @@ export function Elsewhere({ id, view, task }) {
   return html`${params &&
     html`<h2>Ask it again</h2>
       <p><a class="button" href=${`#/ask/${id}`}>Change and ask again</a></p>
-      <${Command} name="grpcurl" text=${grpcurl({ task: protoOf(params) }, "ReasonIterations")} />
+      <${Command} name="grpcurl" text=${grpcurl({ task: protoOf(params) }, "ReasoningService/ReasonIterations")} />
       <${Command} name="curl" text=${curl("reasoning.execute", params, "text/event-stream")} />
       <${Command} name="Python" text=${pythonCall(params)} />
       <${Command} name="openai (Python)" text=${openai(params)} />
       ${task.images?.length > 0 && html`<p class="note">Its images are not part of these texts.</p>`}`}
     ${!params && view.kind === "reasoning" && html`<p class="note">The server does not keep the question of this run.</p>`}
     <h2>Follow this run</h2>
-    <${Command} name="grpcurl" text=${grpcurl(follow, "FollowExecution")} />
+    <${Command} name="grpcurl" text=${grpcurl(follow, "ExecutionService/FollowExecution")} />
     <${Command} name="curl" text=${curl("executions.follow", follow, "text/event-stream")} />
     <${Command} name="reasond" text=${`reasond executions follow ${id}`} />`;
 }

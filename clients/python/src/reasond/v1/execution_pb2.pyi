@@ -175,6 +175,34 @@ EXECUTION_STATE_SUSPENDED: ExecutionState.ValueType  # 5
 """It waits to be woken, by a call or at a time; no server works on it."""
 global___ExecutionState = ExecutionState
 
+class _TraceView:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _TraceViewEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TraceView.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    TRACE_VIEW_UNSPECIFIED: _TraceView.ValueType  # 0
+    """Same as NONE."""
+    TRACE_VIEW_NONE: _TraceView.ValueType  # 1
+    """No steps."""
+    TRACE_VIEW_STEPS: _TraceView.ValueType  # 2
+    """Steps with their usage and times, without texts."""
+    TRACE_VIEW_FULL: _TraceView.ValueType  # 3
+    """Steps with their texts. A trace over 3 MiB is cut and a warning says so."""
+
+class TraceView(_TraceView, metaclass=_TraceViewEnumTypeWrapper):
+    """How much of the steps a result carries."""
+
+TRACE_VIEW_UNSPECIFIED: TraceView.ValueType  # 0
+"""Same as NONE."""
+TRACE_VIEW_NONE: TraceView.ValueType  # 1
+"""No steps."""
+TRACE_VIEW_STEPS: TraceView.ValueType  # 2
+"""Steps with their usage and times, without texts."""
+TRACE_VIEW_FULL: TraceView.ValueType  # 3
+"""Steps with their texts. A trace over 3 MiB is cut and a warning says so."""
+global___TraceView = TraceView
+
 class _Speaker:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType

@@ -25,11 +25,9 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
-from reasond.v1 import repair_service_pb2 as reasond_dot_v1_dot_repair__service__pb2
-from reasond.v1 import turn_service_pb2 as reasond_dot_v1_dot_turn__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/reasoning_service.proto\x12\nreasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"w\n\rReasonRequest\x12\'\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\ntrace_view\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TraceView\":\n\x0eReasonResponse\x12(\n\treasoning\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Reasoning\"\xbf\x01\n\x17ReasonIterationsRequest\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"\xd9\x02\n\x18ReasonIterationsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07started\x18\x04 \x01(\x0b\x32\x1c.reasond.v1.ExecutionStartedH\x00\x12*\n\titeration\x18\x05 \x01(\x0b\x32\x15.reasond.v1.IterationH\x00\x12&\n\x05\x64\x65lta\x18\x06 \x01(\x0b\x32\x15.reasond.v1.TextDeltaH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x12*\n\tcompleted\x18\x08 \x01(\x0b\x32\x15.reasond.v1.ReasoningH\x00\x42\x07\n\x05\x65vent\">\n\x15ListStrategiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\xe8\x01\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1a\n\x12\x63onfig_schema_json\x18\x03 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_config_json\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\x12\x15\n\rceilings_json\x18\x07 \x01(\t\x12)\n\ncost_class\x18\x08 \x01(\x0e\x32\x15.reasond.v1.CostClass\x12\x14\n\x0c\x63ost_formula\x18\t \x01(\t\"\x8c\x01\n\x16ListStrategiesResponse\x12(\n\nstrategies\x18\x01 \x03(\x0b\x32\x14.reasond.v1.Strategy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x0e\n\x06models\x18\x05 \x03(\t\"V\n\x13GetExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12)\n\ntrace_view\x18\x02 \x01(\x0e\x32\x15.reasond.v1.TraceView\"\x93\x01\n\x14GetExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\x12(\n\treasoning\x18\x02 \x01(\x0b\x32\x15.reasond.v1.Reasoning\x12\'\n\x04task\x18\x03 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\"^\n\x16\x46ollowExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x16\n\x0einclude_deltas\x18\x03 \x01(\x08\"\xc1\x01\n\x17\x46ollowExecutionResponse\x12\x39\n\treasoning\x18\x01 \x01(\x0b\x32$.reasond.v1.ReasonIterationsResponseH\x00\x12/\n\x04turn\x18\x02 \x01(\x0b\x32\x1f.reasond.v1.ExecuteTurnResponseH\x00\x12\x31\n\x06repair\x18\x03 \x01(\x0b\x32\x1f.reasond.v1.RepairStepsResponseH\x00\x42\x07\n\x05\x65vent\".\n\x16\x43\x61ncelExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"C\n\x17\x43\x61ncelExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\"\x9b\x02\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12/\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.reasond.v1.FinishReason\x12)\n\x05state\x18\x05 \x01(\x0e\x32\x1a.reasond.v1.ExecutionState\x12\x35\n\x11\x63reate_time_after\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x12\x63reate_time_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x16ListExecutionsResponse\x12)\n\nexecutions\x18\x01 \x03(\x0b\x32\x15.reasond.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\".\n\x16\x44\x65leteExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteExecutionResponse*g\n\tTraceView\x12\x1a\n\x16TRACE_VIEW_UNSPECIFIED\x10\x00\x12\x13\n\x0fTRACE_VIEW_NONE\x10\x01\x12\x14\n\x10TRACE_VIEW_STEPS\x10\x02\x12\x13\n\x0fTRACE_VIEW_FULL\x10\x03*\x86\x01\n\tCostClass\x12\x1a\n\x16\x43OST_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OST_CLASS_CONSTANT\x10\x01\x12\x15\n\x11\x43OST_CLASS_LINEAR\x10\x02\x12\x16\n\x12\x43OST_CLASS_SAMPLED\x10\x03\x12\x15\n\x11\x43OST_CLASS_SEARCH\x10\x04\x32\xcf\x05\n\x10ReasoningService\x12?\n\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\x12_\n\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse0\x01\x12W\n\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponse\x12Q\n\x0cGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\x12\\\n\x0f\x46ollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse0\x01\x12Z\n\x0f\x43\x61ncelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\x12W\n\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\x12Z\n\x0f\x44\x65leteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponseB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/reasoning_service.proto\x12\nreasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"w\n\rReasonRequest\x12\'\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\ntrace_view\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TraceView\":\n\x0eReasonResponse\x12(\n\treasoning\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Reasoning\"\xbf\x01\n\x17ReasonIterationsRequest\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"\xd9\x02\n\x18ReasonIterationsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07started\x18\x04 \x01(\x0b\x32\x1c.reasond.v1.ExecutionStartedH\x00\x12*\n\titeration\x18\x05 \x01(\x0b\x32\x15.reasond.v1.IterationH\x00\x12&\n\x05\x64\x65lta\x18\x06 \x01(\x0b\x32\x15.reasond.v1.TextDeltaH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x12*\n\tcompleted\x18\x08 \x01(\x0b\x32\x15.reasond.v1.ReasoningH\x00\x42\x07\n\x05\x65vent\">\n\x15ListStrategiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\xe8\x01\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1a\n\x12\x63onfig_schema_json\x18\x03 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_config_json\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\x12\x15\n\rceilings_json\x18\x07 \x01(\t\x12)\n\ncost_class\x18\x08 \x01(\x0e\x32\x15.reasond.v1.CostClass\x12\x14\n\x0c\x63ost_formula\x18\t \x01(\t\"\x8c\x01\n\x16ListStrategiesResponse\x12(\n\nstrategies\x18\x01 \x03(\x0b\x32\x14.reasond.v1.Strategy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x0e\n\x06models\x18\x05 \x03(\t*\x86\x01\n\tCostClass\x12\x1a\n\x16\x43OST_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OST_CLASS_CONSTANT\x10\x01\x12\x15\n\x11\x43OST_CLASS_LINEAR\x10\x02\x12\x16\n\x12\x43OST_CLASS_SAMPLED\x10\x03\x12\x15\n\x11\x43OST_CLASS_SEARCH\x10\x04\x32\x8d\x02\n\x10ReasoningService\x12?\n\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\x12_\n\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse0\x01\x12W\n\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponseB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,44 +35,22 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.reasoning_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
-  _globals['_TRACEVIEW']._serialized_start=2442
-  _globals['_TRACEVIEW']._serialized_end=2545
-  _globals['_COSTCLASS']._serialized_start=2548
-  _globals['_COSTCLASS']._serialized_end=2682
-  _globals['_REASONREQUEST']._serialized_start=175
-  _globals['_REASONREQUEST']._serialized_end=294
-  _globals['_REASONRESPONSE']._serialized_start=296
-  _globals['_REASONRESPONSE']._serialized_end=354
-  _globals['_REASONITERATIONSREQUEST']._serialized_start=357
-  _globals['_REASONITERATIONSREQUEST']._serialized_end=548
-  _globals['_REASONITERATIONSRESPONSE']._serialized_start=551
-  _globals['_REASONITERATIONSRESPONSE']._serialized_end=896
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=898
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=960
-  _globals['_STRATEGY']._serialized_start=963
-  _globals['_STRATEGY']._serialized_end=1195
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1198
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1338
-  _globals['_GETEXECUTIONREQUEST']._serialized_start=1340
-  _globals['_GETEXECUTIONREQUEST']._serialized_end=1426
-  _globals['_GETEXECUTIONRESPONSE']._serialized_start=1429
-  _globals['_GETEXECUTIONRESPONSE']._serialized_end=1576
-  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_start=1578
-  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_end=1672
-  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_start=1675
-  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_end=1868
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=1870
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=1916
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=1918
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=1985
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1988
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=2271
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=2273
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=2365
-  _globals['_DELETEEXECUTIONREQUEST']._serialized_start=2367
-  _globals['_DELETEEXECUTIONREQUEST']._serialized_end=2413
-  _globals['_DELETEEXECUTIONRESPONSE']._serialized_start=2415
-  _globals['_DELETEEXECUTIONRESPONSE']._serialized_end=2440
-  _globals['_REASONINGSERVICE']._serialized_start=2685
-  _globals['_REASONINGSERVICE']._serialized_end=3404
+  _globals['_COSTCLASS']._serialized_start=1277
+  _globals['_COSTCLASS']._serialized_end=1411
+  _globals['_REASONREQUEST']._serialized_start=111
+  _globals['_REASONREQUEST']._serialized_end=230
+  _globals['_REASONRESPONSE']._serialized_start=232
+  _globals['_REASONRESPONSE']._serialized_end=290
+  _globals['_REASONITERATIONSREQUEST']._serialized_start=293
+  _globals['_REASONITERATIONSREQUEST']._serialized_end=484
+  _globals['_REASONITERATIONSRESPONSE']._serialized_start=487
+  _globals['_REASONITERATIONSRESPONSE']._serialized_end=832
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=834
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=896
+  _globals['_STRATEGY']._serialized_start=899
+  _globals['_STRATEGY']._serialized_end=1131
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1134
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1274
+  _globals['_REASONINGSERVICE']._serialized_start=1414
+  _globals['_REASONINGSERVICE']._serialized_end=1683
 # @@protoc_insertion_point(module_scope)

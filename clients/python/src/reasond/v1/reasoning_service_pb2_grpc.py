@@ -51,31 +51,6 @@ class ReasoningServiceStub(object):
                 request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesRequest.SerializeToString,
                 response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesResponse.FromString,
                 _registered_method=True)
-        self.GetExecution = channel.unary_unary(
-                '/reasond.v1.ReasoningService/GetExecution',
-                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.SerializeToString,
-                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.FromString,
-                _registered_method=True)
-        self.FollowExecution = channel.unary_stream(
-                '/reasond.v1.ReasoningService/FollowExecution',
-                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.SerializeToString,
-                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.FromString,
-                _registered_method=True)
-        self.CancelExecution = channel.unary_unary(
-                '/reasond.v1.ReasoningService/CancelExecution',
-                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionRequest.SerializeToString,
-                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionResponse.FromString,
-                _registered_method=True)
-        self.ListExecutions = channel.unary_unary(
-                '/reasond.v1.ReasoningService/ListExecutions',
-                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsRequest.SerializeToString,
-                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsResponse.FromString,
-                _registered_method=True)
-        self.DeleteExecution = channel.unary_unary(
-                '/reasond.v1.ReasoningService/DeleteExecution',
-                request_serializer=reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionRequest.SerializeToString,
-                response_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionResponse.FromString,
-                _registered_method=True)
 
 
 class ReasoningServiceServicer(object):
@@ -103,42 +78,6 @@ class ReasoningServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetExecution(self, request, context):
-        """Returns an execution with its result, or with its partial result while it runs or after it failed.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def FollowExecution(self, request, context):
-        """Streams the events of an execution of any kind to its end. It only observes: the call neither keeps the execution
-        running nor cancels it by ending. Turns need the permission `turns:read` in place of `executions:read`.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CancelExecution(self, request, context):
-        """Cancels a running execution; what it did so far is kept. Cancelling an ended one changes nothing.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListExecutions(self, request, context):
-        """Lists the caller's executions, newest first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteExecution(self, request, context):
-        """Forgets an execution and its content. A running one is cancelled first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ReasoningServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,31 +95,6 @@ def add_ReasoningServiceServicer_to_server(servicer, server):
                     servicer.ListStrategies,
                     request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesRequest.FromString,
                     response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesResponse.SerializeToString,
-            ),
-            'GetExecution': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetExecution,
-                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.FromString,
-                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.SerializeToString,
-            ),
-            'FollowExecution': grpc.unary_stream_rpc_method_handler(
-                    servicer.FollowExecution,
-                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.FromString,
-                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.SerializeToString,
-            ),
-            'CancelExecution': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelExecution,
-                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionRequest.FromString,
-                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionResponse.SerializeToString,
-            ),
-            'ListExecutions': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListExecutions,
-                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsRequest.FromString,
-                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsResponse.SerializeToString,
-            ),
-            'DeleteExecution': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteExecution,
-                    request_deserializer=reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionRequest.FromString,
-                    response_serializer=reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -265,141 +179,6 @@ class ReasoningService(object):
             '/reasond.v1.ReasoningService/ListStrategies',
             reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesRequest.SerializeToString,
             reasond_dot_v1_dot_reasoning__service__pb2.ListStrategiesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetExecution(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/reasond.v1.ReasoningService/GetExecution',
-            reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionRequest.SerializeToString,
-            reasond_dot_v1_dot_reasoning__service__pb2.GetExecutionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def FollowExecution(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/reasond.v1.ReasoningService/FollowExecution',
-            reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionRequest.SerializeToString,
-            reasond_dot_v1_dot_reasoning__service__pb2.FollowExecutionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CancelExecution(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/reasond.v1.ReasoningService/CancelExecution',
-            reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionRequest.SerializeToString,
-            reasond_dot_v1_dot_reasoning__service__pb2.CancelExecutionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListExecutions(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/reasond.v1.ReasoningService/ListExecutions',
-            reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsRequest.SerializeToString,
-            reasond_dot_v1_dot_reasoning__service__pb2.ListExecutionsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteExecution(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/reasond.v1.ReasoningService/DeleteExecution',
-            reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionRequest.SerializeToString,
-            reasond_dot_v1_dot_reasoning__service__pb2.DeleteExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

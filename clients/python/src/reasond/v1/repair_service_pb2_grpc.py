@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class RepairServiceStub(object):
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
     """
 
     def __init__(self, channel):
@@ -69,7 +69,7 @@ class RepairServiceStub(object):
 
 
 class RepairServiceServicer(object):
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
     """
 
     def Repair(self, request, context):
@@ -156,7 +156,7 @@ def add_RepairServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RepairService(object):
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
     """
 
     @staticmethod

@@ -19,7 +19,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class RepairServiceStub:
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService."""
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     Repair: grpc.UnaryUnaryMultiCallable[
@@ -59,7 +59,7 @@ class RepairServiceStub:
     """Lists the environments in which checks run."""
 
 class RepairServiceAsyncStub:
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService."""
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService."""
 
     Repair: grpc.aio.UnaryUnaryMultiCallable[
         reasond.v1.repair_service_pb2.RepairRequest,
@@ -98,7 +98,7 @@ class RepairServiceAsyncStub:
     """Lists the environments in which checks run."""
 
 class RepairServiceServicer(metaclass=abc.ABCMeta):
-    """Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService."""
+    """Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService."""
 
     @abc.abstractmethod
     def Repair(

@@ -503,7 +503,7 @@ export const ListEnvironmentsResponseSchema: GenMessage<ListEnvironmentsResponse
   messageDesc(file_reasond_v1_repair_service, 13);
 
 /**
- * Repairs code. Executions of it are listed, cancelled and deleted as those of ReasoningService.
+ * Repairs code. Its executions are observed, listed, cancelled and deleted with ExecutionService.
  *
  * @generated from service reasond.v1.RepairService
  */

@@ -1,0 +1,138 @@
+"""ExecutionService: what the other services started, looked up, observed, listed, cancelled and deleted."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
+from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.grpc_api.execution_servicer import ExecutionServicer
+from reasond_server.http_api.jsonrpc_calls import Method, Streaming
+from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListExecutionsParams
+from reasond_server.reasoning.views import read_view
+from reasond_server.services.declaration import Service, ServiceDeclaration
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.wire.json_mapping import execution_json, result_json, task_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from reasond_server.desk import ExecutionDesk
+    from reasond_server.http_api.jsonrpc_calls import Cursor
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.types import Principal, StreamEvent
+
+DECLARATION: Final = ServiceDeclaration(
+    name="reasond.v1.ExecutionService",
+    permissions={
+        "GetExecution": READ_EXECUTIONS,
+        "FollowExecution": READ_EXECUTIONS,
+        "CancelExecution": EXECUTE,
+        "ListExecutions": READ_EXECUTIONS,
+        "DeleteExecution": EXECUTE,
+    },
+    or_permissions={
+        "CancelExecution": EXECUTE_REPAIRS,
+        "DeleteExecution": EXECUTE_REPAIRS,
+        "FollowExecution": READ_TURNS,
+    },
+    methods={
+        "executions.cancel": "CancelExecution",
+        "executions.delete": "DeleteExecution",
+        "executions.follow": "FollowExecution",
+        "executions.get": "GetExecution",
+        "executions.list": "ListExecutions",
+    },
+)
+
+
+def serve_executions(
+    desk: ExecutionDesk,
+    observed: ExecutionDesk,
+    *,
+    max_send_bytes: int = 4 * 1024 * 1024,
+    write_timeout_s: float = 30.0,
+    observer: CallObserver = UNOBSERVED,
+) -> Service:
+    """Return ExecutionService for both transports; the desks and the limits are those of `ExecutionServicer`."""
+    servicer = ExecutionServicer(
+        desk=desk, observed=observed, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
+    )
+    follow = Method(
+        operation=DECLARATION.operation_of("executions.follow"),
+        params=FollowExecutionParams,
+        run=_refuse_answer,
+        streaming=Streaming(operation=DECLARATION.operation("FollowExecution"), open=partial(_observe, observed)),
+    )
+    methods = {
+        "executions.cancel": _method("executions.cancel", ExecutionParams, partial(_cancel, desk)),
+        "executions.delete": _method("executions.delete", ExecutionParams, partial(_delete, desk)),
+        "executions.follow": follow,
+        "executions.get": _method("executions.get", ExecutionParams, partial(_get, desk)),
+        "executions.list": _method("executions.list", ListExecutionsParams, partial(_list, desk)),
+    }
+    return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
+
+
+def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
+    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
+
+
+async def _refuse_answer(_caller: Principal, _params: FollowExecutionParams) -> dict[str, Any]:
+    description = "must name text/event-stream: this method has events and no answer; executions.get returns the result"
+    raise InvalidRequestError.of(Violation(field="Accept", description=description))
+
+
+async def _observe(
+    observed: ExecutionDesk, caller: Principal, params: FollowExecutionParams, cursor: Cursor | None
+) -> AsyncGenerator[StreamEvent, None]:
+    """Yield the events of the execution, after the last one that the client has."""
+    after = params.after_sequence
+    if cursor is not None:
+        if cursor.execution_id != params.execution_id:
+            description = f"is of the execution {cursor.execution_id}; the call names {show(params.execution_id)}"
+            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
+        after = cursor.after_sequence
+    observation = await observed.observe(
+        caller, params.execution_id, after_sequence=after, include_deltas=params.include_deltas
+    )
+    async with aclosing(observation.events) as events:
+        async for event in events:
+            yield event
+
+
+async def _get(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    view = await read_view(desk, caller, params.execution_id, with_task=True)
+    return {
+        "execution": execution_json(view.execution),
+        "reasoning": result_json(view.result, view.steps),
+        "task": None if view.task is None else task_json(view.task),
+    }
+
+
+async def _cancel(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    return {"execution": execution_json(await desk.cancel(caller, params.execution_id))}
+
+
+async def _list(desk: ExecutionDesk, caller: Principal, params: ListExecutionsParams) -> dict[str, Any]:
+    page = await desk.list(
+        caller,
+        strategy=params.strategy,
+        finish_reason=params.finish_reason,
+        state=params.state,
+        create_time_after=params.create_time_after,
+        create_time_before=params.create_time_before,
+        page_size=params.page_size,
+        page_token=params.page_token,
+    )
+    return {
+        "executions": [execution_json(execution) for execution in page.executions],
+        "next_page_token": page.next_page_token,
+    }
+
+
+async def _delete(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    await desk.delete(caller, params.execution_id)
+    return {}
