@@ -34,6 +34,7 @@ REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
     "config": "the parameters of a strategy; each package of a strategy has one",
     "errors": "the exception tree, in the server and in the client",
+    "executions": "executions: their values, and the service that works on them",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",

@@ -299,23 +299,15 @@ class Server:
     def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
         """Return the services for both transports."""
         server, observer = self._settings.server, self._measuring.observer
-        max_send_bytes = GrpcOptions.of(server).max_send_bytes
-        write_timeout_s = server.write_timeout_s
-        reasoning = serve_reasoning(
-            core.reasoning, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
+        size, wait_s = GrpcOptions.of(server).max_send_bytes, server.write_timeout_s
+        tasks, every = core.executions, core.observed
+        return (
+            serve_reasoning(core.reasoning, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_turns(core.turns, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_repairs(core.repairs, write_timeout_s=wait_s, observer=observer),
+            serve_executions(tasks, every, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_agents(agents),
         )
-        turns = serve_turns(
-            core.turns, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
-        )
-        repairs = serve_repairs(core.repairs, write_timeout_s=write_timeout_s, observer=observer)
-        executions = serve_executions(
-            core.executions,
-            core.observed,
-            max_send_bytes=max_send_bytes,
-            write_timeout_s=write_timeout_s,
-            observer=observer,
-        )
-        return (reasoning, turns, repairs, executions, serve_agents(agents))
 
     def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(
@@ -333,10 +325,9 @@ class Server:
     def _http_server(self, core: Core, agents: AgentService, services: Sequence[Service]) -> HttpServer:
         server = self._settings.server
         observer = self._measuring.observer
+        methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
         self._http_app = app = HttpApp(
-            methods=Methods(
-                [service.methods for service in services], read_partial=partial(read_partial, core.reasoning)
-            ),
+            methods=methods,
             card=agents.build_own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,

@@ -98,6 +98,14 @@ class Core:
     repairs: RepairService
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desks:
+    tasks: ExecutionDesk
+    turns: ExecutionDesk
+    repairs: ExecutionDesk
+    observed: ExecutionDesk
+
+
 def registry_of(settings: Settings) -> StrategyRegistry:
     """Return the strategies that are installed and enabled.
 
@@ -215,26 +223,17 @@ def assemble(
         sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    follower = _follower_of(settings, store=store, runner=runner, clock=clock)
-    desk_of = partial(ExecutionDesk, store=store, runner=runner, follower=follower)
-    executions = desk_of(kind=REASONING, or_kind=REPAIR, require_use=_require_use)
-    repairs = desk_of(kind=REPAIR, require_use=_allow_use)
+    desks = _desks_of(settings, store=store, runner=runner, clock=clock)
     return Core(
         reasoning=_assemble_reasoning(
-            settings, kind, registry, directory, store=store, runner=runner, desk=executions, limits=limits
+            settings, kind, registry, directory, store=store, runner=runner, desk=desks.tasks, limits=limits
         ),
-        executions=executions,
-        observed=desk_of(kind="", require_use=_require_reading),
+        executions=desks.tasks,
+        observed=desks.observed,
         turns=_assemble_turns(
-            turn_kind,
-            store=store,
-            runner=runner,
-            desk=desk_of(kind=TURN, require_use=_allow_use),
-            clock=clock,
-            tools=tools,
-            limits=limits,
+            turn_kind, store=store, runner=runner, desk=desks.turns, clock=clock, tools=tools, limits=limits
         ),
-        repairs=RepairService(runner=runner, desk=repairs, kind=repair_kind, limits=limits),
+        repairs=RepairService(runner=runner, desk=desks.repairs, kind=repair_kind, limits=limits),
         directory=directory,
         runner=runner,
         registry=registry,
@@ -397,13 +396,20 @@ def _assemble_turns(
     )
 
 
-def _follower_of(settings: Settings, *, store: ExecutionStore, runner: Runner, clock: Clock) -> Follower:
-    return Follower(
+def _desks_of(settings: Settings, *, store: ExecutionStore, runner: Runner, clock: Clock) -> _Desks:
+    follower = Follower(
         store=store,
         runner=runner,
         clock=clock,
         heartbeat_interval_s=settings.server.heartbeat_interval_s,
         flush_interval_s=settings.server.delta_flush_ms / 1000,
+    )
+    desk_of = partial(ExecutionDesk, store=store, runner=runner, follower=follower)
+    return _Desks(
+        tasks=desk_of(kind=REASONING, or_kind=REPAIR, require_use=_require_use),
+        turns=desk_of(kind=TURN, require_use=_allow_use),
+        repairs=desk_of(kind=REPAIR, require_use=_allow_use),
+        observed=desk_of(kind="", require_use=_require_reading),
     )
 
 

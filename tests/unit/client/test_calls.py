@@ -93,7 +93,7 @@ def test_both_clients_have_the_same_methods_and_parameters() -> None:
 def test_every_rpc_has_a_method() -> None:
     rpcs = {
         method.name
-        for file in (agents_pb, reasoning_pb)
+        for file in (agents_pb, executions_pb, reasoning_pb)
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }

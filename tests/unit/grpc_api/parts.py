@@ -258,7 +258,7 @@ def new_server(
 ) -> GrpcServer:
     """Build a server on a free port; `options` are those of GrpcOptions."""
     counter = itertools.count(1)
-    desk = None if reasoning is None else reasoning.desk
+    desk: Any = None if reasoning is None else reasoning.desk
     chosen = GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options})
     return GrpcServer(
         options=chosen,
