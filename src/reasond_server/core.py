@@ -1,4 +1,4 @@
-"""Assembles the core: model, strategies, store, runner, agents and the two services, without any listener."""
+"""Assembles the core: model, strategies, store, runner, agents and the services, without any listener."""
 
 from __future__ import annotations
 
