@@ -9,6 +9,8 @@ from reasond_server.types.values import value
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _MAX_PORT = 65_535
+# A provider gives a customer a whole IPv6 network, so an attacker can use all of its addresses.
+_IPV6_NETWORK_BITS = 64
 
 
 @value
@@ -68,3 +70,16 @@ def is_loopback(address: str) -> bool:
     # In Python 3.11 `is_loopback` is false for ::ffff:127.0.0.1, although every socket treats it as 127.0.0.1.
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return (mapped or parsed).is_loopback
+
+
+def network_of(host: str) -> str:
+    """Return the network of an IPv6 address, the IPv4 address of a mapped one, or any other text unchanged."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), _IPV6_NETWORK_BITS), strict=False))

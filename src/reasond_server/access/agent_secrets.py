@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
+from reasond_server.addresses import network_of
 from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
 from reasond_server.types import Principal
 from reasond_server.types.values import value
@@ -27,8 +27,6 @@ MAX_SECRET_CHARACTERS: Final = 1024
 # A verification takes 20-60 ms of a core and 64 MiB.
 _MOST_AT_ONCE: Final = 2
 _MOST_WAITING: Final = 30
-# A provider gives a customer a whole IPv6 network, so an attacker can use all of its addresses.
-_IPV6_NETWORK_BITS: Final = 64
 
 
 @value
@@ -221,7 +219,7 @@ class AgentSecrets:
             RateLimitedError: too many earlier attempts failed.
             OverloadedError: too many attempts wait for verification.
         """
-        address = _network_of(address)
+        address = network_of(address)
         self._refuse_throttled(agent_id, address)
         # A separate task: if the caller is cancelled, the thread keeps its permit, and a failure still counts.
         trial = asyncio.create_task(self._try(agent_id, secret, address), name="secret of an agent")
@@ -308,16 +306,3 @@ class AgentTokens:
 def _join_key(agent_id: str, address: str) -> str:
     """Return the key of an agent's failures from one address; an address has no spaces."""
     return f"{address} {agent_id}"
-
-
-def _network_of(address: str) -> str:
-    """Return the network of an IPv6 address, the IPv4 address of a mapped one, or any other text unchanged."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), _IPV6_NETWORK_BITS), strict=False))

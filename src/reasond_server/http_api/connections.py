@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from reasond_server.http_api.exchange import PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
+from reasond_server.addresses import network_of
+from reasond_server.http_api.exchange import ADMISSION_KEY, PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.plain_parser import CONNECT, PlainParser, count_hosts
 from reasond_server.types.values import value
 
@@ -96,10 +97,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = _ReadBeforeClosed(transport, on_close=close)  # type: ignore[assignment]  # it delegates all other methods
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
-        if self._cap.enter(self):
-            self._start_timer()
-        else:
-            self._refuse(b"503 Service Unavailable")
+        self._cap.enter(self, network_of(self.client[0]) if self.client else "")
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         """Receive data; the timer runs while no request is in progress."""
@@ -125,6 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
         self.scope[DEPARTURE_KEY] = self._departure  # type: ignore[typeddict-unknown-key]  # as above
+        self.scope[ADMISSION_KEY] = self._admit  # type: ignore[typeddict-unknown-key]  # as above
 
     def on_headers_complete(self) -> None:
         """Stop the timer and start the request; trailers, which are not used, are dropped from now on."""
@@ -183,8 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_working = bool(self.pipeline)
         if self.pipeline:
             self._served = self.pipeline[-1][0]
-        else:
-            self._cap.rest(self)
+        self._cap.begin(self)
         super().on_response_complete()
         if not self._is_working and self._refusal:
             self._close(self._refusal)
@@ -211,12 +210,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_reading()
         super().connection_lost(exc)
 
-    def close_if_idle(self) -> bool:
-        """Close the connection at once unless data waits to be sent; return whether it is closed."""
-        if self.transport.get_write_buffer_size():
-            return False
+    def evict(self) -> None:
+        """Close the connection at once; a request whose answer has not begun is answered 503."""
+        is_waiting = self._is_working and self._served is not None and not self._served.response_started
+        if (is_waiting or self._is_reading_headers) and not self.transport.is_closing():
+            self.transport.write(_REFUSAL % b"503 Service Unavailable")
+            self.transport.close()
         self.transport.abort()
-        return True
+
+    def _admit(self) -> bool:
+        return self._cap.admit(self)
 
     def _start_timer(self) -> None:
         if self._timer is None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors import AccessError, InvalidJsonRpcError, IssuerUnavailableError, ParseError
+from reasond_server.errors import AccessError, InvalidJsonRpcError, IssuerUnavailableError, OverloadedError, ParseError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.event_frames import frame_event, send_stream, wants_stream
-from reasond_server.http_api.exchange import exchange_of, send_answer
+from reasond_server.http_api.exchange import exchange_of, host_of, send_answer
 from reasond_server.http_api.intake import take_in_call
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.http_api.jsonrpc_calls import Calls, failure_of
@@ -66,10 +66,10 @@ class JsonRpcEndpoint:
         exchange = exchange_of(scope)
         calls = Calls(self._methods, self._gate, exchange, self._observer)
         try:
-            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake)
-        except AccessError as error:
+            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake, host=host_of(scope))
+        except (AccessError, OverloadedError) as error:
             # The validity of the token is unknown after an outage: the client should retry with it.
-            is_outage = isinstance(error, IssuerUnavailableError)
+            is_outage = isinstance(error, IssuerUnavailableError | OverloadedError)
             status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
             await send_answer(send, status, unread(error, calls), headers=about)
             return

@@ -19,6 +19,12 @@ TRANSPORT: Final = "http"
 _SCOPE_KEY: Final = "reasond.exchange"
 PEER_URIS_KEY: Final = "reasond.peer_uris"
 WHOLE_BODY_KEY: Final = "reasond.has_whole_body"
+ADMISSION_KEY: Final = "reasond.admission"
+
+
+def always_admit() -> bool:
+    """Return True: for servers without a limit on connections."""
+    return True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +32,8 @@ class Exchange:
     """The facts about a request for the access log; it has no content.
 
     `peer_uris` are the URIs of the client's verified certificate; `has_whole_body` is True if the body had arrived when
-    the request began; `route` is the path if it exists; `methods` are those that were called, in the protocol
+    the request began; `admit_connection` notes that the caller has shown a valid token, and returns False if such
+    callers have all connections; `route` is the path if it exists; `methods` are those that were called, in the protocol
     `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its calls.
     """
 
@@ -34,6 +41,7 @@ class Exchange:
     headers: RequestHeaders
     peer_uris: Sequence[str] = ()
     has_whole_body: bool = False
+    admit_connection: Callable[[], bool] = always_admit
     route: str = ""
     methods: list[str] = field(default_factory=list)
     rpc_system: str = "jsonrpc"
@@ -67,6 +75,12 @@ def exchange_of(scope: Scope) -> Exchange:
     """Return the exchange of the request of `scope`."""
     exchange: Exchange = scope[_SCOPE_KEY]
     return exchange
+
+
+def host_of(scope: Scope) -> str:
+    """Return the address of the client; empty on a Unix socket."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 async def send_answer(

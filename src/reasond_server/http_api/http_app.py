@@ -37,12 +37,18 @@ PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TO
 """All paths that may be served."""
 
 _HELD_BODIES: Final = 16
+_STRANGER_BODIES: Final = 4
+_TOKEN_BODIES: Final = 128
 _TOKEN_BODY_BYTES: Final = 8 * 1024
 
 
 @value
 class HttpLimits:
-    """Limits of requests. All bodies in progress together hold at most 16 times `max_body_bytes`."""
+    """Limits of requests.
+
+    All bodies in progress together hold at most 16 times `max_body_bytes`, those of callers that have not shown a valid
+    token 4 times.
+    """
 
     max_body_bytes: int = 8 * 1024 * 1024
     max_batch: int = MAX_BATCH
@@ -85,6 +91,7 @@ class HttpApp(Reception):
         intake = Intake(
             max_body_bytes=limits.max_body_bytes,
             max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
+            max_stranger_bytes=_STRANGER_BODIES * limits.max_body_bytes,
             max_requests=limits.max_requests,
             body_timeout_s=limits.body_timeout_s,
         )
@@ -102,8 +109,9 @@ class HttpApp(Reception):
                 issuer=agent_tokens,
                 intake=Intake(
                     max_body_bytes=_TOKEN_BODY_BYTES,
-                    max_held_bytes=_HELD_BODIES * _TOKEN_BODY_BYTES,
-                    max_requests=_HELD_BODIES,
+                    max_held_bytes=2 * _TOKEN_BODIES * _TOKEN_BODY_BYTES,
+                    max_stranger_bytes=_TOKEN_BODIES * _TOKEN_BODY_BYTES,
+                    max_requests=_TOKEN_BODIES,
                     body_timeout_s=limits.body_timeout_s,
                 ),
                 observer=observer,

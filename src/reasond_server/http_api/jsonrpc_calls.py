@@ -21,6 +21,7 @@ from reasond_server.errors import (
     InternalError,
     InvalidRequestError,
     MethodNotFoundError,
+    OverloadedError,
     ReasondError,
     TokenInvalidError,
     Violation,
@@ -234,19 +235,20 @@ class Gate:
         self._require = require
         self._peers = peers or Peers()
 
-    async def look_at_header(self, exchange: Exchange) -> None:
-        """Verify the token in the header, if there is one, before the body of an unknown caller is read.
+    async def recognise_caller(self, exchange: Exchange) -> bool:
+        """Return whether a valid token stands in the header, or else the client certificate is known.
 
         Raises:
-            AccessError: the token is invalid; the audit log records it.
+            AccessError: the token in the header is invalid.
+            OverloadedError: callers with a valid token have all connections.
         """
-        try:
-            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
-            if token:
-                await self._authenticate(token)
-        except ReasondError as error:
-            audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
-            raise
+        token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
+        if token:
+            await self._authenticate(token)
+        elif self._peers.recognise(exchange.peer_uris) is None:
+            return False
+        _require_connection(exchange)
+        return True
 
     async def admit(
         self, params: Mapping[str, Any], operation: Operation, exchange: Exchange, *, dialect: Dialect = JSONRPC
@@ -259,6 +261,7 @@ class Gate:
 
         Raises:
             AccessError: there is no token, it is invalid, or it does not grant `operation`.
+            OverloadedError: callers with a valid token have all connections.
         """
         principal: Principal | None = None
         try:
@@ -272,11 +275,25 @@ class Gate:
                 raise build_missing_token_error(dialect.missing_hint)
             exchange.subject = principal.subject
             self._require(principal, operation)
+            _require_connection(exchange)
         except ReasondError as error:
             audit.log_denied(operation, error, principal=principal, call_id=exchange.call_id)
             raise
         note_caller()
         return principal, rest
+
+
+def _require_connection(exchange: Exchange) -> None:
+    """Keep the connection of a caller with a valid token until the request is answered.
+
+    Raises:
+        OverloadedError: such callers have all connections.
+    """
+    if not exchange.admit_connection():
+        raise OverloadedError(
+            "Calls are in progress on as many HTTP connections as [server] max_http_connections allows",
+            remedy="Retry in a second, send calls one after the other on one connection, or have the limit raised.",
+        )
 
 
 class Calls:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import show
 from reasond_server.http_api.exchange import (
+    ADMISSION_KEY,
     PEER_URIS_KEY,
     WHOLE_BODY_KEY,
     ClientGoneError,
     Exchange,
     RefusalError,
     RequestHeaders,
+    always_admit,
     attach,
     exchange_of,
     send_refusal,
@@ -167,6 +169,7 @@ class Reception:
             headers=headers,
             peer_uris=scope.get(PEER_URIS_KEY, ()),
             has_whole_body=WHOLE_BODY_KEY in scope,
+            admit_connection=scope.get(ADMISSION_KEY, always_admit),
         )
 
 

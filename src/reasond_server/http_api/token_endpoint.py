@@ -13,7 +13,7 @@ from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
 from reasond_server.access.permissions import Operation
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
-from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, host_of, send_answer
 from reasond_server.http_api.intake import require_plain
 from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -54,16 +54,15 @@ class TokenEndpoint:
         if not exchange.headers.say_json():
             raise RefusalError(415, "send agent_id and secret as 'Content-Type: application/json'")
         require_plain(exchange.headers)
-        body = await self._intake.take_in(exchange.headers.declared_bytes(), receive)
+        host = host_of(scope)
+        declared, has_arrived = exchange.headers.declared_bytes(), exchange.has_whole_body
+        body = await self._intake.take_in(declared, receive, has_arrived=has_arrived, host=host)
         try:
             wanted = _read(body)
         finally:
             self._intake.let_go(body)
-        client = scope.get("client")
         try:
-            issued = await self._issuer.issue(
-                agent_id=wanted.agent_id, secret=wanted.secret, address=client[0] if client else ""
-            )
+            issued = await self._issuer.issue(agent_id=wanted.agent_id, secret=wanted.secret, address=host)
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
             audit.log_denied(_OPERATION, error, call_id=exchange.call_id)

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.event_frames import frame_event, send_stream
-from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
+from reasond_server.http_api.exchange import RefusalError, exchange_of, host_of, send_answer
 from reasond_server.http_api.intake import take_in_call
 from reasond_server.http_api.jsonrpc import parse_body
 from reasond_server.http_api.jsonrpc_calls import Calls, Dialect, failure_of
@@ -92,7 +92,7 @@ class OpenAiEndpoint:
     async def _complete(self, calls: Calls, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         departure = departure_of(scope)
         try:
-            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake)
+            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake, host=host_of(scope))
         except ReasondError as error:
             # The rest of the body is not read.
             await _send(send, calls.refuse(error), _CLOSE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.http_api.connection_cap import ConnectionCap
 from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.exchange import ADMISSION_KEY, send_answer
 from reasond_server.http_api.http_server import HttpServer
 from tests.unit.http_api.test_connections import REQUEST, Endless, answer, hello
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from reasond_server.http_api.exchange import ASGIApp
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
 
 THREE = ConnectionLimits(max_connections=3)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -66,16 +67,36 @@ async def test_one_more_takes_the_place_of_the_one_that_is_idle_longest(caplog: 
     assert "max_http_connections" in line
 
 
-async def test_who_is_worked_for_keeps_the_place_and_one_more_is_refused() -> None:
-    app = Endless()
+class Admitting(Endless):
+    """Works for whoever asks as if the request had a valid token; says 503 to those who find no place."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/healthz" or not scope[ADMISSION_KEY]():
+            status = 200 if scope["path"] == "/healthz" else 503
+            await send_answer(send, status, b"{}")
+            return
+        await super().__call__(scope, receive, send)
+
+
+async def ask(server: HttpServer, path: bytes, stack: AsyncExitStack) -> bytes:
+    reader, writer = await open_to(server, stack)
+    writer.write(REQUEST.replace(b"/", path, 1))
+    return (await reader.readline())[9:12]
+
+
+async def test_callers_with_a_token_keep_their_places_and_health_has_its_own() -> None:
+    app = Admitting()
     async with serving(app) as server, AsyncExitStack() as stack:
         for _ in range(3):
             _, writer = await open_to(server, stack)
             app.is_working.clear()
             writer.write(REQUEST)
             await app.is_working.wait()
-        reader, _ = await open_to(server, stack)
-        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        for _ in range(5):
+            await open_to(server, stack)
+            assert await ask(server, b"/healthz", stack) == b"200"
+        assert await ask(server, b"/", stack) == b"503"
+        assert not app.was_cancelled.is_set()
         writer.close()
         await app.was_cancelled.wait()
         app.is_working.clear()
@@ -84,41 +105,72 @@ async def test_who_is_worked_for_keeps_the_place_and_one_more_is_refused() -> No
         await app.is_working.wait()
 
 
+async def test_work_for_somebody_without_a_token_ends_where_its_place_is_needed() -> None:
+    app = Endless()
+    async with serving(app) as server, AsyncExitStack() as stack:
+        reader, writer = await open_to(server, stack)
+        writer.write(REQUEST)
+        await app.is_working.wait()
+        for _ in range(3):
+            await open_to(server, stack)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+        await app.was_cancelled.wait()
+
+
+async def test_answers_that_nobody_reads_keep_nobody_out() -> None:
+    stalled = asyncio.Queue[None]()
+
+    async def flood(scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["path"] == "/healthz":
+            await send_answer(send, 200, b"{}")
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(16 * 1024 * 1024), "more_body": True})
+        stalled.put_nowait(None)
+        await send({"type": "http.response.body", "body": b"end"})
+
+    async with serving(flood) as server, AsyncExitStack() as stack:
+        for _ in range(3):
+            _, writer = await open_to(server, stack)
+            writer.write(REQUEST)
+            await stalled.get()
+        assert await ask(server, b"/healthz", stack) == b"200"
+
+
 class Connection:
-    """A connection that closes only if it has nothing left to send."""
+    """A connection that notes whether it was closed."""
 
-    def __init__(self, *, sends: bool = False) -> None:
-        self.sends = sends
-        self.is_closed = False
+    is_closed = False
 
-    def close_if_idle(self) -> bool:
-        self.is_closed = not self.sends
-        return self.is_closed
+    def evict(self) -> None:
+        self.is_closed = True
 
 
-def test_one_that_still_sends_is_spared() -> None:
-    cap = ConnectionCap(most=2)
-    sends, idle, third = Connection(sends=True), Connection(), Connection()
-    assert cap.enter(sends)
-    assert cap.enter(idle)
-    assert cap.enter(third)
-    assert (sends.is_closed, idle.is_closed) == (False, True)
+def test_one_network_pushes_out_its_own_connections_first() -> None:
+    cap = ConnectionCap(most=3)
+    other, *many = connections = [Connection() for _ in range(6)]
+    for connection in connections:
+        cap.enter(connection, "2001:db8::/64" if connection is other else "2001:db8:0:1::/64")
+    assert [each.is_closed for each in (other, *many)] == [False, True, True, True, False, False]
 
 
 def test_one_that_is_closed_takes_no_place_again() -> None:
     cap = ConnectionCap(most=1)
     first, second, third = Connection(), Connection(), Connection()
-    cap.enter(first)
-    cap.enter(second)
-    cap.rest(first)
+    cap.enter(first, "")
+    cap.enter(second, "")
+    cap.begin(first)
     cap.leave(first)
-    cap.begin(second)
-    assert not cap.enter(third)
+    assert cap.admit(first)
+    assert cap.admit(second)
+    cap.enter(third, "")
+    assert not cap.admit(third)
+    assert not second.is_closed
 
 
 def test_it_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     cap = ConnectionCap(most=1, monotonic=lambda: now_s)
-    for now_s in (0.0, 1.0, 59.0, 60.0):  # noqa: B007 - the clock of the cap reads it
-        cap.enter(Connection())
-    assert len(caplog.messages) == 1
+    for now_s in (0.0, 0.0, 1.0, 59.0, 60.0):  # noqa: B007 - the clock of the cap reads it
+        cap.enter(Connection(), "")
+    assert len(caplog.messages) == 2

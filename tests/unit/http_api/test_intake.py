@@ -33,7 +33,13 @@ async def leave() -> Message:
 
 
 def intake(*, body: int = 10, held: int = 25, requests: int = 10, timeout_s: float = 5) -> Intake:
-    return Intake(max_body_bytes=body, max_held_bytes=held, max_requests=requests, body_timeout_s=timeout_s)
+    return Intake(
+        max_body_bytes=body,
+        max_held_bytes=held,
+        max_stranger_bytes=10_000,
+        max_requests=requests,
+        body_timeout_s=timeout_s,
+    )
 
 
 async def take_in(room: Intake, receive: Receive, *, declared: int | None = None) -> bytes:
