@@ -64,10 +64,12 @@ class HttpJwksFetcher:
         """See JwksFetcher."""
         import aiohttp  # noqa: PLC0415 - a server without a key set starts without it
 
+        from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                aiohttp.ClientSession(auto_decompress=False) as session,
+                aiohttp.ClientSession(auto_decompress=False, response_class=BoundedResponse) as session,
                 session.get(
                     self._url,
                     allow_redirects=False,

@@ -119,6 +119,8 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         import aiohttp  # noqa: PLC0415 - as above
         from yarl import URL  # noqa: PLC0415 - as above
 
+        from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+
         connector = aiohttp.TCPConnector(
             resolver=_build_resolver(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
         )
@@ -134,6 +136,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         async with (
             aiohttp.ClientSession(
                 connector=connector,
+                response_class=BoundedResponse,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=self._limits.timeout_s),
                 headers={**_HEADERS, **outgoing_headers()},

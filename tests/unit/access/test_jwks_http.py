@@ -62,6 +62,7 @@ async def test_the_document_is_returned_and_nothing_secret_is_sent() -> None:
         (b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{", "cannot be reached"),
         (b"", "cannot be reached"),
         (ok(b"x" * 65_537), "longer than 65536 bytes"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000 + ok(b"{}"), "cannot be reached"),
     ],
 )
 async def test_an_issuer_that_misbehaves_is_refused_in_our_words(answer: bytes, reason: str) -> None:

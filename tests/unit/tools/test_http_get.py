@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.http_responses import MAX_INTERIM
 from reasond_server.tools.http_get import FetchLimits, HttpGet, HttpGetArguments
 from reasond_server.tools.tool import ToolContext, ToolFailedError
 from reasond_server.tools.vetting import AddressPolicy
@@ -254,3 +255,14 @@ async def test_without_a_name_server_of_its_own_it_asks_the_system() -> None:
         policy = AddressPolicy(allow_hosts=("localhost",), allow_private_hosts=("localhost",), allow_http=True)
         tool = HttpGet(policy=policy, limits=FetchLimits())
         assert (await fetch(tool, f"http://localhost:{upstream.port}/"))["text"] == "hello"
+
+
+async def test_interim_responses_without_end_are_not_followed() -> None:
+    async with running() as upstream:
+        hints = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+        upstream.replies = [hints * MAX_INTERIM + answer(), hints * (MAX_INTERIM + 1) + answer()]
+        tool, _ = fetcher()
+        url = f"http://inside.test:{upstream.port}/"
+        assert (await fetch(tool, url))["text"] == "hello"
+        with pytest.raises(ToolFailedError, match="not valid HTTP"):
+            await fetch(tool, url)

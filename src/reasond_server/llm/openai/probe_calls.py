@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 
 from reasond_server.errors import ModelUnavailableError, show
+from reasond_server.http_responses import BoundedResponse
 from reasond_server.llm.openai.addressing import RequestHeads
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class ProbeClient:
             # One connection per call: if a server closes its connection after a stream, the next call would fail.
             connector=aiohttp.TCPConnector(force_close=True),
             headers=self._head.headers,
+            response_class=BoundedResponse,
             timeout=aiohttp.ClientTimeout(total=self._limit_s, sock_connect=self._options.timeouts.connect_s),
         )
         return self

@@ -330,7 +330,7 @@ def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultErr
         fault.may_cost = False
         return fault
     if isinstance(error, aiohttp.ClientResponseError):
-        return faults.fault_of_breach(options, "answered with something that is not HTTP")
+        return faults.fault_of_breach(options, "answered with something that is not HTTP, or with interim responses without end")
     if isinstance(error, aiohttp.ClientConnectorError):
         return faults.fault_of_unreachable(options, "no connection")
     fault = faults.fault_of_unreachable(options, "the connection ended before an answer began")
@@ -352,6 +352,8 @@ def _open_session(
     """Return a session, which belongs to the running event loop."""
     import aiohttp  # noqa: PLC0415 - only when used
 
+    from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+
     connector = aiohttp.TCPConnector(
         ssl=tls,
         limit=options.max_concurrency + _SPARE_CONNECTIONS,
@@ -360,6 +362,7 @@ def _open_session(
     )
     return aiohttp.ClientSession(
         connector=connector,
+        response_class=BoundedResponse,
         headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(

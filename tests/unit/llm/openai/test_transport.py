@@ -4,7 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,6 +109,20 @@ async def test_azure_is_asked_at_its_deployment_with_its_own_header() -> None:
         head = server.conversations[0].head
         assert head.startswith("POST /openai/deployments/m-1/chat/completions?api-version=2026-01-01 ")
         assert f"api-key: {KEY}" in head
+
+
+async def test_interim_responses_without_end_are_an_error_of_the_server() -> None:
+    async def hint(conversation: Conversation) -> None:
+        with suppress(ConnectionError):
+            while True:
+                await conversation.send(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n" * 100)
+
+    async with asyncio.timeout(120), upstream(hint) as server, transport(server.address) as one:
+        with pytest.raises(UpstreamFaultError) as caught:
+            await one.open("chat/completions", {"model": "m-1"})
+        assert "interim responses without end" in caught.value.error.message
+        # Nothing that was paid for is paid for again.
+        assert server.calls == 1
 
 
 async def test_json_is_asked_for_at_the_base_or_at_the_root() -> None:
