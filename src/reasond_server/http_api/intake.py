@@ -72,7 +72,13 @@ class Intake:
         self._strangers: EvictionQueue[_Reading] = EvictionQueue()
 
     async def take_in(
-        self, declared: int | None, receive: Receive, *, has_arrived: bool = False, is_known: bool = False, host: str = ""
+        self,
+        declared: int | None,
+        receive: Receive,
+        *,
+        has_arrived: bool = False,
+        is_known: bool = False,
+        host: str = "",
     ) -> bytearray:
         """Return the body of a request; it counts as held until `let_go`.
 

@@ -21,6 +21,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.errors import SettingsError, show
+from reasond_server.llm.openai.addressing import find_proxy
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
 from reasond_server.tools.results import NotJsonError, to_json_text
@@ -312,10 +313,15 @@ class McpServer:
         import httpx2  # noqa: PLC0415 - comes with mcp
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - an optional package
 
-        timeout = httpx2.Timeout(options.connect_timeout_s, read=max(options.timeout_s, options.connect_timeout_s))
+        from reasond_server.tools.mcp_transport import BoundedTransport  # noqa: PLC0415 - imports httpx2
+
+        timeout_s = max(options.timeout_s, options.connect_timeout_s)
+        # With a transport of its own, a client takes no proxy from the environment.
+        through = httpx2.AsyncHTTPTransport(proxy=find_proxy(options.url))
         http = httpx2.AsyncClient(
             headers=dict(options.headers),
-            timeout=timeout,
+            timeout=httpx2.Timeout(options.connect_timeout_s, read=timeout_s),
+            transport=BoundedTransport(through, timeout_s=timeout_s),
             follow_redirects=False,
             event_hooks={"request": [_add_trace_headers]},
         )

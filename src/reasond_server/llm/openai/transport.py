@@ -330,7 +330,9 @@ def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultErr
         fault.may_cost = False
         return fault
     if isinstance(error, aiohttp.ClientResponseError):
-        return faults.fault_of_breach(options, "answered with something that is not HTTP, or with interim responses without end")
+        return faults.fault_of_breach(
+            options, "answered with something that is not HTTP, or with interim responses without end"
+        )
     if isinstance(error, aiohttp.ClientConnectorError):
         return faults.fault_of_unreachable(options, "no connection")
     fault = faults.fault_of_unreachable(options, "the connection ended before an answer began")
