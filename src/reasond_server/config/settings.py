@@ -171,8 +171,8 @@ class ServerSettings(Section):
         default=1000,
         ge=1,
         le=100_000,
-        description="Most HTTP connections at once; one more closes the one that is idle longest, or is refused with "
-        "503 where none is idle.",
+        description="Most HTTP connections at once; one more closes the oldest without a valid token, and calls beyond "
+        "that are refused with OVERLOADED.",
     )
     max_pending_calls: int = Field(
         default=20_000,

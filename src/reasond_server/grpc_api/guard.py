@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, show
+from reasond_server.errors import (
+    InternalError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ReasondError,
+    Violation,
+    show,
+)
 from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.reasons import INTERNAL_MESSAGE
@@ -71,6 +78,9 @@ class ErrorGuard:
         self._leftovers = leftovers
         self._monotonic = monotonic
         self._tracing = tracing
+        # Its kind waits for no message.
+        refuse: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_too_large)
+        self._too_large = wrap_handler(refuse, self._add_guard)
         self._running: set[asyncio.Task[Any]] = set()
         self._release: asyncio.Event | None = None
 
@@ -89,18 +99,23 @@ class ErrorGuard:
             self._release = None
             release.set()
 
-    def begin_call(self, method: str, metadata: Metadata) -> None:
-        """Begin the RPC of this task, with the ids and the tokens in its metadata."""
-        if self._leftovers is not None:
-            self._leftovers.note(metadata)
+    def begin_call(self, method: str, metadata: Metadata) -> Handler | None:
+        """Begin the RPC of this task, with the ids and the tokens in its metadata.
+
+        Returns a handler that refuses the call if its metadata are too large: they are not looked through.
+        """
+        if self._leftovers is not None and self._leftovers.note(metadata):
+            begin(_make_call(method=method, call_id=self._new_call_id(), tokens=()))
+            return self._too_large
         told = [pair for pair in metadata if pair[0] in _KEYS]
         tokens = [str(value) for key, value in told if key == _AUTHORIZATION]
         if len(tokens) == len(told):
             begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=tokens))
-            return
+            return None
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
         call_id = call_id_of(given, new_call_id=self._new_call_id)
         begin(RpcCall(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
+        return None
 
     def wrap(self, _method: str, handler: Handler) -> Handler:
         """Return `handler` inside the guard."""
@@ -109,6 +124,14 @@ class ErrorGuard:
     def refuse_unknown(self) -> Handler:
         """Return a handler that refuses a method that does not exist; its kind works for callers of every kind."""
         return wrap_handler(grpc.stream_stream_rpc_method_handler(_refuse_unknown), self._add_guard)
+
+    async def _refuse_too_large(self, _requests: object, _context: Context) -> None:
+        most = self._leftovers.max_metadata_bytes if self._leftovers is not None else 0
+        description = (
+            f"is over the limit of {most} bytes, at 32 bytes for each pair and its texts; "
+            "send less, or have [server] max_metadata_bytes raised"
+        )
+        raise InvalidRequestError.of(Violation(field="metadata", description=description))
 
     def _add_guard(self, run: Behaviour) -> Behaviour:
         async def serve(requests: object, context: Context) -> object:

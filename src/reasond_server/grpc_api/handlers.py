@@ -97,10 +97,11 @@ class MethodTable(grpc.GenericRpcHandler):
 
     It is the only handler of the server: for methods that are registered by name, grpc.aio has one waiting task for
     each method, and wakes all of them for every call; and interceptors would find the same handler for every call.
-    `begin` gets path and metadata of each call, in the call's task. `unknown` serves the paths that nobody registered.
+    `begin` gets path and metadata of each call, in the call's task; it may return a handler that refuses the call.
+    `unknown` serves the paths that nobody registered.
     """
 
-    def __init__(self, *layers: Layer, begin: Callable[[str, Metadata], None], unknown: Handler) -> None:
+    def __init__(self, *layers: Layer, begin: Callable[[str, Metadata], Handler | None], unknown: Handler) -> None:
         self._layers = layers
         self._begin = begin
         self._unknown = unknown
@@ -120,8 +121,8 @@ class MethodTable(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Begin the call, and return the handler of its method."""
         path = handler_call_details.method
-        self._begin(path, handler_call_details.invocation_metadata or ())
-        return self._handlers.get(path, self._unknown)
+        refusal = self._begin(path, handler_call_details.invocation_metadata or ())
+        return self._handlers.get(path, self._unknown) if refusal is None else refusal
 
 
 class Declared(Protocol):

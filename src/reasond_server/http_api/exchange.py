@@ -33,8 +33,8 @@ class Exchange:
 
     `peer_uris` are the URIs of the client's verified certificate; `has_whole_body` is True if the body had arrived when
     the request began; `admit_connection` notes that the caller has shown a valid token, and returns False if such
-    callers have all connections; `route` is the path if it exists; `methods` are those that were called, in the protocol
-    `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its calls.
+    callers have all connections; `route` is the path if it exists; `methods` are those that were called, in the
+    protocol `rpc_system`; `code`, `reason` and `is_fault` are those of the last error of its calls.
     """
 
     call_id: str

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.hostile import ACK, PREFACE, SETTINGS, call_headers, frame, large_metadata, literal
+from benchmarks.hostile import (
+    ACK,
+    END_HEADERS,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    call_headers,
+    frame,
+    large_metadata,
+    literal,
+)
 from tests.unit.grpc_api.parts import new_server
 
 if TYPE_CHECKING:
@@ -92,3 +102,26 @@ def test_lengths_are_written_as_hpack_has_them() -> None:
     assert literal("a", "b" * 1337)[3:6] == b"\x7f" + bytes((1210 & 127 | 128, 1210 >> 7))
     assert len(call_headers()) < 200
     assert struct.unpack(">I", b"\0" + large_metadata(1)[:3])[0] == 16_384
+
+
+def repeated(stream: int, *, value: str = "b", times: int = 10_000) -> bytes:
+    """Return a call whose metadata repeat one pair, in one byte each: HPACK names a pair that it has seen by number."""
+    block = call_headers() + b"\x40" + literal("x", value)[1:] + b"\xbe" * times
+    return frame(HEADERS, END_HEADERS, stream, block)
+
+
+async def read_until(reader: asyncio.StreamReader, wanted: bytes) -> bytes:
+    received = b""
+    while wanted not in received:
+        received += await reader.read(65_536)
+        assert received
+    return received
+
+
+@pytest.mark.parametrize("value", ["", "b" * 50])
+async def test_metadata_over_the_limit_are_refused_before_a_message_comes(value: str) -> None:
+    async with asyncio.timeout(SOONER_THAN_GRPC_S), connect() as (reader, writer):
+        writer.write(GREETING + repeated(1, value=value))
+        # grpc-status 3 is INVALID_ARGUMENT; it comes though the call has no message and does not end.
+        answer = await read_until(reader, b"max_metadata_bytes")
+        assert b"8192 bytes" in answer

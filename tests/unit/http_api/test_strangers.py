@@ -19,8 +19,6 @@ HELD = {
     "half a body": PATH + b"content-length: 200\r\n\r\n{",
     "half a body with a token that is not valid": PATH + b"authorization: Bearer x\r\ncontent-length: 200\r\n\r\n{",
     "half a body in chunks": PATH + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
-    "half a body of a chat": PATH.replace(b"/api/v1/jsonrpc", b"/v1/chat/completions") + b"content-length: 9\r\n\r\n{",
-    "half a body of an agent": PATH.replace(b"jsonrpc", b"auth/token") + b"content-length: 200\r\n\r\n{",
     "half a header": PATH,
     "nothing": b"",
 }
