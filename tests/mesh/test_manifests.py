@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes without types
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # comes without types
+from jsonschema_rs import Draft202012Validator
 
 from reasond_server.config import load
 from tests.mesh.proxies import DEPLOY

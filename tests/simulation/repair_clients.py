@@ -82,7 +82,8 @@ def judge_repair(world: World, execution_id: str) -> None:
         world.report(f"the rounds of {execution_id} are {rounds}")
     if any("did not do the same again" in warning for warning in result.warnings):
         world.report(f"{execution_id} did not repeat its events: {result.warnings}")
-    if result.error is not None and result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}:
+    is_fault = result.error is not None and result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}
+    if result.error is not None and is_fault and not world.is_given_up(result.error.message):
         world.report(f"{execution_id} failed: {result.error}")
     cost = sum((one.usage for one in candidates), Usage())
     if result.usage.total_tokens < cost.total_tokens:

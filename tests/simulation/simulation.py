@@ -288,7 +288,8 @@ class Verdict:
             world.happened[f"failed {result.error.reason}"] += 1
             # A unary run without a request id is not resumed, because no caller could come back for its answer.
             is_fault = result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}
-            if is_fault and "nobody could have come back" not in result.error.message:
+            is_named = "nobody could have come back" in result.error.message or world.is_given_up(result.error.message)
+            if is_fault and not is_named:
                 world.report(f"{execution_id} failed: {result.error}")
         if any("did not do the same again" in warning for warning in result.warnings):
             world.report(f"{execution_id} did not repeat its steps: {result.warnings}")

@@ -337,7 +337,8 @@ class TurnChecks:
         world.happened[f"turn {result.finish_reason}"] += 1
         if result.error is not None:
             world.happened[f"turn failed {result.error.reason}"] += 1
-            if result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}:
+            is_fault = result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}
+            if is_fault and not world.is_given_up(result.error.message):
                 world.report(f"{turn_id} failed: {result.error}")
         spent = sum((one.event.usage for one in logged if isinstance(one.event, ModelCallStep)), Usage())
         if not spent.total_tokens <= self.counted[turn_id]:

@@ -16,6 +16,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Record
+from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
@@ -140,6 +141,11 @@ class World:
         """Record a violation."""
         self.note(what)
         self.violations.append(f"after {self.loop.passed_s:.3f} s: {what}")
+
+    def is_given_up(self, message: str) -> bool:
+        """Whether a run says that two processes that went on with it ended, as it may where enough of them did."""
+        ended = self.happened["crash"] + self.happened["freeze"]
+        return "ended before it got any further" in message and ended > MAX_FRUITLESS_TAKEOVERS
 
     def new_id(self, prefix: str) -> str:
         """Return a unique name."""

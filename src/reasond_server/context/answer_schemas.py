@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.tools.json_reading import read_strict_json
-from reasond_server.tools.json_schemas import SchemaUnusableError, build_validator
+from reasond_server.tools.json_schemas import build_validator
+from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class AnswerSchema:
         self._find_violations(None)
 
     def check(self, answer: str) -> CheckedAnswer:
-        """Check `answer`; a fence of Markdown around the whole of it is ignored. A long answer takes a while."""
+        """Check `answer`; a fence of Markdown around the whole of it is ignored. It may take 0.2 s; call it in a thread."""
         fenced = _FENCED.match(answer)
         text = (fenced["inner"] if fenced else answer).strip()
         try:

@@ -105,7 +105,7 @@ class ErrorGuard:
         Returns a handler that refuses the call if its metadata are too large: they are not looked through.
         """
         if self._leftovers is not None and self._leftovers.note(metadata):
-            begin(_make_call(method=method, call_id=self._new_call_id(), tokens=()))
+            begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=()))
             return self._too_large
         told = [pair for pair in metadata if pair[0] in _KEYS]
         tokens = [str(value) for key, value in told if key == _AUTHORIZATION]

@@ -12,9 +12,8 @@ from reasond_server.context.calls import ModelReply, hear, measure_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import AnswerInvalidError, InvalidRequestError, TokenBudgetExhaustedError, Violation
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.llm.stopping import StopFilter
-from reasond_server.tools.json_schemas import SchemaUnusableError
+from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
@@ -45,7 +44,7 @@ class FinishedAnswer:
 
 
 def compile_schema(schema: Json) -> AnswerSchema:
-    """Return the schema for checking answers; the first one of a process takes 100 ms.
+    """Return the schema for checking answers; it may take 0.2 s, so call it in a thread.
 
     Raises:
         InvalidRequestError: it cannot be used.
@@ -71,7 +70,7 @@ async def finish_answer(
     if task.answer_schema is None:
         return FinishedAnswer(outcome=outcome)
     schema = await asyncio.to_thread(compile_schema, task.answer_schema)
-    checked = await _check(schema, outcome.answer)
+    checked = await asyncio.to_thread(schema.check, outcome.answer)
     if checked.json:
         return FinishedAnswer(outcome=outcome, json=checked.json)
     told = "; ".join(checked.problems)
@@ -84,7 +83,7 @@ async def finish_answer(
     except TokenBudgetExhaustedError as refusal:
         warning = f"The answer does not satisfy answer_schema ({told}), and it was not corrected: {refusal.message}."
         return FinishedAnswer(outcome=replace(_warn(outcome, warning), finish_reason=FinishReason.BUDGET_EXHAUSTED))
-    again = await _check(schema, corrected)
+    again = await asyncio.to_thread(schema.check, corrected)
     if again.json:
         warning = f"The answer did not satisfy answer_schema ({told}); one more model call corrected it."
         return FinishedAnswer(outcome=_warn(replace(outcome, answer=again.json), warning), json=again.json)
@@ -101,12 +100,6 @@ def cut_at_stop(answer: str, stop: Sequence[str]) -> str:
     ending = StopFilter(stop)
     kept = ending.feed(answer)
     return kept.rstrip() if ending.matched is not None else answer
-
-
-async def _check(schema: AnswerSchema, answer: str) -> CheckedAnswer:
-    if len(answer) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(schema.check, answer)
-    return schema.check(answer)
 
 
 def _warn(outcome: Outcome, warning: str) -> Outcome:

@@ -97,6 +97,9 @@ class Driver:
             if run.phase is Phase.WORKING:
                 if left_s is not None:
                     accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
+                if run.log.fence > 1:
+                    # The takeover is counted before the work can end this process.
+                    await run.log.wait_for_commit()
                 await work.work(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):

@@ -17,6 +17,7 @@ from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstac
 from reasond_server.runs.run import LEG, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
+from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS, count_fruitless_takeovers
 from reasond_server.runs.working_time import measure_work
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
@@ -208,6 +209,11 @@ class Maker:
         """
         if recovery.damage:
             raise PlanError("its log is damaged")
+        if not recovery.was_suspended and count_fruitless_takeovers(recovery) >= MAX_FRUITLESS_TAKEOVERS:
+            raise PlanError(
+                f"{MAX_FRUITLESS_TAKEOVERS} servers that went on with it ended before it got any further; their logs may "
+                "say why"
+            )
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
         kind = self._kinds[execution.kind]

@@ -1,149 +1,153 @@
 """JSON Schemas (draft 2020-12) of strangers, and values checked by them within a bound of work.
 
-Regular expressions are not evaluated, because a hostile one can run without end; references to other documents are not
-followed. A schema of 65,536 bytes can still ask for an exponential number of checks, so they are counted.
+Regular expressions run in linear time; references to other documents are not followed. How long a check takes at most is
+known before it begins (`tools.schema_steps`), because the validator cannot be interrupted.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import Violation, show
+from reasond_server.tools.schema_steps import MAX_STEPS, SchemaUnusableError, StepCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    from jsonschema_rs import Draft202012Validator, ValidationError
 
     from reasond_server.types import Json
 
 _MAX_VIOLATIONS: Final = 10
 _MAX_PATH_PART: Final = 100
-_MAX_CHECKS: Final = 20_000
-# About five frames of Python each; a tree of 40 levels by `$ref`, `properties` and `items` fits.
-_MAX_DEPTH: Final = 100
-_REFERENCES: Final = frozenset({"$ref", "$dynamicRef"})
-_EXPRESSIONS: Final = ("pattern", "patternProperties", "propertyNames")
+_MAX_SCHEMA_CHARACTERS: Final = 65_536
+_MAX_VALUE_CHARACTERS: Final = 4_000_000
+_MAX_LEVELS: Final = 200
+_MAX_PATTERN_BYTES: Final = 100_000
+# Describing a violation takes about 30 us and copies the value; finding that there is one takes less than 1 us.
+_MAX_DESCRIBING_STEPS: Final = 4_000
+_VALUE_CHARACTERS_A_STEP: Final = 1_000
+_ALTERNATIVES: Final = frozenset({"anyOf", "oneOf"})
+# Characters around a name or a value.
+_AROUND: Final = 4
 
 
-class SchemaUnusableError(Exception):
-    """The schema cannot be used; the text says why, as in "refers to itself without end"."""
-
-
-@dataclass(slots=True)
-class _Effort:
-    """The steps that a check has left, and how deep it is.
-
-    The library recurses, and its parts in Rust end the process where Python's recursion limit is met.
-    """
-
-    left: int = _MAX_CHECKS
-    depth: int = 0
-
-    def spend(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise SchemaUnusableError(f"needs more than {_MAX_CHECKS} steps to check one value")
-        if self.depth > _MAX_DEPTH:
-            raise SchemaUnusableError(f"nests more than {_MAX_DEPTH} keywords, or refers to itself without end")
-
-
-def build_validator(schema: Json) -> Callable[[object], Sequence[Violation]]:
+def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[object], Sequence[Violation]]:
     """Return a function that checks values by `schema` and returns at most 10 violations.
 
-    The function raises SchemaUnusableError if a check takes too long.
+    The function raises SchemaUnusableError if a check could take more than `max_steps`; 20,000 of them take 0.2 s.
 
     Raises:
         SchemaUnusableError: it is no JSON Schema, or it refers to something that it does not hold; the text names it.
     """
-    # Imported here, because most servers never check a schema, and the import takes 100 ms.
-    from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]  # noqa: PLC0415 - no types; see above
-    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
-    from referencing import Registry  # noqa: PLC0415 - as above
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        place = _name_place(error.absolute_path)
-        raise SchemaUnusableError(f"is no JSON Schema: {place or 'it'} {_describe_error(error)}") from None
-    except RecursionError:
-        raise SchemaUnusableError("is nested too deeply") from None
-    _require_targets(schema)
-    effort = _Effort()
-    keywords = {name: _count(check, effort) for name, check in Draft202012Validator.VALIDATORS.items()}
-    keywords.update(dict.fromkeys(_EXPRESSIONS, _accept), uniqueItems=_find_equal_items)
-    kind = validators.extend(Draft202012Validator, keywords)
-    checker = kind(schema, registry=Registry())
+    # The schema is one document, whatever it calls itself.
+    schema = {name: part for name, part in schema.items() if name not in {"$schema", "$id"}}
+    if _measure(schema) > _MAX_SCHEMA_CHARACTERS:
+        raise SchemaUnusableError(f"has more than {_MAX_SCHEMA_CHARACTERS} characters; shorten its descriptions")
+    counter = StepCounter(schema, max_steps=max_steps)
+    validator = _compile(schema)
+    has_alternatives = _has_alternatives(schema)
 
     def find_violations(value: object) -> Sequence[Violation]:
-        effort.left, effort.depth = _MAX_CHECKS, 0
-        found = []
-        for error in checker.iter_errors(value):
-            found.append(Violation(field=_name_place(error.absolute_path), description=_describe_error(error)))
-            if len(found) == _MAX_VIOLATIONS:
-                break
-        return found
+        size = _measure(value)
+        if size > _MAX_VALUE_CHARACTERS:
+            raise SchemaUnusableError(f"is not used for values of more than {_MAX_VALUE_CHARACTERS} characters")
+        steps = counter.count(value)
+        if validator.is_valid(value):
+            return ()
+        if steps * (1 + size // _VALUE_CHARACTERS_A_STEP) <= _MAX_DESCRIBING_STEPS:
+            errors = list(validator.iter_errors(value))[:_MAX_VIOLATIONS]
+        elif has_alternatives:
+            # Each alternative that fails would be described too.
+            text = f"must satisfy the schema; where it does not is only said of checks of {_MAX_DESCRIBING_STEPS} steps"
+            return [Violation(field="", description=text)]
+        else:
+            errors = _find_first(validator, value)
+        return [Violation(field=_name_place(one.instance_path), description=_describe(one, schema, value)) for one in errors]
 
     return find_violations
 
 
-def _require_targets(schema: Json) -> None:
-    """Refuse a schema with a reference whose target it does not hold itself."""
-    from referencing import Registry  # noqa: PLC0415 - as above
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
-    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
+def _compile(schema: Json) -> Draft202012Validator:
+    # Imported here, because most servers never check a schema.
+    from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError  # noqa: PLC0415 - see above
 
-    own = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
-    waiting: list[object] = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            for keyword in _REFERENCES & part.keys():
-                try:
-                    own.lookup(str(part[keyword]))
-                except (Unresolvable, ValueError):
-                    raise SchemaUnusableError(f"refers to {show(part[keyword])}, which it does not hold") from None
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
+    options = RegexOptions(size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES)
+    try:
+        return Draft202012Validator(schema, pattern_options=options, validate_formats=False, offline=True)
+    except ValidationError as error:
+        place = _name_place(error.instance_path)
+        if error.kind.name == "format":
+            raise SchemaUnusableError(
+                f"has a regular expression that is not supported at {place}: {show(error.instance)}; write it without "
+                "look-around and back references, and shorter if it repeats much"
+            ) from None
+        problem = f"must satisfy {error.kind.name}, got {show(error.instance)}"
+        raise SchemaUnusableError(f"is no JSON Schema: {place or 'it'} {problem}") from None
 
 
-def _count(check: Callable[..., Iterator[Any] | None], effort: _Effort) -> Callable[..., Iterator[Any]]:
-    def run_counted(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - the library's form
-        effort.spend(len(wanted) if isinstance(wanted, list) else 1)
-        effort.depth += 1
-        yield from check(validator, wanted, value, schema) or ()
-        effort.depth -= 1
+def _find_first(validator: Draft202012Validator, value: object) -> Sequence[ValidationError]:
+    from jsonschema_rs import ValidationError  # noqa: PLC0415 - as above
 
-    return run_counted
-
-
-def _accept(*_: object) -> Iterator[Any]:
-    return iter(())
+    try:
+        validator.validate(value)
+    except ValidationError as error:
+        return (error,)
+    return ()
 
 
-def _find_equal_items(validator: Any, wanted: object, value: object, _schema: object) -> Iterator[Any]:  # noqa: ANN401 - the library's form
-    """Yield an error if items of a list are equal; the library's own check takes quadratic time."""
-    if wanted is True and validator.is_type(value, "array"):
-        texts = [json.dumps(item, sort_keys=True) for item in value]  # type: ignore[attr-defined]  # a list
-        if len(set(texts)) < len(texts):
-            from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - as above
+def _measure(value: object) -> int:
+    """Return about how many characters the JSON of `value` has.
 
-            yield ValidationError("has equal items")
+    Raises:
+        SchemaUnusableError: it is nested too deeply for the validator, which recurses.
+    """
+    size, level = 0, [value]
+    for _ in range(_MAX_LEVELS):
+        below: list[object] = []
+        for part in level:
+            size += _AROUND
+            if isinstance(part, dict):
+                size += sum(map(len, part)) + _AROUND * len(part)
+                below.extend(part.values())
+            elif isinstance(part, list):
+                below.extend(part)
+            elif isinstance(part, str):
+                size += len(part)
+        if not below:
+            return size
+        level = below
+    raise SchemaUnusableError(f"or the value is nested more than {_MAX_LEVELS} levels deep")
 
 
-def _name_place(path: Any) -> str:  # noqa: ANN401 - a type of the library
+def _has_alternatives(schema: object) -> bool:
+    if isinstance(schema, dict):
+        return bool(_ALTERNATIVES & schema.keys()) or any(map(_has_alternatives, schema.values()))
+    return isinstance(schema, list) and any(map(_has_alternatives, schema))
+
+
+def _name_place(path: Sequence[str | int]) -> str:
     return ".".join(str(part)[:_MAX_PATH_PART] for part in path)
 
 
-def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the library
+def _follow(root: Any, path: Sequence[str | int]) -> Any:  # noqa: ANN401 - any JSON value
+    for part in path:
+        root = root[part]
+    return root
+
+
+def _describe(error: ValidationError, schema: Json, value: object) -> str:
     """Describe how a value violates a keyword of the schema, without the text of the error."""
-    keyword, wanted, value = error.validator, error.validator_value, error.instance
+    keyword, place, found = error.kind.name, error.schema_path, _follow(value, error.instance_path)
+    wanted = _follow(schema, place)
     if keyword == "required":
-        missing = [name for name in wanted if name not in value]
-        return f"must have {', '.join(map(show, missing))}"
-    if keyword == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
-        known = error.schema["properties"]
-        unknown = ", ".join(show(name) for name in value if name not in known)
-        return f"must not have {unknown}; known are {', '.join(map(show, known)) or 'none'}"
-    return f"must satisfy {keyword} {show(wanted)}, got {show(value)}"
+        return f"must have {show(error.kind.value)}"
+    if keyword == "falseSchema":
+        return f"must not be there, got {show(found)}"
+    if keyword == "propertyNames":
+        return f"must not have {show(error.kind.value.instance)}; names must satisfy {place[-1]} {show(wanted)}"
+    if keyword in {"additionalProperties", "unevaluatedProperties"}:
+        told = f"must not have {', '.join(map(show, error.kind.value))}"
+        known = _follow(schema, place[:-1]).get("properties", ())
+        return f"{told}; known are {', '.join(map(show, known))}" if known else told
+    return f"must satisfy {keyword} {show(wanted)}, got {show(found)}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.tools.json_schemas import SchemaUnusableError, build_validator
+from reasond_server.tools.json_schemas import build_validator
+from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 _MAX_DESCRIPTION: Final = 2_000
 _MAX_ERROR: Final = 2_000
+# The event loop waits for the check.
+_MAX_STEPS: Final = 2_000
 
 
 def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional package
@@ -43,16 +47,20 @@ def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
 def build_argument_check(schema: Json) -> Callable[[Json], Sequence[Violation]]:
     """Return a function that checks arguments by `schema`; one that cannot be used accepts everything.
 
-    The server checks again.
+    So it does with arguments whose check could take more than 20 ms. The server checks again.
     """
-    try:
-        find_violations = build_validator(schema)
-    except SchemaUnusableError:
-        return lambda _: ()
+
+    @cache
+    def build() -> Callable[[object], Sequence[Violation]]:
+        # Not before the first call: a server may list many tools with large schemas.
+        try:
+            return build_validator(schema, max_steps=_MAX_STEPS)
+        except SchemaUnusableError:
+            return lambda _: ()
 
     def check_arguments(arguments: Json) -> Sequence[Violation]:
         try:
-            return find_violations(dict(arguments))
+            return build()(dict(arguments))
         except SchemaUnusableError:
             return ()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.context.answer_schemas import AnswerSchema, write_schema_rule
-from reasond_server.tools.json_schemas import SchemaUnusableError
+from reasond_server.tools.schema_steps import SchemaUnusableError
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 

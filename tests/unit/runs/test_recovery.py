@@ -9,6 +9,7 @@ import pytest
 from reasond_server.errors import DrainingError
 from reasond_server.runs.run import Subscribers
 from reasond_server.types import (
+    Execution,
     ExecutionStarted,
     ExecutionState,
     FinishReason,
@@ -43,6 +44,69 @@ async def test_a_run_whose_process_died_goes_on_where_it_stopped(servers: Server
     assert result.metrics.usage.model_calls == 3
     assert other.calls == 1
     assert result.metrics.execution_time_s >= 20
+
+
+async def take_over_and_die(servers: Servers, execution: Execution) -> None:
+    """Let another process go on with the execution until it waits for its model, and end like one that is killed."""
+    model = EchoModel()
+    model.gate.clear()
+    other = servers.server(model)
+    await other._recoverer.upkeep.round()
+    await model.waited.wait()
+    assert other.find_live(execution.execution_id) is not None
+    await servers.die(other)
+
+
+async def test_a_run_that_ended_two_processes_that_went_on_with_it_ends_as_failed(
+    servers: Servers, model: EchoModel
+) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    execution = await held_after(servers, (first := servers.server(model)), model, 2)
+    await servers.die(first)
+    await take_over_and_die(servers, execution)
+    await take_over_and_die(servers, execution)
+    result, other, log = await recover_run(servers, execution)
+    assert result.error is not None
+    assert (result.finish_reason, result.error.reason) == (FinishReason.FAILED, "NOT_RESUMABLE")
+    assert "2 servers that went on with it ended before it got any further" in result.error.message
+    assert [type(event) for event in log] == [ExecutionStarted, *[Iteration] * 2, Result]
+    assert other.calls == 0
+
+
+async def test_a_run_that_got_further_between_two_deaths_goes_on(servers: Servers, model: EchoModel) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    execution = await held_after(servers, (first := servers.server(model)), model, 1)
+    await servers.die(first)
+    await take_over_and_die(servers, execution)
+    further = EchoModel()
+    servers.strategy = Replayable(
+        Script(words=("one", "two", "six"), before_step=lambda index: further.gate.clear() if index == 2 else None)
+    )
+    second = servers.server(further)
+    await second._recoverer.upkeep.round()
+    await further.waited.wait()
+    run = second.find_live(execution.execution_id)
+    assert run is not None
+    await run.log.flush()
+    await servers.die(second)
+    await take_over_and_die(servers, execution)
+    result, _, _ = await recover_run(servers, execution)
+    assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
+
+
+async def test_a_run_that_is_handed_over_in_order_again_and_again_goes_on(servers: Servers, model: EchoModel) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    execution = await held_after(servers, (first := servers.server(model)), model, 2)
+    await servers.die(first)
+    for _ in range(4):
+        waiting = EchoModel()
+        waiting.gate.clear()
+        server = servers.server(waiting)
+        await server._recoverer.upkeep.round()
+        await waiting.waited.wait()
+        await server.drain(grace_s=0.01)
+    result, _, _ = await recover_run(servers, execution)
+    assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
 
 
 async def test_nobody_takes_over_what_is_alive(servers: Servers, model: EchoModel) -> None:

@@ -7,7 +7,8 @@ import re
 from itertools import combinations
 from typing import Any, Final
 
-import jsonschema  # type: ignore[import-untyped]  # comes without types
+import pytest
+from jsonschema_rs import Draft202012Validator
 
 from reasond_server.telemetry.catalogue import CATALOGUE, GROUPS
 from scripts.dashboard import dashboard, expressions
@@ -82,7 +83,7 @@ DASHBOARD: Final = _object(
 
 
 def test_the_dashboard_has_the_fields_that_grafana_knows_and_no_other() -> None:
-    jsonschema.validate(json.loads(dashboard()), DASHBOARD, cls=jsonschema.Draft202012Validator)
+    Draft202012Validator(DASHBOARD).validate(json.loads(dashboard()))
 
 
 def test_panels_end_at_the_edge_of_the_grid_and_lie_below_their_row() -> None:

@@ -71,8 +71,8 @@ def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> Non
     assert find(schema, {"kind": "a", "list": [1, 2]}) == []
     assert find(schema, {"list": [1, 9], "x": 1}) == [
         "list.1: must satisfy maximum 5, got 9",
-        ": must have 'kind'",
         ": must not have 'x'; known are 'list', 'kind'",
+        ": must have 'kind'",
     ]
     assert len(find({"properties": {f"a{n}": False for n in range(50)}}, {f"a{n}": 1 for n in range(50)})) == 10
 
@@ -81,13 +81,14 @@ def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> Non
     "schema",
     [
         {"type": 7},
-        {"properties": {"a": {"pattern": "^(a+)+$"}}},
+        {"properties": {"a": {"pattern": "^(?!a)"}}},
         {"patternProperties": {"(": {}}},
-        {"propertyNames": {"pattern": "^(a+)+$"}},
+        {"$ref": "#"},
+        {"properties": {"a": {"allOf": [{"pattern": "^(a+)+$"}] * 50}}, "maxProperties": 300},
     ],
 )
-def test_schemas_that_are_none_or_could_take_for_ever_let_everything_pass(schema: dict[str, Any]) -> None:
-    assert find(schema, {"a": "a" * 40 + "!"}) == []
+def test_schemas_that_are_none_or_could_take_too_long_let_everything_pass(schema: dict[str, Any]) -> None:
+    assert find(schema, {"a": "a" * 400 + "!"}) == []
 
 
 def test_references_to_other_documents_are_not_followed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # comes without types
+from jsonschema_rs import Draft202012Validator
 
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.llm.counting import ByteCounter
@@ -140,10 +140,10 @@ def test_whatever_a_schema_says_a_tool_stays_within_its_bound_and_no_call_is_new
     (told,) = fit_specs([one], counter=ByteCounter(), window=None)
     assert len(json.dumps(told.parameters, ensure_ascii=False).encode()) <= MOST_TOOL_TOKENS <= MOST_OFFER_TOKENS
     try:
-        Draft202012Validator.check_schema(schema)
+        right = Draft202012Validator(schema).is_valid(arguments)
     except Exception:  # noqa: BLE001 - only valid schemas can be compared
         return
-    if Draft202012Validator(schema).is_valid(arguments):
+    if right:
         assert Draft202012Validator(told.parameters).is_valid(arguments)
 
 
