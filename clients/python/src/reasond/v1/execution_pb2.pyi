@@ -398,7 +398,7 @@ class ReasoningTask(google.protobuf.message.Message):
     answer_schema_json: builtins.str
     """A JSON Schema (draft 2020-12) that the answer must satisfy, at most 65,536 bytes and 16 levels deep. An answer that
     does not satisfy it is corrected once by one more model call, and then fails with ANSWER_INVALID. Regular
-    expressions of the schema are shown to the model and not checked.
+    expressions may have no look-around and no back references.
     """
     @property
     def chain_of_thought(self) -> reasond.v1.strategies_pb2.ChainOfThoughtConfig:
