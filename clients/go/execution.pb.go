@@ -726,7 +726,7 @@ type ReasoningTask struct {
 	Stop []string `protobuf:"bytes,16,rep,name=stop,proto3" json:"stop,omitempty"`
 	// A JSON Schema (draft 2020-12) that the answer must satisfy, at most 65,536 bytes and 16 levels deep. An answer that
 	// does not satisfy it is corrected once by one more model call, and then fails with ANSWER_INVALID. Regular
-	// expressions of the schema are shown to the model and not checked.
+	// expressions may have no look-around and no back references.
 	AnswerSchemaJson string `protobuf:"bytes,17,opt,name=answer_schema_json,json=answerSchemaJson,proto3" json:"answer_schema_json,omitempty"`
 	// At most 8 images and 3,000,000 bytes together; part of every model call. Refused where the model takes none.
 	Images        []*Image `protobuf:"bytes,18,rep,name=images,proto3" json:"images,omitempty"`

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from tests.faults.server_process import LIMIT_S, ServerProcess
 from tests.faults.upstream import upstream
 
@@ -64,7 +64,7 @@ async def test_a_run_that_ended_three_servers_is_failed_by_the_fourth(tmp_path: 
         finally:
             server.kill()
     assert result.finish_reason == execution_pb2.FINISH_REASON_FAILED
-    assert result.error.reason == "NOT_RESUMABLE"
+    assert result.error.reason == errors_pb2.ERROR_REASON_NOT_RESUMABLE
     assert "2 servers that went on with it ended before it got any further" in result.error.message
     assert not model.asked.is_set()
 
@@ -89,7 +89,7 @@ async def follow(server: ServerProcess, execution_id: str) -> execution_pb2.Reas
     raise AssertionError("the stream ended without a result")
 
 
-async def stream(server: ServerProcess, request: Any) -> Any:  # noqa: ANN401 - messages of generated code
+async def stream(server: ServerProcess, request: Any) -> Any:
     metadata = (("authorization", f"Bearer {server.token}"),)
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import Record, Recovery
     from reasond_server.types import Event
 
+
 def measure_work(
     recovery: Recovery, is_pause: Callable[[Event], bool], now: datetime, *, lease_s: float | None
 ) -> tuple[float, Record | None]:

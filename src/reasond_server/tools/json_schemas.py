@@ -63,7 +63,9 @@ def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[ob
             return [Violation(field="", description=text)]
         else:
             errors = _find_first(validator, value)
-        return [Violation(field=_name_place(one.instance_path), description=_describe(one, schema, value)) for one in errors]
+        return [
+            Violation(field=_name_place(one.instance_path), description=_describe(one, schema, value)) for one in errors
+        ]
 
     return find_violations
 

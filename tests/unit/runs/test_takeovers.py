@@ -31,7 +31,12 @@ def log_of(*records: Record) -> Recovery:
         last_sequence=1,
     )
     return Recovery(
-        execution=execution, plan="", events=[STARTED], records=records, version=1 + len(records), fence=1 + len(records)
+        execution=execution,
+        plan="",
+        events=[STARTED],
+        records=records,
+        version=1 + len(records),
+        fence=1 + len(records),
     )
 
 

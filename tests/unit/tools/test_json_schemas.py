@@ -19,7 +19,10 @@ def find(schema: dict[str, Any], value: object) -> list[str]:
     ("schema", "problem"),
     [
         ({"type": 7}, "is no JSON Schema: type must satisfy"),
-        ({"properties": {"a": {"minLength": -1}}}, "is no JSON Schema: properties.a.minLength must satisfy minimum, got -1"),
+        (
+            {"properties": {"a": {"minLength": -1}}},
+            "is no JSON Schema: properties.a.minLength must satisfy minimum, got -1",
+        ),
         ({"$ref": "#/$defs/missing"}, "refers to '#/$defs/missing', which it does not hold"),
         ({"items": [{"type": "string"}]}, "is no JSON Schema: items"),
         ({"$ref": "http://127.0.0.1:9/x"}, "refers to 'http://127.0.0.1:9/x', which it does not hold"),
@@ -30,7 +33,10 @@ def find(schema: dict[str, Any], value: object) -> list[str]:
         ({"allOf": [{"$anchor": "a"}, {"$anchor": "a"}]}, "has the anchor 'a' twice"),
         ({"prefixItems": [{}], "$ref": "#/prefixItems/00"}, "refers to '#/prefixItems/00'"),
         ({"$defs": {"a/b": {}}, "$ref": "#/$defs/a%2Fb"}, "refers to '#/$defs/a%2Fb'"),
-        ({"allOf": [{"$ref": "#/$defs/a"}] * 1001, "$defs": {"a": {}}}, "has 1001 references, at most 1000 are allowed"),
+        (
+            {"allOf": [{"$ref": "#/$defs/a"}] * 1001, "$defs": {"a": {}}},
+            "has 1001 references, at most 1000 are allowed",
+        ),
         ({"allOf": [{"pattern": "a"}] * 51}, "has 51 regular expressions, at most 50 are allowed"),
         ({"description": "x" * 65_536}, "has more than 65536 characters"),
     ],
@@ -103,7 +109,10 @@ def test_every_way_to_refer_to_a_part_of_the_schema_leads_there(schema: dict[str
         {"allOf": [{"$ref": "#"}]},
         {"not": {"$ref": "#"}},
         {"$anchor": "a", "anyOf": [{"$ref": "#a"}]},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"if": {"$ref": "#/$defs/b"}}, "b": {"then": {"$ref": "#/$defs/a"}, "if": {}}}},
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"if": {"$ref": "#/$defs/b"}}, "b": {"then": {"$ref": "#/$defs/a"}, "if": {}}},
+        },
         {"dependentSchemas": {"a": {"$ref": "#"}}},
     ],
 )

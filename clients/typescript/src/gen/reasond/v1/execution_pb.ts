@@ -357,7 +357,7 @@ export type ReasoningTask = Message<"reasond.v1.ReasoningTask"> & {
   /**
    * A JSON Schema (draft 2020-12) that the answer must satisfy, at most 65,536 bytes and 16 levels deep. An answer that
    * does not satisfy it is corrected once by one more model call, and then fails with ANSWER_INVALID. Regular
-   * expressions of the schema are shown to the model and not checked.
+   * expressions may have no look-around and no back references.
    *
    * @generated from field: string answer_schema_json = 17;
    */
