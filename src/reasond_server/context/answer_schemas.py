@@ -41,7 +41,7 @@ class AnswerSchema:
         self._find_violations(None)
 
     def check(self, answer: str) -> CheckedAnswer:
-        """Check `answer`; a fence of Markdown around the whole of it is ignored. It may take 0.2 s; call it in a thread."""
+        """Check `answer`; a fence of Markdown around the whole of it is ignored. It may take 0.2 s: use a thread."""
         fenced = _FENCED.match(answer)
         text = (fenced["inner"] if fenced else answer).strip()
         try:

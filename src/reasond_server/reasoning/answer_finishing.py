@@ -20,7 +20,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.context.answer_schemas import CheckedAnswer
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.types import Json, Task

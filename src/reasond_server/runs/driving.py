@@ -97,10 +97,7 @@ class Driver:
             if run.phase is Phase.WORKING:
                 if left_s is not None:
                     accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
-                if run.log.fence > 1:
-                    # The takeover is counted before the work can end this process.
-                    await run.log.wait_for_commit()
-                await work.work(run)
+                await _begin_work(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):
                 _log.exception("work cancelled itself", extra={"execution_id": run.identity.execution_id})
@@ -243,6 +240,13 @@ class Driver:
             run.subscribers.keep()
         elif change is Change.FOLLOWED:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
+
+
+async def _begin_work(run: Run) -> None:
+    """Let the work of `run` begin, after a takeover only once that is committed: the work may end this process."""
+    if run.log.fence > 1:
+        await run.log.wait_for_commit()
+    await run.work.work(run)
 
 
 def _report_left(run: Run, observer: RunObserver) -> None:

@@ -210,10 +210,8 @@ class Maker:
         if recovery.damage:
             raise PlanError("its log is damaged")
         if not recovery.was_suspended and count_fruitless_takeovers(recovery) >= MAX_FRUITLESS_TAKEOVERS:
-            raise PlanError(
-                f"{MAX_FRUITLESS_TAKEOVERS} servers that went on with it ended before it got any further; their logs may "
-                "say why"
-            )
+            gone = f"{MAX_FRUITLESS_TAKEOVERS} servers that went on with it ended before it got any further"
+            raise PlanError(f"{gone}; their logs may say why")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
         kind = self._kinds[execution.kind]

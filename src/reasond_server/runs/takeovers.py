@@ -1,6 +1,6 @@
 """The records that processes append when they go on with an execution whose process has ended.
 
-A run can end its process, again after each takeover. So a takeover is counted until the run writes something after it: a
+A run can end its process, again after each takeover. So a takeover counts until the run writes something after it: a
 call, a step, or that it is handed over in order.
 """
 
@@ -54,7 +54,7 @@ def read_takeovers(recovery: Recovery) -> Sequence[Takeover]:
 
 
 def count_fruitless_takeovers(recovery: Recovery) -> int:
-    """Return how many takeovers of a log have nothing after them but takeovers: each ended its process, or was cut off."""
+    """Return how many takeovers at the end of a log have nothing but takeovers after them."""
     entries, count = recovery.version - 1, 0
     for takeover in reversed(read_takeovers(recovery)):
         if takeover.entries != entries:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def measure_work(
     recovery: Recovery, is_pause: Callable[[Event], bool], now: datetime, *, lease_s: float | None
 ) -> tuple[float, Record | None]:
-    """Return the seconds that count against the time limit until `now`, and the record of the takeover, unless it was suspended.
+    """Return the seconds that count against the time limit until `now`, and the record of the takeover if it is one.
 
     The times after an event that `is_pause`, until the next event, do not count. With `lease_s` the times in which no
     process had the execution do not count either. The store does not know when a process ended: after the last entry

@@ -1,6 +1,6 @@
 """JSON Schemas (draft 2020-12) of strangers, and values checked by them within a bound of work.
 
-Regular expressions run in linear time; references to other documents are not followed. How long a check takes at most is
+Regular expressions run in linear time; references to other documents are not followed. How long a check may take is
 known before it begins (`tools.schema_steps`), because the validator cannot be interrupted.
 """
 

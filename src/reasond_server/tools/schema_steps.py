@@ -1,12 +1,11 @@
 """How many steps a validator takes at most to check a value by a JSON Schema, counted before it does.
 
 The validator is native code that nothing can interrupt, and a schema of some hundred bytes can ask for 2^40 checks. The
-count follows a schema as a validator does, but evaluates nothing: every branch counts, whether it would be reached or not.
+count follows a schema as a validator does, but evaluates nothing: every branch counts, whether it is reached or not.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +41,7 @@ _LARGE_NUMBER_STEPS: Final = 30
 _CHARACTERS_A_STEP: Final = 1_000
 # For each character: an expression of a few thousand states takes 20 us for one.
 _PATTERN_STEPS: Final = 2
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 # These mean something else in a part of a JSON pointer than between parts.
 _ENCODED_MARKS: Final = re.compile(r"%(?:2f|7e)", re.IGNORECASE)
 
@@ -114,17 +114,17 @@ class StepCounter:
 
     def _find_target(self, reference: str) -> object:
         fragment = reference.removeprefix("#")
+        refusal = SchemaUnusableError(f"refers to {show(reference)}, which it does not hold")
+        if fragment == reference or _ENCODED_MARKS.search(fragment):
+            raise refusal
+        found: object = self._schema
         try:
-            if fragment == reference or _ENCODED_MARKS.search(fragment):
-                raise LookupError
             if fragment and not fragment.startswith("/"):
                 return self._anchors[fragment]
-            found: Any = self._schema
             for part in unquote(fragment).split("/")[1:]:
-                key = part.replace("~1", "/").replace("~0", "~")
-                found = found[_read_index(key)] if isinstance(found, list) else _read_member(found, key)
+                found = _look_up(found, part.replace("~1", "/").replace("~0", "~"))
         except LookupError:
-            raise SchemaUnusableError(f"refers to {show(reference)}, which it does not hold") from None
+            raise refusal from None
         return found
 
     def _visit(self, schema: object, value: object, depth: int) -> None:
@@ -229,24 +229,14 @@ def _weigh_value(value: object) -> int:
     return 1
 
 
-def _read_index(text: str) -> int:
-    """Return the index that a part of a JSON pointer names.
+def _look_up(found: object, key: str) -> object:
+    """Return the member or item that a part of a JSON pointer names.
 
     Raises:
-        LookupError: it is none.
+        LookupError: there is none.
     """
-    index = int(text) if text.isdecimal() and len(text) < 6 else math.inf  # noqa: PLR2004 - any list is shorter
-    if str(index) != text:
-        raise LookupError
-    return int(index)
-
-
-def _read_member(found: object, key: str) -> object:
-    """Return the member of an object.
-
-    Raises:
-        LookupError: it has none of this name, or is no object.
-    """
-    if not isinstance(found, dict):
-        raise LookupError
-    return found[key]
+    if isinstance(found, dict):
+        return found[key]
+    if isinstance(found, list) and _INDEX.fullmatch(key):
+        return found[int(key)]
+    raise LookupError
