@@ -41,12 +41,12 @@ def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[ob
         SchemaUnusableError: it is no JSON Schema, or it refers to something that it does not hold; the text names it.
     """
     # The schema is one document, whatever it calls itself.
-    schema = {name: part for name, part in schema.items() if name not in {"$schema", "$id"}}
-    if _measure(schema) > _MAX_SCHEMA_CHARACTERS:
+    document = {name: part for name, part in schema.items() if name not in {"$schema", "$id"}}
+    if _measure(document) > _MAX_SCHEMA_CHARACTERS:
         raise SchemaUnusableError(f"has more than {_MAX_SCHEMA_CHARACTERS} characters; shorten its descriptions")
-    counter = StepCounter(schema, max_steps=max_steps)
-    validator = _compile(schema)
-    has_alternatives = _has_alternatives(schema)
+    counter = StepCounter(document, max_steps=max_steps)
+    validator = _compile(document)
+    has_alternatives = _has_alternatives(document)
 
     def find_violations(value: object) -> Sequence[Violation]:
         size = _measure(value)
@@ -56,7 +56,7 @@ def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[ob
         if validator.is_valid(value):
             return ()
         if steps * (1 + size // _VALUE_CHARACTERS_A_STEP) <= _MAX_DESCRIBING_STEPS:
-            errors = list(validator.iter_errors(value))[:_MAX_VIOLATIONS]
+            errors: Sequence[ValidationError] = list(validator.iter_errors(value))[:_MAX_VIOLATIONS]
         elif has_alternatives:
             # Each alternative that fails would be described too.
             text = f"must satisfy the schema; where it does not is only said of checks of {_MAX_DESCRIBING_STEPS} steps"
@@ -64,13 +64,14 @@ def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[ob
         else:
             errors = _find_first(validator, value)
         return [
-            Violation(field=_name_place(one.instance_path), description=_describe(one, schema, value)) for one in errors
+            Violation(field=_name_place(one.instance_path), description=_describe(one, document, value))
+            for one in errors
         ]
 
     return find_violations
 
 
-def _compile(schema: Json) -> Draft202012Validator:
+def _compile(schema: dict[str, Any]) -> Draft202012Validator:
     # Imported here, because most servers never check a schema.
     from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError  # noqa: PLC0415 - see above
 
