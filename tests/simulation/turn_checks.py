@@ -112,6 +112,9 @@ class TurnChecks:
         self._check_switches(turn_id, part)
         if part.execution.state is ExecutionState.SUSPENDED:
             self._suspended_s[turn_id] = self._world.loop.time()
+        else:
+            # It was woken; if it suspends again, the time counts from that commit.
+            self._suspended_s.pop(turn_id, None)
         if not part.execution.state.has_ended or turn_id in self._ended:
             return
         self._ended.add(turn_id)

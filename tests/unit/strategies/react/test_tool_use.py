@@ -144,7 +144,7 @@ def test_whatever_a_schema_says_a_tool_stays_within_its_bound_and_no_call_is_new
     except Exception:  # noqa: BLE001 - only valid schemas can be compared
         return
     if right:
-        assert Draft202012Validator(told.parameters).is_valid(arguments)
+        assert Draft202012Validator(dict(told.parameters)).is_valid(arguments)
 
 
 def calling(*, most: int = 3, is_budgets: bool = False, allowed: int | None = None) -> ToolUse:
