@@ -243,9 +243,15 @@ class Driver:
 
 
 async def _begin_work(run: Run) -> None:
-    """Let the work of `run` begin, after a takeover only once that is committed: the work may end this process."""
+    """Let the work of `run` begin, after a takeover only once that is committed: the work may end this process.
+
+    Raises:
+        NotResumableError: it has ended too many.
+    """
     if run.log.fence > 1:
         await run.log.wait_for_commit()
+    if isinstance(run.ending, ReasondError):
+        raise run.ending
     await run.work.work(run)
 
 

@@ -209,9 +209,6 @@ class Maker:
         """
         if recovery.damage:
             raise PlanError("its log is damaged")
-        if not recovery.was_suspended and count_fruitless_takeovers(recovery) >= MAX_FRUITLESS_TAKEOVERS:
-            gone = f"{MAX_FRUITLESS_TAKEOVERS} servers that went on with it ended before it got any further"
-            raise PlanError(f"{gone}; their logs may say why")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
         kind = self._kinds[execution.kind]
@@ -240,6 +237,9 @@ class Maker:
             log.append(work.begin(run), now=now, usage=run.accounts.usage)
         if taken is not None:
             log.record(taken, usage=run.accounts.usage)
+        if not recovery.was_suspended and count_fruitless_takeovers(recovery) >= MAX_FRUITLESS_TAKEOVERS:
+            gone = f"{MAX_FRUITLESS_TAKEOVERS} servers that went on with it ended before it got any further"
+            run.ending = going_on_failed(PlanError(f"{gone}; their logs may say why"))
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:

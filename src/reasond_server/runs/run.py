@@ -259,6 +259,7 @@ class Run:
         phase: what it is doing.
         cause: the trigger that decided how this life ends; None until then.
         ending: how its work ended, or the error that ended it; after the last event is written, the ending in it.
+            An error before the work begins forbids it to begin.
         result: the last event; callers may get it before it is committed.
         driver: the task that executes it, later the task that finishes it; None before and after.
         on_over: called at once if it is stopped, fails or runs out of time while its work is executed.
