@@ -26,7 +26,7 @@ OWN_PACKAGE = "reasond_server."
 
 def list_built_in() -> Sequence[ReasoningStrategy[Any]]:
     """Return the strategies that this package registers, by name."""
-    points = [point for point in STRATEGIES.find_installed().values() if point.value.startswith(OWN_PACKAGE)]
+    points = [point for point in STRATEGIES.find_installed() if point.value.startswith(OWN_PACKAGE)]
     return tuple(STRATEGIES.load(sorted(point.name for point in points), installed=points))
 
 

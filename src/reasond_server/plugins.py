@@ -12,7 +12,7 @@ from reasond_server.errors import InternalError, SettingsError
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -65,35 +65,46 @@ class PluginGroup(Generic[PluginT]):
         self._require = require
         self._reserved = reserved
 
-    def find_installed(self, among: Iterable[EntryPoint] | None = None) -> Mapping[str, EntryPoint]:
-        """Return the entry points by name: those of `among`, or all that were there at the first look."""
-        found = _look_up(tuple(sys.path))(group=self.group) if among is None else among
-        return {point.name: point for point in found}
+    def find_installed(self) -> EntryPoints:
+        """Return the entry points that were there at the first look; `load` refuses a name that several have."""
+        return _look_up(tuple(sys.path))(group=self.group)
 
     def load(self, enabled: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[PluginT]:
         """Return the `enabled` plug-ins, each once, in that order.
 
         Raises:
-            SettingsError: one is not installed, cannot be loaded, is not valid, or has a name that is not its entry's
-                or is reserved.
+            SettingsError: one is not installed, cannot be loaded, is not valid, or has a name that is not its entry's,
+                is reserved, or is offered more than once: the order of the path must not decide what runs.
         """
         names = tuple(dict.fromkeys(enabled))
-        known = self.find_installed(installed) if names else {}
+        known = list(self.find_installed() if installed is None else installed) if names else []
         # Only what is enabled is imported: a broken or slow package that is only installed must do no harm.
-        return tuple(self._load_one(name, known) for name in names)
+        return tuple(self._load_one(self._choose_point(name, known)) for name in names)
 
-    def _load_one(self, name: str, known: Mapping[str, EntryPoint]) -> PluginT:
-        noun, setting = self._noun, self._setting
+    def _choose_point(self, name: str, known: Sequence[EntryPoint]) -> EntryPoint:
+        """Return the only entry point of that name; see `load`."""
+        setting, points = self._setting, [point for point in known if point.name == name]
+        offers = " and ".join(map(_describe_offer, points))
         if name in self._reserved:
+            also = f"; it is offered by {offers} too" if offers else ""
             raise SettingsError(
-                f"{setting} names {name!r}, which is built in", remedy="Remove the name, or rename yours."
+                f"{setting} names {name!r}, which is built in{also}", remedy="Remove the name, or rename yours."
             )
-        point = known.get(name)
-        if point is None:
+        if not points:
+            names = sorted({point.name for point in known})
             raise SettingsError(
-                f"{setting} names {name!r}, which is not installed{suggest_nearest(name, known)}",
-                remedy=f"Installed are: {', '.join(sorted(known)) or 'none'}. Install its package or remove the name.",
+                f"{setting} names {name!r}, which is not installed{suggest_nearest(name, names)}",
+                remedy=f"Installed are: {', '.join(names) or 'none'}. Install its package or remove the name.",
             )
+        if len(points) > 1:
+            raise SettingsError(
+                f"{setting} names {name!r}, which is offered more than once: by {offers}",
+                remedy=f"Uninstall all but one of them, or give each {self._noun} a name of its own.",
+            )
+        return points[0]
+
+    def _load_one(self, point: EntryPoint) -> PluginT:
+        noun, setting, name = self._noun, self._setting, point.name
         try:
             loaded = point.load()
             is_maker = isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "name"))
@@ -113,3 +124,9 @@ class PluginGroup(Generic[PluginT]):
                 remedy=f"Name the entry point as the {noun} names itself.",
             )
         return plugin
+
+
+def _describe_offer(point: EntryPoint) -> str:
+    """Return the package of an entry point with its version, and what the entry names."""
+    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return f"{package} ({point.value})"

@@ -49,9 +49,7 @@ TYPES = {
     "self_refine": SelfRefineConfig,
     "tree_of_thought": TreeOfThoughtConfig,
 }
-INSTALLED = {
-    point.name: point for point in STRATEGIES.find_installed().values() if point.value.startswith("reasond_server.")
-}
+INSTALLED = {point.name: point for point in STRATEGIES.find_installed() if point.value.startswith("reasond_server.")}
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
     "best_of_n": {

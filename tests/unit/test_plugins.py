@@ -70,7 +70,7 @@ def test_nothing_is_loaded_that_is_not_enabled() -> None:
             "Lamp",
             "[room] lamps names 'lam', which is not installed; did you mean 'lamp'?. Installed are: lamp. Install its",
         ),
-        ("daylight", "Lamp", "[room] lamps names 'daylight', which is built in. Remove the name, or rename yours."),
+        ("daylight", "Lamp", "Lamp) too. Remove the name, or rename yours."),
         (
             "broken",
             "nowhere:Nothing",
@@ -98,12 +98,60 @@ def test_packages_are_looked_at_once_and_again_where_the_path_has_changed(
 ) -> None:
     LAMPS.find_installed()
     looks = plugins._look_up.cache_info().misses
-    assert LAMPS.find_installed() == {}
+    assert not LAMPS.find_installed()
     assert STRATEGIES.find_installed()
     assert plugins._look_up.cache_info().misses == looks
-    info = tmp_path / "lamps-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lamps\nVersion: 1\n", "utf-8")
-    (info / "entry_points.txt").write_text("[test.lamps]\nlamp = lamps:Lamp\n", "utf-8")
+    install(tmp_path, "lamps", "lamp = lamps:Lamp")
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(LAMPS.find_installed()) == ["lamp"]
+    assert LAMPS.find_installed().names == {"lamp"}
+
+
+def install(folder: Path, package: str, *offers: str, group: str = LAMPS.group) -> None:
+    """Install a package that offers plug-ins, for every process that has `folder` on its path."""
+    info = folder / f"{package}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n", "utf-8")
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *offers, ""]), "utf-8")
+
+
+@pytest.mark.parametrize("is_mine_first", [True, False])
+def test_a_name_that_two_packages_offer_is_refused_whichever_comes_first_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_mine_first: bool
+) -> None:
+    mine, other = f"lamp = {__name__}:Lamp", f"lamp = {__name__}:make_trouble"
+    for place, (package, offer) in enumerate([("mine", mine), ("other", other)]):
+        install(tmp_path / str(place), package, offer, f"{package}_lamp = nowhere:Lamp")
+    for place in (1, 0) if is_mine_first else (0, 1):
+        monkeypatch.syspath_prepend(tmp_path / str(place))
+    with pytest.raises(SettingsError) as refused:
+        LAMPS.load(["lamp"])
+    assert refused.value.message.startswith("[room] lamps names 'lamp', which is offered more than once: by ")
+    assert f"mine 1 ({__name__}:Lamp)" in refused.value.message
+    assert f"other 1 ({__name__}:make_trouble)" in refused.value.message
+    assert refused.value.remedy == "Uninstall all but one of them, or give each lamp a name of its own."
+    assert LAMPS.load([]) == ()
+
+
+def test_a_package_that_offers_a_name_twice_is_refused_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "lamps", f"lamp = {__name__}:Lamp", f"lamp = {__name__}:READY")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match=r"more than once: by lamps 1 \(.*:Lamp\) and lamps 1 \(.*:READY\)"):
+        LAMPS.load(["lamp"])
+
+
+def test_a_second_installation_of_the_same_package_is_the_same_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("old", "new"):
+        install(tmp_path / place, "lamps", f"lamp = {__name__}:Lamp")
+        monkeypatch.syspath_prepend(tmp_path / place)
+    assert LAMPS.load(["lamp"]) == (READY,)
+
+
+def test_a_package_that_offers_the_name_of_a_built_in_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "lamps", "daylight = lamps:Lamp")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match=r"'daylight', which is built in; it is offered by lamps 1 \(lamps:Lamp\)"):
+        LAMPS.load(["daylight"])

@@ -153,18 +153,18 @@ def _full_text_search() -> Diagnosis:
 
 
 def _strategies() -> Iterator[Diagnosis]:
-    points = sorted(STRATEGIES.find_installed().values(), key=lambda point: point.name)
-    if not points:
+    installed = STRATEGIES.find_installed()
+    if not installed:
         yield Diagnosis(
             level="warn", subject="strategy", text="none is installed", remedy="Install reasond-server again."
         )
-    for point in points:
+    for name in sorted(installed.names):
         try:
-            STRATEGIES.load([point.name], installed=[point])
+            STRATEGIES.load([name])
         except SettingsError as error:
             yield Diagnosis(level="fail", subject="strategy", text=error.message, remedy=error.remedy)
         else:
-            yield Diagnosis(level="ok", subject="strategy", text=f"{point.name} ({point.value})")
+            yield Diagnosis(level="ok", subject="strategy", text=f"{name} ({installed[name].value})")
 
 
 def _extras() -> Iterator[Diagnosis]:

@@ -92,7 +92,7 @@ def check_tables(names: Iterable[str]) -> None:
     Raises:
         SettingsError: a table has an unknown name; the text names the nearest installed strategy.
     """
-    known = STRATEGIES.find_installed()
+    known = STRATEGIES.find_installed().names
     for name in names:
         if name not in known:
             raise SettingsError(

@@ -9,6 +9,7 @@ from reasond_server.errors import SettingsError
 from reasond_server.plugins import PluginGroup
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
+from reasond_server.tools.http_get import HttpGet
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from reasond_server.tools.tool import Tool
 
 INSTALLED_TOOLS: Final = PluginGroup(
-    group="reasond.tools", noun="tool", setting="[tools] enabled", require=require_tool
+    group="reasond.tools",
+    noun="tool",
+    setting="[tools] enabled",
+    require=require_tool,
+    reserved=(HttpGet.name, READ_TOOL_RESULT),
 )
 
 

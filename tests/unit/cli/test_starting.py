@@ -8,6 +8,7 @@ from reasond_server.app import Server
 from reasond_server.cli import config_commands
 from reasond_server.config import load
 from reasond_server.errors import SettingsError
+from tests.unit.test_plugins import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,6 +96,84 @@ async def test_config_check_refuses_what_serve_refuses(written: Callable[[str], 
     with pytest.raises(SettingsError, match=words):
         config_commands.check(path, environ=environ, is_dev=False)
     assert served.value.message
+
+
+PLUGINS = {
+    "a strategy beside a built-in one": (
+        "reasond.strategies",
+        ("react",),
+        "[reasoning]\nenabled_strategies = ['react', 'chain_of_thought']",
+        r"\[reasoning\] enabled_strategies names 'react'.* by .*first 1 \(first:Made\)",
+    ),
+    "two strategies": (
+        "reasond.strategies",
+        ("mine", "mine"),
+        "[reasoning]\nenabled_strategies = ['mine', 'chain_of_thought']",
+        r"enabled_strategies names 'mine', .*: by (?=.*first 1 \(first:Made\))(?=.*second 1 \(second:Made\))",
+    ),
+    "a tool beside a built-in one": (
+        "reasond.tools",
+        ("calculator",),
+        "[tools]\nenabled = ['calculator']",
+        r"\[tools\] enabled names 'calculator'.*: by (?=.*first 1 \(first:Made\))(?=.*reasond-server .*Calculator\))",
+    ),
+    "a tool that is named as one that settings make": (
+        "reasond.tools",
+        ("http_get",),
+        "[tools]\nenabled = ['http_get']",
+        r"\[tools\] enabled names 'http_get', which is built in; it is offered by first 1 \(first:Made\) too",
+    ),
+    "a tool beside the reader of results": (
+        "reasond.tools",
+        ("read_tool_result",),
+        "[tools]\nenabled = ['read_tool_result']",
+        r"'read_tool_result', which is built in; it is offered by first 1",
+    ),
+    "two context providers": (
+        "reasond.context_providers",
+        ("weather", "weather"),
+        "[turns]\ncontext_providers = ['weather']",
+        r"\[turns\] context_providers names 'weather', .* by (?=.*first 1 )(?=.*second 1 )",
+    ),
+    "a context provider beside a built-in one": (
+        "reasond.context_providers",
+        ("bootstrap",),
+        "[turns]\ncontext_providers = ['bootstrap']",
+        r"'bootstrap', which is built in; it is offered by first 1 \(first:Made\) too",
+    ),
+    "two critics": (
+        "reasond.critics",
+        ("style", "style"),
+        "[repair]\nenabled = true\ncritics = ['style']",
+        r"\[repair\] critics names 'style', .* by (?=.*first 1 )(?=.*second 1 )",
+    ),
+    "a critic beside a built-in one": (
+        "reasond.critics",
+        ("lint",),
+        "[repair]\nenabled = true\ncritics = ['lint']",
+        r"'lint', which is built in; it is offered by first 1 \(first:Made\) too",
+    ),
+}
+
+
+@pytest.mark.parametrize(("group", "names", "text", "words"), PLUGINS.values(), ids=list(PLUGINS))
+async def test_an_installed_package_replaces_nothing_silently(
+    written: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    names: tuple[str, ...],
+    text: str,
+    words: str,
+) -> None:
+    for package, name in zip(("first", "second"), names, strict=False):
+        install(tmp_path / "packages", package, f"{name} = {package}:Made", group=group)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    path = written(f"[auth]\n{KEY}\n{PORTS}{text}\n[store]\nurl = 'memory:'\n")
+    with pytest.raises(SettingsError, match=words):
+        await Server(load(path, {}), environ={}).start()
+    with pytest.raises(SettingsError, match=words):
+        config_commands.check(path, environ={}, is_dev=False)
 
 
 def test_mistakes_of_every_kind_are_named_at_once(written: Callable[[str], Path]) -> None:

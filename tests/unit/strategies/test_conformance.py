@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import ReasoningStrategy
 
 MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 30
-REGISTERED = sorted(name for name, point in STRATEGIES.find_installed().items() if "reasond_server." in point.value)
+REGISTERED = sorted(point.name for point in STRATEGIES.find_installed() if "reasond_server." in point.value)
 CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "bounded_context": [{"chunk_size": 1024, "carryover_size": 512}],
     "chain_of_verification": [{"max_questions": 2}],
