@@ -87,6 +87,11 @@ _DECORATION: Final = " \t*_#=>~$[]\\-"
 _MOST_LINES: Final = 8
 _MOST_ANSWER: Final = 400
 _BOXED = "\\boxed{"
+_BOLD = re.compile(r"\*\*([^*]{1,200})\*\*")
+_CONCLUSION = re.compile(
+    r"(?:so|therefore|thus|hence|consequently|finally|in total|in conclusion|as a result|this means)\b", re.IGNORECASE
+)
+_NUMBER_IN_TEXT = re.compile(rf"(?<![\w.,/-])-?[$€£¥]? ?{_DECIMAL}(?<![.,]) ?[%€]?(?![\w/-])(?![.,:]\d)")
 _MAX_PLAIN_ANSWER: Final = 200
 
 
@@ -125,8 +130,10 @@ def answer_of_text(text: str) -> str:
     r"""Return the final answer of a reply without a tagged answer; empty if none is found.
 
     It is the content of the last `\boxed{…}`; else the text after the last mark ("answer is", "Answer:",
-    "Final Answer", "A:", or a heading on the last line); else the whole text if it has at most 200 characters. Markdown
-    around a marked answer is removed. If the line of the mark ends there, the answer is the next line with text.
+    "Final Answer", "A:", or a heading on the last line); else what the last line concludes: its only text in bold, or
+    its only number if it begins as a conclusion does ("So", "Therefore" …); else the whole text if it has at most 200
+    characters. Markdown around a marked answer is removed. If the line of the mark ends there, the answer is the next
+    line with text.
     """
     boxed = _find_last_boxed(text)
     if boxed:
@@ -137,7 +144,21 @@ def answer_of_text(text: str) -> str:
         if marked:
             return marked
     whole = text.strip()
-    return whole if len(whole) <= _MAX_PLAIN_ANSWER else ""
+    return _read_conclusion(whole) or (whole if len(whole) <= _MAX_PLAIN_ANSWER else "")
+
+
+def _read_conclusion(text: str) -> str:
+    """Return what the last line of `text` concludes; empty if it could be read in two ways."""
+    line = text.rpartition("\n")[2]
+    if len(line) > _MOST_ANSWER:
+        return ""
+    bold = _BOLD.findall(line)
+    if len(bold) == 1 and not bold[0].endswith(":"):
+        return str(bold[0])
+    if not _CONCLUSION.match(line):
+        return ""
+    numbers = {found[0].strip() for found in _NUMBER_IN_TEXT.finditer(line.rpartition("=")[2])}
+    return numbers.pop() if len(numbers) == 1 else ""
 
 
 def _read_marked(text: str) -> str:

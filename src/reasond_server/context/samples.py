@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""
 
-SHORT_ANSWER_RULE: Final = (
-    "Think step by step, then write <answer>the final answer</answer> and nothing after it. Between the tags stands "
-    "the answer alone, as short as it can be: no explanation, and a unit only if the question asks for one."
+SAMPLE_INSTRUCTION: Final = (
+    "Think step by step and write the steps down. After them, at the very end, give the final answer alone between "
+    "tags, in a few words or as a number, with a unit only if the question asks for one. For example: "
+    "<answer>1234</answer>"
 )
-"""Asks for an answer that can be compared with those of other samples."""
+"""Asks for steps first, and for an answer that can be compared with those of other samples; it stands behind all texts.
+
+In front of the question, and with "as short as it can be", it made able models skip the steps.
+"""
 
 _WARM_UP_S: Final = 1.0
 _LADDER_SPREAD: Final = 0.3

@@ -16,8 +16,8 @@ from reasond_server.context.answer_verifiers import VerifiedAnswer, verify_by_pr
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.samples import (
+    SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
-    SHORT_ANSWER_RULE,
     SampleCalls,
     SampledAnswer,
     build_ladder,
@@ -59,7 +59,6 @@ JUDGEMENT: Final = "judgement"
 CHECK: Final = "check"
 """The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
-_SOLVE: Final = f"Work out what the question asks. {SHORT_ANSWER_RULE}"
 _JUDGE: Final = (
     "The last section is a proposed solution. Check every step of it, and that its final answer is what the question "
     "asks for. Point out the first mistake, if there is one. Then write <answer>N</answer>, N from 0 (certainly wrong) "
@@ -472,13 +471,13 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
     config, budget = context.config, task.budget
     verify = await _find_verifier(task, context)
     stages = await prepare_stages(
-        task, model=context.model, nonce=context.new_nonce(), instructions=(_SOLVE, _JUDGE), shown=1
+        task, model=context.model, nonce=context.new_nonce(), instructions=(SAMPLE_INSTRUCTION, _JUDGE), shown=1
     )
-    prompt = stages.fit(_SOLVE, max_tokens=config.max_tokens)
+    prompt = stages.fit(SAMPLE_INSTRUCTION, max_tokens=config.max_tokens)
     sample, judgement = Cost(model_calls=1), Cost(model_calls=1) if verify is None else Cost()
     if budget.max_total_tokens is not None:
         more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
-        sample += Cost(tokens=await stages.bound_tokens(_SOLVE, more_tokens=prompt.max_tokens))
+        sample += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
         if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
     return Contest(

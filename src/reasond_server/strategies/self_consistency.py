@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, bound_prompt, hear, measure_room, run_by_size
+from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.samples import (
+    SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
-    SHORT_ANSWER_RULE,
     SampleCalls,
     SampledAnswer,
     build_ladder,
@@ -20,8 +19,8 @@ from reasond_server.context.samples import (
     read_sample,
     refuse_equal_samples,
 )
-from reasond_server.context.sections import build_task_prompt
-from reasond_server.context.tags import TagKind, restore
+from reasond_server.context.stages import prepare_stages
+from reasond_server.context.tags import restore
 from reasond_server.errors import UNSPENT, ModelError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
@@ -32,13 +31,10 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.calls import ModelReply
-    from reasond_server.context.replies import Fragment
-    from reasond_server.llm.model import ChatModel, Message
+    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
-_RULES: Final = f"Work out what <question> asks. {SHORT_ANSWER_RULE}"
 # A share such as 0.6 of 5 votes must not fail because of floating-point rounding.
 _TOLERANCE = 1e-9
 
@@ -265,38 +261,27 @@ class Poll:
         )
 
 
-def _ask(
-    model: ChatModel, messages: Sequence[Message], max_tokens: int, temperature: float, label: str
-) -> AsyncGenerator[Fragment | ModelReply, None]:
-    """Make the call of one sample."""
-    return hear(
-        model=model,
-        messages=messages,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        kinds=(TagKind.ANSWER,),
-        label=label,
-    )
-
-
 async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
     """Build the prompt that all samples share and find how much each may write."""
-    config, model, budget = context.config, context.model, task.budget
-    messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
-    max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
+    config, budget = context.config, task.budget
+    stages = await prepare_stages(
+        task, model=context.model, nonce=context.new_nonce(), instructions=(SAMPLE_INSTRUCTION,), shown=0
+    )
+    prompt = stages.fit(SAMPLE_INSTRUCTION, max_tokens=config.max_tokens)
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
-        bound = partial(bound_prompt, messages, model.counter)
-        worst += Cost(tokens=max_tokens + await run_by_size(task.text_characters, bound))
+        worst += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
     temperatures = build_ladder(config.temperature, config.samples)
-    ask = partial(_ask, model, messages, max_tokens)
     return Poll(
         config=config,
-        calls=SampleCalls(ask=ask, temperatures=temperatures),
+        calls=SampleCalls(
+            ask=lambda temperature, label: stages.hear(prompt, temperature=temperature, label=label),
+            temperatures=temperatures,
+        ),
         worst=worst,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
         temperatures=temperatures,
-        warnings=warnings,
+        warnings=stages.warnings,
     )
 
 

@@ -17,6 +17,7 @@ from reasond_server.errors import (
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.best_of_n import BestOfN, BestOfNConfig
+from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.testing import FunctionModel, FunctionPrograms, Reply
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult
@@ -111,6 +112,15 @@ async def test_a_judge_sees_question_and_one_solution_without_variation_and_judg
     assert all(QUERY in request.messages[-1].content for request in judged)
     assert [request.messages[-1].content.count("Final answer:") for request in judged] == [1, 1]
     assert judged[0].messages[0] == model.requests[0].messages[0]
+
+
+async def test_samples_are_asked_as_self_consistency_asks_for_them() -> None:
+    model, _, _ = await run(replies(["42"] * 2), samples=2)
+    polled = FunctionModel(lambda _: "<answer>42</answer>")
+    context = RunContext(config=SelfConsistencyConfig(samples=1), model=polled, new_nonce=lambda: NONCE)
+    async for _ in SelfConsistency().run(Task(query=QUERY), context):
+        pass
+    assert {request.messages for request in model.requests} == {polled.requests[0].messages}
 
 
 async def test_where_all_answers_are_equal_nothing_is_judged() -> None:

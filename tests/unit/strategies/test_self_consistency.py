@@ -94,6 +94,29 @@ async def test_all_samples_share_one_prompt_and_differ_in_temperature() -> None:
     assert outcome.answer == "1"
 
 
+async def test_a_sample_is_asked_as_a_plain_question_is_and_what_to_do_stands_behind_all_texts() -> None:
+    """In front of the question, and with "as short as it can be", the instruction made able models skip the steps."""
+    with ScriptedModel(tag("42")) as model:
+        await run(model, samples=1, material="The wall.")
+    rules, asked = (message.content for message in model.requests[0].messages)
+    assert "<answer>" not in rules
+    assert asked.startswith(f"<question {NONCE}>\n6 times 7?\n")
+    instruction = asked.rpartition(f"</material {NONCE}>\n")[2]
+    assert instruction.index("steps") < instruction.index("answer") < instruction.index("<answer>")
+
+
+async def test_a_sample_without_a_tag_votes_with_its_answer_and_not_with_its_prose() -> None:
+    replies = [
+        "Six times seven is six sevens, which we add.\n\nSo 6 * 7 = 42.",
+        "Seven and seven is 14. Twice more, and we are at three times 14, that is 42.\nThus it is **42**.",
+    ]
+    with ScriptedModel(replies) as model:
+        samples, outcome = await run(model, samples=3)
+    assert [sample.normalized_answer for sample in samples] == ["42", "42"]
+    assert (outcome.answer, outcome.finish_reason) == ("42", FinishReason.ANSWERED_UNTAGGED)
+    assert metrics(outcome).is_stopped_early
+
+
 async def test_others_begin_when_the_first_writes_so_that_its_prompt_is_cached() -> None:
     hold, begun, began = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -275,7 +298,7 @@ async def test_a_small_room_lowers_what_a_sample_may_write_and_says_so() -> None
     with ScriptedModel(tag("1"), context_window=1000) as model:
         _, outcome = await run(model, samples=1)
     (warning,) = outcome.warnings
-    assert warning.startswith(f"max_tokens was lowered from 4096 to {model.requests[0].max_tokens}")
+    assert warning.startswith(f"A call could write only {model.requests[0].max_tokens} of 4096 tokens")
 
 
 async def test_long_material_is_prepared_beside_the_event_loop() -> None:
