@@ -8,6 +8,7 @@ import pytest
 
 from reasond_server.cli.doctor import Diagnosis, examine, line_of, port_finding
 from tests.sandboxing import LEVELS, require_level
+from tests.unit.test_plugins import install
 
 if TYPE_CHECKING:
     from reasond_server.types.repairs import SandboxLevel
@@ -87,6 +88,17 @@ def test_a_tool_that_is_not_installed_is_a_failure(capsys: pytest.CaptureFixture
     code, lines = findings({**FREE, "REASOND__TOOLS__ENABLED": '["nothing"]'}, capsys)
     assert code == 1
     assert any(line.startswith("fail  tools") and "'nothing'" in line for line in lines)
+
+
+def test_a_strategy_that_two_packages_offer_is_a_failure_that_names_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, "other", "react = other:Strategy", group="reasond.strategies")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, lines = findings(FREE, capsys)
+    (line,) = [line for line in lines if line.startswith("fail  strategy")]
+    assert code == 1
+    assert all(words in line for words in ("'react'", "other 1 (other:Strategy)", "reasond-server "))
 
 
 def test_the_sandbox_is_not_tried_where_repairs_are_off(capsys: pytest.CaptureFixture[str]) -> None:
