@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from reasond_server.clock import Clock
-from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.desk import ExecutionDesk
 from reasond_server.errors import StoreUnavailableError
 from reasond_server.logs.memory import MemoryExecutionStore
@@ -115,7 +114,7 @@ class TurnServer:
         *,
         tools: Sequence[Any] = (),
         policy: TurnPolicy | None = None,
-        context: ContextSettings | None = None,
+        records_content: bool = True,
         time: WallClock | None = None,
         context_window: int | None = 32_768,
         has_native_tools: bool = True,
@@ -135,11 +134,11 @@ class TurnServer:
             store=store,
             tools=source,
             policy=policy,
-            context=context or ContextSettings(),
+            records_content=records_content,
             providers=providers,
             backends=backends,
         )
-        limits = replace(LIMITS, records_content=policy.records_content)
+        limits = replace(LIMITS, records_content=records_content)
         self.runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[self.kind])
         follower = Follower(store=store, runner=self.runner, clock=clock, heartbeat_interval_s=30)
         self.service = TurnService(

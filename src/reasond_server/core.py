@@ -31,7 +31,6 @@ from reasond_server.reasoning.strategy_work import REASONING, ReasoningKind
 from reasond_server.repair.repair_service import RepairService
 from reasond_server.repair.repair_work import REPAIR, RepairKind
 from reasond_server.repair.workbench import Workshop
-from reasond_server.repair_policies import repair_policy_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.levels import UnavailableSandbox
@@ -42,7 +41,6 @@ from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.toolsets import tools_of
-from reasond_server.turn_policies import context_of, policy_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
@@ -322,8 +320,8 @@ def _turn_kind(
         clock=clock,
         store=store,
         tools=tools,
-        policy=policy_of(settings.turns, records_content=settings.store.record_content),
-        context=context_of(settings.turns.context),
+        policy=settings.turns,
+        records_content=settings.store.record_content,
         providers=INSTALLED_PROVIDERS.load(settings.turns.context_providers),
         backends=backends,
         observer=observer,
@@ -340,10 +338,10 @@ def _repair_kind(
     engine: RepairEngine | None,
     observer: Observer,
 ) -> RepairKind:
-    repair = settings.repair
     return RepairKind(
         clock=clock,
-        policy=repair_policy_of(repair, records_content=settings.store.record_content),
+        policy=settings.repair,
+        records_content=settings.store.record_content,
         snapshots=snapshot_keeper_of(settings, clock, snapshots),
         workshop=workshop,
         model=preferred_model_of(settings, backends),

@@ -10,7 +10,6 @@ from reasond_server.core import preferred_model_of, snapshot_keeper_of, system_c
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.repair.workbench import Workbench
-from reasond_server.repair_policies import repair_policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +113,7 @@ def repair_worker_of(
         payloads=PayloadStore(stores.transactions),
         workbench=Workbench(
             clock=clock,
-            policy=repair_policy_of(settings.repair, records_content=settings.store.record_content),
+            policy=settings.repair,
             snapshots=snapshot_keeper_of(settings, clock, stores.snapshots),
             workshop=workshop,
             observer=observer,

@@ -11,7 +11,6 @@ from reasond_server.repair.critic import CRITICS
 from reasond_server.repair.linting import find_ruff
 from reasond_server.repair.patches import find_git
 from reasond_server.repair.workbench import Workshop
-from reasond_server.repair_policies import repair_policy_of
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandboxes import open_sandboxes
 from reasond_server.types.repairs import SandboxLevel
@@ -68,7 +67,7 @@ async def open_workshop(settings: RepairSettings) -> OpenedWorkshop:
         sandbox=opened.sandbox,
         workspaces=None if level is SandboxLevel.OFF else opened.workspaces,
         environments=environments,
-        permits=asyncio.Semaphore(repair_policy_of(settings).max_parallel_checks),
+        permits=asyncio.Semaphore(settings.checks_at_once),
         linter=find_ruff(),
         critics=critics,
     )

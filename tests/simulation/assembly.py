@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.clock import Clock, nonce_of
-from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
@@ -81,7 +80,7 @@ def assemble(
     )
     limits: Any = CountedLimits(world)
     sources = ToolSources(tools=make_tools(world, process))
-    turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy, context=ContextSettings())
+    turn_kind = TurnKind(clock=clock, store=store, tools=sources, policy=world.turns.policy)
     repairs = SimulatedRepairs(world, process, clock)
     runner = Runner(
         store=store,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _PASSING: Final = 100.0
-_POLICY: Final = RepairPolicy(is_enabled=True)
+_POLICY: Final = RepairPolicy(enabled=True)
 
 
 def assignment_by_chance(tag: str, chance: random.Random) -> RepairAssignment:

@@ -12,7 +12,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.counting.requests import count_request, text_of_call
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
-from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnPolicy
+from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnContext, TurnPolicy
 from reasond_server.types import Budget, ToolCall, Usage
 from reasond_server.types.turns import ClientTool, ContextBlock, ContextScope, TurnStart
 
@@ -52,7 +52,7 @@ def policy_by_chance(chance: random.Random, *, retention_s: float) -> TurnPolicy
         max_active_s=chance.choice((600.0, 600.0, 60.0)),
         session_retention_s=max(retention_s, chance.choice((100_000.0, 60.0, 5.0))),
         max_tokens=512,
-        synthesis=chance.choice((Synthesis.NEVER, Synthesis.WHEN_REDUCED, Synthesis.ALWAYS)),
+        context=TurnContext(synthesis=chance.choice((Synthesis.NEVER, Synthesis.WHEN_REDUCED, Synthesis.ALWAYS))),
     )
 
 

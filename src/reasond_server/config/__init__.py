@@ -19,7 +19,6 @@ from reasond_server.config.settings import (
 )
 from reasond_server.config.sources import LoadedSettings, load
 from reasond_server.config.tools import ToolsSettings
-from reasond_server.config.turns import TurnsSettings
 
 __all__ = [
     "AgentsSettings",
@@ -41,7 +40,6 @@ __all__ = [
     "StoreSettings",
     "ToolsSettings",
     "TracingSettings",
-    "TurnsSettings",
     "choose_provider",
     "key_docs",
     "load",

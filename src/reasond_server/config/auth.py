@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from reasond_server.config.key_files import KeyFileError, read_key_file
-from reasond_server.config.section import EnvironmentName, Section, freeze
+from reasond_server.config.section import EnvironmentName, Section
 from reasond_server.errors import Violation
+from reasond_server.types.policies import freeze
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

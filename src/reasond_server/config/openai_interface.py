@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from reasond_server.config.section import ParameterTable, Section, StrategyName, freeze
+from reasond_server.config.section import ParameterTable, Section, StrategyName
+from reasond_server.types.policies import freeze
 
 _MOST = 2**53 - 1
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Keys that may hold a secret by mistake, such as an API key instead of the name of its variable.
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 _STRATEGY_PARTS = 4
 _MODEL_PARTS = 3
 
@@ -34,13 +35,13 @@ def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) ->
 def explain(error: ErrorDetails) -> Violation:
     """Convert `error` of Pydantic into a violation."""
     key = join_key(error["loc"])
-    if error["type"] == "extra_forbidden":
+    if error["type"] in _UNKNOWN:
         return Violation(field=key, description=f"is no known key; {describe_nearest(key)}")
     if error["loc"][-1] == "[key]":
         return Violation(field=key, description=_wrong_chosen_key(key))
     words = (
         "is a table; set the keys in it"
-        if error["type"] == "model_type"
+        if error["type"] in {"model_type", "dataclass_type"}
         else words_of(error).replace("an object", "a table")
     )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
@@ -52,7 +53,7 @@ def find_doubtful(error: ErrorDetails) -> Iterator[str]:
     """Yield the keys whose values are unknown because of `error`: its own, and the key that a misspelt name meant."""
     key = join_key(error["loc"])
     yield key
-    if error["type"] == "extra_forbidden" and (meant := find_nearest(key)):
+    if error["type"] in _UNKNOWN and (meant := find_nearest(key)):
         yield meant
 
 

@@ -6,19 +6,21 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import annotated_types
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 
 from reasond_server.config.settings import Settings
+from reasond_server.types.policies import PolicySection
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic.fields import FieldInfo
+    from collections.abc import Iterable, Iterator, Sequence
 
 _TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
 
@@ -129,28 +131,46 @@ def _parents(section: str) -> Iterator[str]:
         yield section
 
 
-def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields of `model` that are not sections, with their dotted keys."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+def _fields(section: type, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the fields of `section` that are not sections, with their dotted keys."""
+    for name, field in _list_declared(section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel | PolicySection):
             yield from _fields(field.annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
 
+def _list_declared(section: type) -> Iterable[tuple[str, FieldInfo]]:
+    """Return the fields of a model or of a policy, by name."""
+    if issubclass(section, BaseModel):
+        return section.model_fields.items()
+    hints = get_type_hints(section, include_extras=True)
+    return [(each.name, FieldInfo.from_annotated_attribute(hints[each.name], each)) for each in fields(section)]
+
+
+def _list_choices(field: FieldInfo) -> Sequence[str]:
+    """Return the choices of `field`; none if its type is no choice."""
+    if get_origin(field.annotation) is Literal:
+        return get_args(field.annotation)
+    is_choice = isinstance(field.annotation, type) and issubclass(field.annotation, StrEnum)
+    return [str(choice) for choice in field.annotation] if is_choice else ()
+
+
 def _type_name(field: FieldInfo) -> str:
     """Return the type of `field` in plain words."""
-    if get_origin(field.annotation) is Literal:
+    if _list_choices(field):
         return "choice"
     if get_origin(field.annotation) is tuple:
         return "list"
-    return _TYPE_NAMES.get(field.annotation, "table") if isinstance(field.annotation, type) else "table"
+    # No key can be given the value None.
+    kinds = [each for each in get_args(field.annotation) or (field.annotation,) if each is not type(None)]
+    return _TYPE_NAMES.get(kinds[0], "table") if len(kinds) == 1 and isinstance(kinds[0], type) else "table"
 
 
 def _range(field: FieldInfo) -> str:
     """Return the allowed values of `field` beyond its type: bounds of a number or the choices."""
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f'"{choice}"' for choice in get_args(field.annotation))
+    if choices := _list_choices(field):
+        return ", ".join(f'"{choice}"' for choice in choices)
     lowest: list[object] = [one.ge for one in field.metadata if isinstance(one, annotated_types.Ge)]
     lowest += [one.gt for one in field.metadata if isinstance(one, annotated_types.Gt)]
     highest = [constraint.le for constraint in field.metadata if isinstance(constraint, annotated_types.Le)]
@@ -220,8 +240,8 @@ def _comment(text: str) -> list[str]:
 
 def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model
     """Yield the leaf values within `value`, with their dotted keys."""
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
+    if isinstance(value, BaseModel | PolicySection):
+        for name, _ in _list_declared(type(value)):
             inner = getattr(value, name)
             if inner is not None:
                 yield from _values(inner, f"{key}.{name}" if key else name)

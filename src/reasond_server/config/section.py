@@ -6,17 +6,17 @@ import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints
 
 from reasond_server.addresses import split_address
+from reasond_server.types.policies import SECTION_RULES, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _MAX_CAPABILITIES = 32
 
-ValueT = TypeVar("ValueT")
 Capability = bool | int | str | tuple[str, ...]
 Scalar = bool | int | float | str
 StrategyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
@@ -27,7 +27,7 @@ CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", 
 class Section(BaseModel):
     """Base of all sections: strict types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+    model_config = SECTION_RULES
 
 
 def require_base_url(value: str) -> str:
@@ -58,11 +58,6 @@ def _scalar(value: object) -> object:
         message = "must be a string, a finite number, true or false"
         raise ValueError(message)
     return value
-
-
-def freeze(table: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
-    """Return a read-only copy of `table`."""
-    return MappingProxyType(dict(table))
 
 
 def _address(value: str) -> str:

@@ -31,10 +31,10 @@ from reasond_server.config.section import (
     ScalarValue,
     Section,
     StrategyName,
-    freeze,
 )
 from reasond_server.config.tools import ToolsSettings
-from reasond_server.config.turns import TurnsSettings
+from reasond_server.turns.policy import TurnPolicy
+from reasond_server.types.policies import freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
@@ -352,7 +352,7 @@ class Settings(Section):
     llm: LlmSettings = Field(default_factory=LlmSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
-    turns: TurnsSettings = Field(default_factory=TurnsSettings)
+    turns: TurnPolicy = Field(default_factory=TurnPolicy)
     repair: RepairSettings = Field(default_factory=RepairSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     openai: OpenAiSettings = Field(default_factory=OpenAiSettings)

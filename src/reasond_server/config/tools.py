@@ -10,7 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from reasond_server.config.section import BaseUrl, Section, freeze
+from reasond_server.config.section import BaseUrl, Section
+from reasond_server.types.policies import ToolName, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
@@ -33,7 +34,6 @@ def _host(value: str) -> str:
 
 
 Host = Annotated[str, AfterValidator(_host)]
-ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 ServerName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]

@@ -145,7 +145,7 @@ class _Draft:
 
     def _bound_results(self, keep: int) -> None:
         """Leave out the oldest results but the newest `keep` if all take more than the settings allow."""
-        most = self._inputs.settings.most_result_tokens
+        most = self._inputs.most_result_tokens
         if most is None:
             return
         shown = [one for step in self._steps.steps for one in step.seen if one.rendering is not Rendering.HANDLE]

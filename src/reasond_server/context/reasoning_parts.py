@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
+
+from reasond_server.types.policies import PolicySection
 from reasond_server.types.turns import ContextGoal
 from reasond_server.types.values import value
 
@@ -18,28 +21,43 @@ if TYPE_CHECKING:
 
 
 @value
-class ContextSettings:
-    """How results are shown.
+class ContextSettings(PolicySection):
+    """How results are shown; without `preview_above_tokens` none is shown as a preview."""
 
-    Attributes:
-        preview_above_tokens: a new result with more tokens is shown as a preview; None means that none is.
-        preview_tokens: most tokens of a preview.
-        error_tokens: a failed result is whole up to so many tokens, and a preview of as many above.
-        clear_at_least_tokens: if results must be left out, so many tokens of them are, because each time the
-            provider's cache of the prompt is lost.
-        keep_recent: so many of the newest results, and in any case those of the newest step, are left out last.
-        history_share: most of the budget that earlier turns may take.
-        most_result_tokens: if the results take more tokens together, the oldest are left out until about half of it is
-            taken, but none of those that `keep_recent` keeps; None means no limit besides that of the prompt.
-    """
-
-    preview_above_tokens: int | None = 256
-    preview_tokens: int = 1_024
-    error_tokens: int = 1_024
-    clear_at_least_tokens: int = 4_096
-    keep_recent: int = 3
-    history_share: float = 0.25
-    most_result_tokens: int | None = None
+    preview_above_tokens: Annotated[
+        int | None,
+        Field(ge=64, le=8192, description="Results with more tokens are shown as previews while planning."),
+    ] = 256
+    preview_tokens: Annotated[int, Field(ge=128, le=16_384, description="Most tokens of a preview.")] = 1_024
+    error_tokens: Annotated[
+        int,
+        Field(
+            ge=64,
+            le=8192,
+            description="Errors are shown whole up to so many tokens, beyond that as previews.",
+        ),
+    ] = 1_024
+    clear_at_least_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=131_072,
+            description="Results are left out of prompts in batches of at least so many tokens, because each change "
+            "of the beginning of a prompt costs the model's cache.",
+        ),
+    ] = 4_096
+    keep_recent: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=50,
+            description="Newest results that are left out last, besides those that the model has not seen yet.",
+        ),
+    ] = 3
+    history_share: Annotated[
+        float,
+        Field(ge=0, le=0.9, description="Most of a prompt that earlier turns of the session may take, 0-0.9."),
+    ] = 0.25
 
 
 @value
@@ -97,6 +115,8 @@ class ContextInputs:
         may_exceed_budget: whether a prompt that is too long after everything was left out is returned all the same.
         renderings: how results, thoughts and turns were shown before, by their sources: what earlier calls gave back.
         settings: how results are shown.
+        most_result_tokens: if the results take more tokens together, the oldest are left out until about half of it is
+            taken, but none of those that `keep_recent` keeps; None means no limit besides that of the prompt.
         query: the words by which previews choose.
         counter: counts the model's tokens.
         nonce: the random mark of the fences, the same in all calls of the turn.
@@ -117,6 +137,7 @@ class ContextInputs:
     may_exceed_budget: bool = False
     renderings: Mapping[str, StoredRendering] = field(default_factory=dict)
     settings: ContextSettings = field(default_factory=ContextSettings)
+    most_result_tokens: int | None = None
     query: str = ""
     memory: PromptMemory | None = None
 

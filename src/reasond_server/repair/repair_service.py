@@ -240,7 +240,7 @@ class RepairService:
         return task.snapshot_id
 
     def _require_enabled(self) -> None:
-        if not self._policy.is_enabled:
+        if not self._policy.enabled:
             raise InvalidRequestError(_DISABLED, remedy="Have the operator set enabled = true in [repair].")
 
     async def _require_runnable(self, task: RepairTask) -> None:

@@ -83,7 +83,9 @@ class RepairKind:
         model: ChatModel | None = None,
         observer: RepairObserver = UNOBSERVED,
         engine: RepairEngine | None = None,
+        records_content: bool = True,
     ) -> None:
+        self.records_content = records_content
         self.engine = engine
         self.workbench = Workbench(
             clock=clock, policy=policy, snapshots=snapshots, workshop=workshop, observer=observer
@@ -203,7 +205,7 @@ class RepairWork:
     @property
     def obstacle(self) -> str:
         """Why no other process could resume it, in words; empty if one can."""
-        return "" if self._kind.policy.records_content else _NO_CONTENT
+        return "" if self._kind.records_content else _NO_CONTENT
 
     def describe(self) -> Json:
         """Return the task without its files, and the parameters."""

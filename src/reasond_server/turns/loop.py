@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from reasond_server.clock import Clock
-    from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, ReasoningContext
+    from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import TurnObserver
@@ -80,7 +80,6 @@ class TurnLoop:
         providers: ProviderStates,
         tools: TurnTools,
         policy: TurnPolicy,
-        context: ContextSettings,
         backends: Mapping[str, ChatModel],
         history: Sequence[EndedTurn],
         nonce: str,
@@ -93,7 +92,6 @@ class TurnLoop:
         self._providers = providers
         self._tools = tools
         self._policy = policy
-        self._context = context
         self._nonce = nonce
         self._clock = clock
         self._history = history
@@ -202,7 +200,7 @@ class TurnLoop:
             is_last=step.is_last,
             budget_tokens=budget_tokens,
             model=model,
-            settings=self._context,
+            settings=self._policy.context,
             nonce=self._nonce,
         )
         return wanted, inputs
@@ -216,9 +214,9 @@ class TurnLoop:
 
     def _may_be_rewritten(self, context: ReasoningContext) -> bool:
         """Return whether a synthesis follows if the model answers now."""
-        if self._policy.synthesis is Synthesis.WHEN_REDUCED:
+        if self._policy.context.synthesis is Synthesis.WHEN_REDUCED:
             return context.report.is_reduced
-        return self._policy.synthesis is Synthesis.ALWAYS
+        return self._policy.context.synthesis is Synthesis.ALWAYS
 
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""

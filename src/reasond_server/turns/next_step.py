@@ -94,8 +94,8 @@ def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     last = progress.replies[-1].step
     is_plan = last.goal is ContextGoal.PLANNING
     may_synthesise = is_plan and bool(progress.ledger) and progress.model_calls < policy.max_model_calls
-    is_wanted = policy.synthesis is Synthesis.ALWAYS or (
-        policy.synthesis is Synthesis.WHEN_REDUCED and progress.was_reduced
+    is_wanted = policy.context.synthesis is Synthesis.ALWAYS or (
+        policy.context.synthesis is Synthesis.WHEN_REDUCED and progress.was_reduced
     )
     if may_synthesise and is_wanted:
         return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True)

@@ -64,7 +64,7 @@ class Summariser:
             return None
         mode = policy.mode_in_force(progress.mode)
         for source, result in _find_previews(progress, context):
-            model = self._caller.switch_to(policy.summary_backend or mode.backend)
+            model = self._caller.switch_to(policy.context.summary_backend or mode.backend)
             messages = write_summary_prompt(result, question=inputs.query, tokens=tokens, nonce=self._nonce)
             size = await run_by_size(len(result.result_json), partial(model.counter.count_prompt, messages))
             if model.context_window is None or size + tokens <= model.context_window:

@@ -275,7 +275,7 @@ class TurnService:
         """Return the execution that the request id stands for, or start one."""
         names = self._tool_names()
         check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
-        if not self._policy.records_content:
+        if not self._kind.records_content:
             check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
         digest = digest_of(start) if request_id else ""
         ids = self._runner.request_ids

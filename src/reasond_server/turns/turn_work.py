@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.clock import Clock
-    from reasond_server.context.reasoning_parts import ContextSettings
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.runs.plan import Plan
@@ -79,6 +78,7 @@ class TurnAssignment:
 class TurnKind:
     """Makes the work of turns under `policy`: new work, or restored work that goes on from the log.
 
+    Without `records_content` the store keeps no texts, and no turn can wait for its client.
     `providers` are the installed context providers, besides the built-in ones; `backends` are the models that modes may
     name. `observer` receives what happens to the turns.
     """
@@ -94,7 +94,7 @@ class TurnKind:
         store: ExecutionStore,
         tools: ToolSource,
         policy: TurnPolicy,
-        context: ContextSettings,
+        records_content: bool = True,
         providers: Sequence[ContextProvider] = (),
         backends: Mapping[str, ChatModel] | None = None,
         observer: TurnObserver = UNOBSERVED,
@@ -104,7 +104,7 @@ class TurnKind:
         self._store = store
         self._tools = tools
         self.policy = policy
-        self._context = context
+        self.records_content = records_content
         self._providers = (*build_providers(policy), *providers)
         self._backends = backends or {}
 
@@ -178,7 +178,7 @@ class TurnKind:
             store=self._store,
             tools=self._tools,
             policy=bounded,
-            context=self._context,
+            records_content=self.records_content,
             backends=self._backends,
             observer=self.observer,
         )
@@ -203,7 +203,7 @@ class TurnWork:
         store: ExecutionStore,
         tools: ToolSource,
         policy: TurnPolicy,
-        context: ContextSettings,
+        records_content: bool,
         backends: Mapping[str, ChatModel],
         observer: TurnObserver,
     ) -> None:
@@ -223,7 +223,7 @@ class TurnWork:
         self._store = store
         self._tools = tools
         self._policy = policy
-        self._context = context
+        self._records_content = records_content
         self._backends = backends
         self._loop: TurnLoop | None = None
 
@@ -280,7 +280,6 @@ class TurnWork:
             providers=self.providers,
             tools=tools,
             policy=self._policy,
-            context=self._context,
             backends=self._backends,
             # A turn whose hand-off has expired ends without a prompt.
             history=() if self.progress.handoff is not None else await read_history(self._store, run.identity, start),
@@ -351,7 +350,7 @@ class TurnWork:
         if start is None or not start.session_id:
             return None
         state: dict[str, object] = {"mode": self.progress.mode}
-        if self._policy.records_content:
+        if self._records_content:
             state["providers"] = self.providers.describe()
         expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
         return SessionEnd(state=state, expire_time=expire_time)

@@ -6,8 +6,7 @@ import pytest
 
 from reasond_server.config import Settings, load
 from reasond_server.errors import SettingsError
-from reasond_server.turn_policies import policy_of
-from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnPolicy
+from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnContext, TurnPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +18,8 @@ def load_settings(text: str, tmp_path: Path) -> Settings:
     return load(path, {}).settings
 
 
-def test_the_defaults_of_the_section_are_those_of_the_policy() -> None:
-    assert policy_of(Settings().turns) == TurnPolicy()
+def test_a_section_left_out_is_the_policy_without_arguments() -> None:
+    assert Settings().turns == TurnPolicy()
 
 
 EVERY_KEY = """
@@ -63,7 +62,7 @@ EVERY_KEY = """
 
 
 def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
-    assert policy_of(load_settings(EVERY_KEY, tmp_path).turns) == TurnPolicy(
+    assert load_settings(EVERY_KEY, tmp_path).turns == TurnPolicy(
         default_mode="careful",
         modes={
             "careful": Mode(instructions="i", tools=(), backend="small", welcome="w"),
@@ -84,9 +83,7 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
         max_kept_bytes=1_048_576,
         max_tokens=64,
         temperature=0,
-        synthesis=Synthesis.NEVER,
-        summary_tokens=64,
-        summary_backend="small",
+        context=TurnContext(synthesis=Synthesis.NEVER, summaries=True, summary_tokens=64, summary_backend="small"),
     )
 
 
@@ -109,6 +106,16 @@ def test_every_key_reaches_the_policy(tmp_path: Path) -> None:
         ('[turns.context]\nsummary_backend = "b"', "turns.context.summary_backend: names 'b', which has no table in"),
         ("[turns.context]\nsummary_tokens = 63", "turns.context.summary_tokens"),
         ("[turns.modes.A]", "turns.modes.A"),
+        ("[turns.modes.a]\ntols = []", "turns.modes.a.tols: is no known key"),
+        (
+            "[turns.context]\nsynthesi = 1",
+            "turns.context.synthesi: is no known key; did you mean turns.context.synthesis?",
+        ),
+        ("[turns]\nmax_tokens = true", "turns.max_tokens: must be a whole number"),
+        ('[turns]\nmax_tokens = "64"', "turns.max_tokens: must be a whole number"),
+        ("[turns]\ntemperature = nan", "turns.temperature: must be a finite number"),
+        ("turns = 1", "turns: is a table; set the keys in it"),
+        ('[turns]\nneeds_approval = ["a b"]', "turns.needs_approval[0]"),
         ("[turns]\nhandoff_ttl_s = 59", "turns.handoff_ttl_s"),
         ("[turns]\nmax_client_tools = 257", "turns.max_client_tools"),
         ("[turns]\nmax_tokens = 63", "turns.max_tokens"),

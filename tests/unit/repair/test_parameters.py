@@ -10,10 +10,9 @@ from reasond_server.config.repairs import RepairSettings
 from reasond_server.errors import InvalidConfigError
 from reasond_server.repair.parameters import describe_parameters, read_parameters, resolve_parameters
 from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
-from reasond_server.repair_policies import repair_policy_of
 from reasond_server.types.repairs import RepairSearch
 
-POLICY = RepairPolicy(ceilings={"num_candidates": 6, "max_candidates": 100})
+POLICY = RepairPolicy(max_allowed_num_candidates=6, max_allowed_candidates=100)
 
 
 def test_a_request_without_parameters_gets_those_of_the_server() -> None:
@@ -31,14 +30,14 @@ def test_parameters_of_the_request_win_over_those_of_the_server() -> None:
     ("name", "value", "words"),
     [
         ("num_candidates", 7, "at most 6, which the operator allows, got 7"),
-        ("num_candidates", 0, "between 1 and 10, got 0"),
+        ("num_candidates", 0, "at least 1, got 0"),
         ("num_candidates", 1.5, "a whole number, got 1.5"),
         ("num_candidates", True, "a whole number"),
         ("max_candidates", 101, "at most 100"),
-        ("critique_threshold", 101, "between 0 and 100"),
-        ("temperature", float("nan"), "a number"),
-        ("top_p", 0, "between 0.001 and 1"),
-        ("search", "beam", "one of refine_beam, lats, greedy, best_of_n, got 'beam'"),
+        ("critique_threshold", 101, "at most 100, got 101"),
+        ("temperature", float("nan"), "a finite number"),
+        ("top_p", 0, "greater than 0, got 0"),
+        ("search", "beam", "one of 'refine_beam', 'lats', 'greedy' or 'best_of_n', got 'beam'"),
         ("allow_tool_use", 1, "true or false, got 1"),
         ("deduplication_similarity", 0.95, "more than 95 % similar to the fault"),
         ("num_candidate", 3, "no parameter of a repair; did you mean 'num_candidates'?"),
@@ -55,7 +54,7 @@ def test_a_bad_parameter_is_named_with_its_bounds(name: str, value: object, word
 def test_every_bad_parameter_is_named_at_once() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         resolve_parameters({"patience": 0, "beam_width": 11, "typo": 1}, POLICY)
-    assert [each.field for each in caught.value.violations] == ["config.patience", "config.beam_width", "config.typo"]
+    assert [each.field for each in caught.value.violations] == ["config.typo", "config.beam_width", "config.patience"]
 
 
 def test_parameters_survive_being_stored() -> None:
@@ -64,7 +63,7 @@ def test_parameters_survive_being_stored() -> None:
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_seed() -> None:
-    defaults = repair_policy_of(RepairSettings()).defaults
+    defaults = RepairSettings().defaults
     assert defaults == RepairParameters()
     assert (defaults.max_reflection_depth, defaults.num_candidates, defaults.critique_threshold) == (3, 5, 85.0)
     assert (defaults.temperature, defaults.top_p) == (0.2, 0.9)

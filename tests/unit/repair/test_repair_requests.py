@@ -22,7 +22,7 @@ from reasond_server.types.repairs import (
 )
 from reasond_server.types.snapshots import SourceFile
 
-POLICY = RepairPolicy(is_enabled=True, commands={"unit": ("pytest", "-q")})
+POLICY = RepairPolicy(enabled=True, commands={"unit": ("pytest", "-q")})
 TESTS = Check(name="tests", role=CheckRole.REPRODUCE, argv=("pytest", "-q"))
 FILE = SourceFile(path="a.py", content=b"x = 1\n")
 GOOD = RepairTask(files=[FILE], environment="python", checks=[TESTS])

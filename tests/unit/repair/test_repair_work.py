@@ -15,7 +15,7 @@ from reasond_server.types.repairs import Check, CheckRole, RepairTask
 
 async def test_a_repair_whose_command_is_gone_from_the_configuration_is_not_resumed() -> None:
     unused: Any = None
-    kind = RepairKind(clock=unused, policy=RepairPolicy(is_enabled=True), snapshots=unused, workshop=unused)
+    kind = RepairKind(clock=unused, policy=RepairPolicy(enabled=True), snapshots=unused, workshop=unused)
     task = RepairTask(description="", checks=(Check(name="unit", role=CheckRole.REPRODUCE, command="unit"),))
     assignment = RepairAssignment(task=task, parameters=RepairParameters())
     with pytest.raises(NotResumableError, match="the command 'unit' is not configured any more"):

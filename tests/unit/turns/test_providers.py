@@ -247,16 +247,13 @@ def test_the_names_of_the_built_in_providers_are_reserved() -> None:
     assert {one.name for one in build_providers(TurnPolicy())} == BUILT_IN_NAMES
 
 
-NO_CONTENT = TurnPolicy(records_content=False)
-
-
 @pytest.mark.parametrize(
     ("policy", "start", "complaint"),
     [
-        (NO_CONTENT, TurnStart(message="Go", client_tools=[client_tool()]), "client_tools"),
-        (TurnPolicy(records_content=False, needs_approval=("note",)), TurnStart(message="Go"), "'note' needs approval"),
+        (TurnPolicy(), TurnStart(message="Go", client_tools=[client_tool()]), "client_tools"),
+        (TurnPolicy(needs_approval=("note",)), TurnStart(message="Go"), "'note' needs approval"),
         (
-            TurnPolicy(records_content=False, on_unknown_outcome=OnUnknownOutcome.ASK),
+            TurnPolicy(on_unknown_outcome=OnUnknownOutcome.ASK),
             TurnStart(message="Go"),
             "on_unknown_outcome",
         ),
@@ -265,7 +262,7 @@ NO_CONTENT = TurnPolicy(records_content=False)
 async def test_without_content_a_turn_that_could_wait_for_its_client_is_refused_at_its_start(
     policy: TurnPolicy, start: TurnStart, complaint: str
 ) -> None:
-    server = serve([], tools=[Note()], policy=policy)
+    server = serve([], tools=[Note()], policy=policy, records_content=False)
 
     with pytest.raises(InvalidRequestError, match="record_content") as caught:
         await server.run(start)
@@ -275,9 +272,9 @@ async def test_without_content_a_turn_that_could_wait_for_its_client_is_refused_
 
 
 async def test_without_content_other_turns_work_and_the_session_keeps_only_the_mode() -> None:
-    policy = TurnPolicy(records_content=False, needs_approval=("note",), modes={"default": Mode(tools=())})
+    policy = TurnPolicy(needs_approval=("note",), modes={"default": Mode(tools=())})
     block = ContextBlock(name="rule", scope=ContextScope.SESSION, text="SECRET")
-    server = serve(["Hello.", "Again."], tools=[Note()], policy=policy)
+    server = serve(["Hello.", "Again."], tools=[Note()], policy=policy, records_content=False)
 
     view = await server.run(TurnStart(session_id="s1", message="SECRET", context=[block]))
     await server.run(TurnStart(session_id="s1", message="Again"))

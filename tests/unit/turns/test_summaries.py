@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.context.reasoning_parts import ContextSettings
 from reasond_server.errors import ModelUnavailableError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.turns.fold import fold
-from reasond_server.turns.policy import Mode, OnToolFailure, Synthesis, TurnPolicy
+from reasond_server.turns.policy import Mode, OnToolFailure, Synthesis, TurnContext, TurnPolicy
 from reasond_server.turns.summaries import is_usable, write_summary_prompt
 from reasond_server.types import Budget, FinishReason, ToolResult
 from reasond_server.types.turns import ContextGoal, ModelCallStep, Rendering, TurnStart
@@ -28,15 +27,16 @@ if TYPE_CHECKING:
 ROWS = json.dumps([{"id": f"row-{number}", "status": "ok", "note": "word " * 40} for number in range(100)])
 SUMMARY = "100 rows, row-0 to row-99, all ok [c1:0-400]."
 PLANNING, SYNTHESIS, GOAL = ContextGoal.PLANNING, ContextGoal.SYNTHESIS, ContextGoal.SUMMARY
-CONTEXT = ContextSettings(preview_tokens=512)
+CONTEXT = TurnContext(preview_tokens=512, summaries=True, summary_tokens=256, synthesis=Synthesis.NEVER)
 
 
 def policy(**changes: Any) -> TurnPolicy:
-    return replace(TurnPolicy(summary_tokens=256, synthesis=Synthesis.NEVER), **changes)
+    in_context = {name: changes.pop(name) for name in ("synthesis", "summaries", "summary_backend") if name in changes}
+    return TurnPolicy(context=replace(CONTEXT, **in_context), **changes)
 
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
-    return serve_in_memory(replies, tools=[Note()], context=CONTEXT, **{"policy": policy()} | options)
+    return serve_in_memory(replies, tools=[Note()], **{"policy": policy()} | options)
 
 
 async def steps_of(server: TurnServer, turn_id: str) -> list[ModelCallStep]:
@@ -143,7 +143,7 @@ async def test_the_welcome_of_a_mode_is_not_used_up_by_a_summary() -> None:
 
 
 async def test_a_summary_is_not_written_again_by_the_process_that_takes_the_turn_over(servers: Servers) -> None:
-    options: dict[str, Any] = {"policy": policy(), "context": CONTEXT, "tools": [Note()]}
+    options: dict[str, Any] = {"policy": policy(), "tools": [Note()]}
     held = Reply(text="never", hold=asyncio.Event())
     first = servers.server(ask_tools(("note", {"text": ROWS})), SUMMARY, held, **options)
     running = asyncio.create_task(first.run(TurnStart(message="Go", budget=Budget(max_total_tokens=1_000_000))))

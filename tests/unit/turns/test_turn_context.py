@@ -6,8 +6,7 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.context.reasoning_parts import ContextSettings
-from reasond_server.turns.policy import Synthesis, TurnPolicy
+from reasond_server.turns.policy import Synthesis, TurnContext, TurnPolicy
 from reasond_server.types.turns import ContextGoal, ModelCallStep, Rendering, ResultPart, TurnStart
 from tests.turning import CALLER, Note, TurnServer, ask_tools, serve_in_memory
 
@@ -20,7 +19,8 @@ ROWS = json.dumps([{"id": f"row-{number}", "status": "ok", "note": "word " * 40}
 
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
-    return serve_in_memory(replies, tools=[Note()], context=ContextSettings(preview_tokens=512), **options)
+    policy = TurnPolicy(context=TurnContext(preview_tokens=512))
+    return serve_in_memory(replies, tools=[Note()], **{"policy": policy} | options)
 
 
 async def steps_of(server: TurnServer, turn_id: str) -> list[ModelCallStep]:
@@ -43,7 +43,7 @@ async def test_a_large_result_is_a_preview_while_planning_and_whole_in_the_synth
 
 async def test_without_synthesis_the_draft_is_the_answer() -> None:
     replies: list[str | Reply] = [ask_tools(("note", {"text": ROWS})), "A draft."]
-    server = serve(replies, policy=TurnPolicy(synthesis=Synthesis.NEVER))
+    server = serve(replies, policy=TurnPolicy(context=TurnContext(preview_tokens=512, synthesis=Synthesis.NEVER)))
 
     view = await server.run(TurnStart(message="Which rows are there?"))
 

@@ -6,7 +6,7 @@ is replaced by a line with its handle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -109,7 +109,8 @@ class Conversation:
             budget_tokens=room,
             may_exceed_budget=True,
             renderings=self._renderings,
-            settings=replace(_SETTINGS, most_result_tokens=most),
+            settings=_SETTINGS,
+            most_result_tokens=most,
             counter=self.model.counter,
             nonce=self.nonce,
             is_native=self.is_native,
