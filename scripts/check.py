@@ -6,6 +6,8 @@ coverage. The stages of a lane run in order, and the lanes side by side. A faile
 
 A few failed tests of a stage run again, one after the other: of real servers that share two processors with hundreds
 of other tests, one may be too late. A test that fails again has failed; one that passes is named in a note.
+
+SIGTERM, SIGINT and SIGHUP end the stages with everything that they started.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -36,6 +38,9 @@ TAIL_LINES = 80
 MOST_REPEATED = 5
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the files are in a folder of their own
 LEAST_FREE_BYTES = 4 << 30
+# For a test run to end its servers and to remove its files.
+GRACE_S = 10.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
 
@@ -92,7 +97,8 @@ def keep_temporary_files_in_memory(
 async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
     """Run `command`, write its output into `log`, and return whether it exited with 0 within `limit_s` seconds.
 
-    The command gets its own process group, so that everything it starts ends when the limit is reached.
+    The command gets its own process group, so that everything it starts ends when the limit is reached, or when the
+    caller is cancelled.
     """
     log.write(f"$ {' '.join(command)}\n".encode())
     log.flush()
@@ -113,8 +119,21 @@ async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: floa
         return False
     finally:
         if process.returncode is None:
+            await end_group(process)
+
+
+async def end_group(process: asyncio.subprocess.Process) -> None:
+    """End the process group of `process`: ask it to, and kill what is left after GRACE_S seconds."""
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await process.wait()
+    finally:
+        # The first process may have ended before those that it started.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        await process.wait()
 
 
 async def run(stage: Stage) -> Outcome:
@@ -170,6 +189,27 @@ async def run_lanes(beside: Lane, first: Lane, lanes: list[Lane]) -> list[Outcom
     return [*prepared, *(result for task in tasks for result in task.result())]
 
 
+async def run_until_signal(beside: Lane, first: Lane, lanes: list[Lane]) -> list[Outcome]:
+    """Run the lanes; a signal that ends programs cancels them and raises CancelledError."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    for number in SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    return await run_lanes(beside, first, lanes)
+
+
+def check_lanes(beside: Lane, first: Lane, lanes: list[Lane]) -> int:
+    """Run the lanes, print what came of them, and return the exit code."""
+    started = time.monotonic()
+    try:
+        with keep_temporary_files_in_memory():
+            results = asyncio.run(run_until_signal(beside, first, lanes))
+    except asyncio.CancelledError:
+        print("stopped by a signal; the stages are ended", flush=True)
+        return 1
+    return conclude(results, seconds=time.monotonic() - started)
+
+
 def show_output(result: Outcome) -> None:
     """Print the row of `result`, the names of skipped or failed tests, and the last output of a failed stage."""
     print(result.line(), flush=True)
@@ -204,10 +244,7 @@ def main() -> int:
     )
     if not any((beside, first, *lanes)):
         parser.error(f"no stage has {options.only!r} in its name")
-    started = time.monotonic()
-    with keep_temporary_files_in_memory():
-        results = asyncio.run(run_lanes(beside, first, lanes))
-    return conclude(results, seconds=time.monotonic() - started)
+    return check_lanes(beside, first, lanes)
 
 
 if __name__ == "__main__":

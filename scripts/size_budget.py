@@ -4,6 +4,9 @@ A module counts all its lines. A function counts its lines of code from `def` to
 blank line, no line that is only a comment. The comment share is comment-only lines over code lines.
 Generated code is left out. Tests, benchmarks and examples keep the hard limits alone.
 
+A module of declarations, such as errors, settings, types and kinds, has no maximum: who adds the next class adds it
+where its sisters are. Most of its code are the fields of classes, and none of its functions is long.
+
 A class of the core counts its methods and its attributes together with those of its bases in the core. Attributes are
 the names in `__slots__`, the annotated fields without `ClassVar`, and what its methods assign to `self`.
 """
@@ -21,22 +24,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("src", "clients", "scripts")
 OTHER_ROOMS = ("tests", "benchmarks", "examples")
 CORE = tuple(f"src/reasond_server/{room}" for room in ("logs", "runs", "reasoning"))
 MAX_MEMBERS = 20
-MAX_LINES = 500
+MAX_LINES = 700
 MAX_CODE = 60
+MOST_CODE_BESIDE_DECLARATIONS = 10
+LEAST_DECLARED_SHARE = 0.6
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LAYOUT_TOKENS = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """The sizes of one module: lines, code lines, comment lines, and code lines by function."""
+    """The sizes of one module: lines, code lines, comment lines, code lines by function, those of fields of classes."""
 
     path: Path
     lines: int
@@ -44,6 +49,13 @@ class Module:
     comments: int
     functions: dict[str, int]
     classes: tuple[Class, ...] = ()
+    declared: int = 0
+
+    @property
+    def is_declarations(self) -> bool:
+        """Whether the module only declares classes."""
+        is_plain = max(self.functions.values(), default=0) <= MOST_CODE_BESIDE_DECLARATIONS
+        return is_plain and self.declared >= LEAST_DECLARED_SHARE * self.code > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +171,8 @@ def measure(path: Path, source: str) -> Module:
     with_tokens, comments = token_lines(source)
     code = with_tokens - docstring_lines(tree)
     classes = [node for node in walk_definitions(tree) if isinstance(node, ast.ClassDef)]
-    functions = {
-        f"{node.name}:{node.lineno}": len(code.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
-        for node in walk_definitions(tree)
-        if not isinstance(node, ast.ClassDef)
-    }
+    bodies = [node for node in walk_definitions(tree) if not isinstance(node, ast.ClassDef)]
+    functions = {f"{node.name}:{node.lineno}": len(code & list_lines([node])) for node in bodies}
     return Module(
         path=path,
         lines=len(source.splitlines()),
@@ -171,7 +180,13 @@ def measure(path: Path, source: str) -> Module:
         comments=len(comments - with_tokens),
         functions=functions,
         classes=tuple(map(class_of, classes)),
+        declared=len((code & list_lines(classes)) - list_lines(bodies)),
     )
+
+
+def list_lines(nodes: Iterable[Definition]) -> set[int]:
+    """Return the numbers of the lines of `nodes`."""
+    return {line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
 def list_measures(modules: list[Module]) -> list[Measure]:
@@ -179,12 +194,18 @@ def list_measures(modules: list[Module]) -> list[Measure]:
     lines = [module.lines for module in modules]
     functions = {f"{module.path} {name}": size for module in modules for name, size in module.functions.items()}
     sizes = list(functions.values())
-    longest_module = max(modules, key=lambda module: module.lines)
+    bounded = [module for module in modules if not module.is_declarations]
+    longest_module = max(bounded or modules, key=lambda module: module.lines)
     longest_function = max(functions, key=lambda name: functions[name], default="")
     share = 100 * sum(module.comments for module in modules) / max(1, sum(module.code for module in modules))
     return [
         Measure(name="module lines, p90", value=percentile(lines, 0.9), limit=450),
-        Measure(name="module lines, most", value=max(lines), limit=MAX_LINES, detail=str(longest_module.path)),
+        Measure(
+            name="module lines, most",
+            value=longest_module.lines if bounded else 0,
+            limit=MAX_LINES,
+            detail=str(longest_module.path),
+        ),
         Measure(name="function code, p90", value=percentile(sizes, 0.9), limit=20),
         Measure(name="function code, p99", value=percentile(sizes, 0.99), limit=45),
         Measure(name="function code, most", value=max(sizes, default=0), limit=MAX_CODE, detail=longest_function),
@@ -220,8 +241,12 @@ def is_large(source: str) -> bool:
 
 
 def over_budget(modules: list[Module], *, lines: int = MAX_LINES, code: int = MAX_CODE) -> list[str]:
-    """Return a line for each module and each function that exceeds its hard limit."""
-    long_modules = [f"{module.path}: {module.lines} lines" for module in modules if module.lines > lines]
+    """Return a line for each module and each function that exceeds its hard limit; declarations have none."""
+    long_modules = [
+        f"{module.path}: {module.lines} lines"
+        for module in modules
+        if module.lines > lines and not module.is_declarations
+    ]
     return long_modules + [
         f"{module.path} {name}: {size} lines of code"
         for module in modules

@@ -35,7 +35,8 @@ class PolicySection:
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - as Pydantic declares it
         """Return the schema of the section; a table makes the policy although the types within it are strict."""
         schema = handler(source)
-        handler.resolve_ref_schema(schema)["strict"] = False
+        declared: Any = handler.resolve_ref_schema(schema)
+        declared["strict"] = False
         return schema
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.check import (
+    ROOT,
     Outcome,
     conclude,
     environment,
@@ -59,6 +62,33 @@ async def test_a_program_that_is_stopped_ends_with_its_children(tmp_path: Path) 
             assert await asyncio.to_thread(written.read) == ""
     await asyncio.wait([running])
     assert running.cancelled()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_check_that_is_sent_a_signal_ends_its_stages_with_their_children(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Two stages run, and a grandchild of each holds the pipe open; it ignores what it can ignore."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    grandchild = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pipe = open({str(pipe)!r}, 'w'); print('up', file=pipe, flush=True); [signal.pause() for _ in range(99)]"
+    )
+    stage = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])")
+    program = (
+        "import sys; from scripts.check import check_lanes; from scripts.stages import Stage; "
+        f"lanes = [[Stage(name=name, commands=({stage!r},)) for name in ('a', 'b')] for _ in range(2)]; "
+        "sys.exit(check_lanes([], [], lanes))"
+    )
+    with subprocess.Popen(python(program), cwd=ROOT, stdout=subprocess.PIPE, text=True) as check:
+        with pipe.open() as written:
+            assert [written.readline() for _ in range(2)] == ["up\n", "up\n"]
+            check.send_signal(number)
+            assert written.read() == ""
+        told, _ = check.communicate()
+    assert check.returncode == 1
+    assert "stopped by a signal; the stages are ended" in told
 
 
 async def test_lanes_run_side_by_side_and_the_first_before_them(tmp_path: Path) -> None:
