@@ -25,6 +25,11 @@ PAGES = sorted(
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 README_LINES = 80
 DECISION_LINES = 40
+STATUS = re.compile(r"\n\nStatus: (?P<status>holds|superseded by (?P<successor>\d{4}))\n\n")
+NAMED_PATH = re.compile(
+    r"`(?P<path>(?:[a-z][\w.-]*/)+(?:[a-z][\w.-]*)?|[a-z][\w-]*\.(?:go|js|md|proto|py|toml|ts|yml))(?:::\w+)?`"
+)
+UNTRACKED = {"build", "dist", "node_modules", "target", "__pycache__"}
 
 HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(?P<path>tests/[\w./-]+\.py)(?:::(?P<name>\w+))?`")
@@ -96,11 +101,48 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", DECISIONS, ids=name_of)
 def test_a_decision_has_its_four_parts_on_at_most_forty_lines(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+    text = STATUS.sub("\n\n", page.read_text(encoding="utf-8"))
     assert len(text.splitlines()) <= DECISION_LINES
     assert text.startswith(f"# {page.name[:4]}: ")
     for part in ("Context", "Choice", "Refused", "Evidence"):
         assert f"**{part}.**" in text, f"{part} is missing"
+
+
+@cache
+def list_places() -> frozenset[str]:
+    """Return the path of every file and folder of the tree, and each end of it that a page may name it by."""
+    found = []
+    pending = [ROOT]
+    while pending:
+        for each in pending.pop().iterdir():
+            if each.name in UNTRACKED or each.name.startswith("."):
+                continue
+            found.append(each.relative_to(ROOT).parts)
+            if each.is_dir() and not each.is_symlink():
+                pending.append(each)
+    return frozenset("/".join(parts[start:]) for parts in found for start in range(len(parts)))
+
+
+def find_dead_paths(text: str) -> list[str]:
+    """Return the paths in `text` that lead to nothing in the tree."""
+    named = {match["path"] for match in NAMED_PATH.finditer(text)}
+    return sorted(path for path in named if path.rstrip("/") not in list_places())
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name_of)
+def test_a_decision_says_whether_it_holds_and_then_names_only_what_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    stated = STATUS.search(text)
+    assert stated is not None, "has no line `Status: holds` or `Status: superseded by NNNN` below its title"
+    if stated["successor"] is None:
+        assert find_dead_paths(text) == []
+    else:
+        assert stated["successor"] in {other.name[:4] for other in DECISIONS} - {page.name[:4]}
+
+
+def test_a_path_that_is_gone_is_found() -> None:
+    gone, kept = "`runs/gone.py`, `gone.py::test_it`, `gone/`", "`errors.py`, `runs/`, `scripts/check.py`, `wait.now`"
+    assert find_dead_paths(f"{gone} and {kept}") == ["gone.py", "gone/", "runs/gone.py"]
 
 
 def test_every_decision_has_a_number_of_its_own() -> None:
