@@ -141,9 +141,30 @@ def test_workflows_grant_only_what_a_job_needs() -> None:
     release = read_yaml(ROOT / ".github" / "workflows" / "release.yml")
     pages = read_yaml(ROOT / ".github" / "workflows" / "pages.yml")
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
-    for workflow in (release, pages):
+    check = read_yaml(ROOT / ".github" / "workflows" / "check.yml")
+    assert check["jobs"]["check"]["permissions"] == {"contents": "read"}
+    for workflow in (release, pages, check):
         assert workflow["permissions"] == {}
         assert all("permissions" in job for job in workflow["jobs"].values())
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_name_each_action_by_the_hash_of_a_commit_and_say_its_version(workflow: Path) -> None:
+    used = re.findall(r"uses: (.*)", workflow.read_text(encoding="utf-8"))
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}  # v[\d.]+", each)] == []
+
+
+def test_pull_requests_are_checked_on_the_oldest_and_the_newest_python() -> None:
+    workflow = read_yaml(ROOT / ".github" / "workflows" / "check.yml")
+    # YAML 1.1 reads the key `on` as true.
+    assert set(workflow[True]) == {"pull_request", "push"}
+    job = workflow["jobs"]["check"]
+    project = tomllib.loads((SERVER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    newest = max(re.findall(r"python3\.(\d+)", makefile), key=int)
+    assert job["strategy"]["matrix"]["python"] == [project["requires-python"].removeprefix(">="), f"3.{newest}"]
+    assert job["steps"][-1] == {"run": "bash .ci/run"}
 
 
 def test_the_unit_passes_the_check_of_systemd(tmp_path: Path) -> None:
