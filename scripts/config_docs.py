@@ -1,4 +1,4 @@
-"""Fill the tables of docs/guides/configuration.md from the models that read the configuration.
+"""Fill the tables of docs/guides/configuration.md, and write config.example.toml, from what reads the configuration.
 
 The guide's text is written by hand; a table stands between `<!-- table: SECTION -->` and `<!-- end -->`. The top
 section `[server]` is named `server`, `[reasoning.performance]` is `reasoning.performance`.
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config.reference import key_docs, toml_value
+from reasond_server.config.reference import key_docs, render_example, toml_value
 from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.config.reference import KeyDoc
 
 PATH = Path("docs") / "guides" / "configuration.md"
+EXAMPLE = Path("config.example.toml")
 # Tables that hold their values directly; the other tables hold them in a subtable.
 FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "store.tenant_retention_s"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
@@ -60,9 +61,10 @@ def make_tables(docs: Iterable[KeyDoc]) -> dict[str, list[str]]:
 
 
 def main() -> int:
-    """Fill the guide, or with --check compare it."""
+    """Fill the guide and write the example, or with --check compare them."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, make_tables(key_docs()))}, description=__doc__ or "")
+    pages = {PATH: fill_tables(guide, make_tables(key_docs())), EXAMPLE: render_example()}
+    return write_or_check(pages, description=__doc__ or "")
 
 
 if __name__ == "__main__":

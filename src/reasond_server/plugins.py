@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_points
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from reasond_server.errors import InternalError, SettingsError
@@ -25,6 +25,12 @@ def _look_up(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
     """
     del path
     return entry_points().select
+
+
+@cache
+def list_built_in(group: str) -> Sequence[str]:
+    """Return the names that the server's own distribution offers in an entry-point group, sorted."""
+    return tuple(sorted(point.name for point in distribution("reasond-server").entry_points.select(group=group)))
 
 
 class Plugin(Protocol):

@@ -7,18 +7,23 @@ tells no time; where nothing is known there is no progress to show.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import deque
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
+
 from reasond_server.cli.run_text import bar, span_of
+from reasond_server.plugins import list_built_in
+from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from reasond import Iteration
+    from reasond_server.strategies.strategy import StrategyConfig
 
 _MEASURED_STEPS: Final = 8
 _FEWEST_MEASURED: Final = 2
@@ -58,19 +63,18 @@ def describe_span(span_s: float) -> str:
     return f"{hours:.0f} h {rest_s // _MINUTE_S:.0f} min"
 
 
-MOST_STEPS: Final[Mapping[str, Callable[[Mapping[str, Any]], int]]] = MappingProxyType(
-    {
-        "best_of_n": lambda config: config["samples"] * (1 if config["verifier"] == "schema" else 2),
-        "bounded_context": lambda config: config["max_iterations"],
-        "chain_of_verification": lambda config: config["max_questions"] + 3,
-        "plan_and_solve": lambda _: 2,
-        "program_of_thought": lambda config: 2 * config["max_attempts"],
-        "react": lambda config: config["max_iterations"],
-        "self_consistency": lambda config: config["samples"],
-        "self_refine": lambda config: 2 * config["max_rounds"] + 1,
-    }
-)
-"""The most steps of a strategy by its configuration; for bounded_context without those that read."""
+def count_most_steps(strategy: str, config: Mapping[str, Any]) -> int | None:
+    """Return the most steps of a run, as the built-in strategy says; None where that is not known.
+
+    Those of bounded_context are without the steps that read.
+    """
+    if not config or strategy not in list_built_in(STRATEGIES.group):
+        return None
+    kind: type[StrategyConfig] = STRATEGIES.find_installed()[strategy].load().config_type
+    with contextlib.suppress(ValidationError):
+        # Another release may have other keys.
+        return kind.model_validate_json(json.dumps(config)).most_steps
+    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,10 +94,7 @@ class RunProgress:
         self.model_calls += step.usage.model_calls
         if step.bounded_context.HasField("reading"):
             return self._read(step)
-        with contextlib.suppress(KeyError, TypeError):
-            # Another release may have other keys.
-            return self._reason()
-        return None
+        return self._reason()
 
     def _read(self, step: Iteration) -> ShownProgress:
         """Return the progress of reading; the answer takes one more window than the text."""
@@ -107,10 +108,11 @@ class RunProgress:
 
     def _reason(self) -> ShownProgress | None:
         if self.strategy == "tree_of_thought":
-            return count_to(self.model_calls, self.config["max_model_calls"], "model call")
-        if self.strategy not in MOST_STEPS:
+            most_calls = self.config.get("max_model_calls")
+            return count_to(self.model_calls, most_calls, "model call") if isinstance(most_calls, int) else None
+        most, done = count_most_steps(self.strategy, self.config), self.steps - self.readings
+        if most is None:
             return None
-        most, done = MOST_STEPS[self.strategy](self.config), self.steps - self.readings
         if self.readings:
             text = f"all is read; step {done} of at most {most}"
             return ShownProgress(done=self.readings, total=self.readings + 1, text=text)

@@ -131,7 +131,7 @@ def _parents(section: str) -> Iterator[str]:
         yield section
 
 
-def _fields(section: type, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _fields(section: type[Any], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     """Yield the fields of `section` that are not sections, with their dotted keys."""
     for name, field in _list_declared(section):
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel | PolicySection):
@@ -140,7 +140,7 @@ def _fields(section: type, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
             yield f"{prefix}{name}", field
 
 
-def _list_declared(section: type) -> Iterable[tuple[str, FieldInfo]]:
+def _list_declared(section: type[Any]) -> Iterable[tuple[str, FieldInfo]]:
     """Return the fields of a model or of a policy, by name."""
     if issubclass(section, BaseModel):
         return section.model_fields.items()
@@ -152,8 +152,8 @@ def _list_choices(field: FieldInfo) -> Sequence[str]:
     """Return the choices of `field`; none if its type is no choice."""
     if get_origin(field.annotation) is Literal:
         return get_args(field.annotation)
-    is_choice = isinstance(field.annotation, type) and issubclass(field.annotation, StrEnum)
-    return [str(choice) for choice in field.annotation] if is_choice else ()
+    kind = field.annotation
+    return [str(choice) for choice in kind] if isinstance(kind, type) and issubclass(kind, StrEnum) else ()
 
 
 def _type_name(field: FieldInfo) -> str:

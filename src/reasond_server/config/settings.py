@@ -33,6 +33,7 @@ from reasond_server.config.section import (
     StrategyName,
 )
 from reasond_server.config.tools import ToolsSettings
+from reasond_server.plugins import list_built_in
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.policies import freeze
 
@@ -297,18 +298,7 @@ class ReasoningSettings(Section):
         "default strategy, and tasks may name the strategy auto.",
     )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
-        default=(
-            "best_of_n",
-            "bounded_context",
-            "chain_of_thought",
-            "chain_of_verification",
-            "plan_and_solve",
-            "program_of_thought",
-            "react",
-            "self_consistency",
-            "self_refine",
-            "tree_of_thought",
-        ),
+        default_factory=lambda: tuple(list_built_in("reasond.strategies")),
         strict=False,
         max_length=100,
         description="Strategies that may be used; an empty list serves none.",

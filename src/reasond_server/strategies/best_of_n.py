@@ -119,6 +119,11 @@ class BestOfNConfig(StrategyConfig):
         """Whether a program verifies the answers."""
         return self.verifier is AnswerVerifier.PROGRAM
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.samples * (1 if self.verifier is AnswerVerifier.SCHEMA else 2)
+
 
 @dataclass(slots=True, kw_only=True)
 class _Solution:

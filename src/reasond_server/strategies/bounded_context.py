@@ -94,6 +94,11 @@ class BoundedContextConfig(StrategyConfig):
             values["carryover_size"] = max(MIN_CARRYOVER_SIZE, min(carryover, window // 2))
         return values
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.max_iterations
+
 
 class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     """Windows of C = chunk_size tokens; at most m = carryover_size tokens are passed from one to the next.

@@ -74,6 +74,11 @@ class ChainOfVerificationConfig(StrategyConfig):
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.0
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.max_questions + 3
+
 
 class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
     """Draft an answer, check its facts one by one, and revise it.

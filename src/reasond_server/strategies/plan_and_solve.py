@@ -54,6 +54,11 @@ class PlanAndSolveConfig(StrategyConfig):
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.7
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return 2
+
 
 class PlanAndSolve(ReasoningStrategy[PlanAndSolveConfig]):
     """Ask for a plan first, then for the answer along it.

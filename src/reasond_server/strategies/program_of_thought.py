@@ -65,6 +65,11 @@ class ProgramOfThoughtConfig(StrategyConfig):
         """Always true."""
         return True
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return 2 * self.max_attempts
+
 
 class ProgramOfThought(ReasoningStrategy[ProgramOfThoughtConfig]):
     """Let the model write a program instead of calculating, and run it in the sandbox of the server.

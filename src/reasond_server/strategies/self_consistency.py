@@ -55,6 +55,11 @@ class SelfConsistencyConfig(StrategyConfig):
         Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Share of the samples taken that must give the winner."),
     ] = 0.0
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.samples
+
 
 class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     """Sample the same prompt n = samples times, at slightly different temperatures, and count the answers as votes.

@@ -71,6 +71,11 @@ class SelfRefineConfig(StrategyConfig):
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of draft and revisions.")
     ] = 0.7
 
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return 2 * self.max_rounds + 1
+
 
 class SelfRefine(ReasoningStrategy[SelfRefineConfig]):
     """Draft an answer, let the model criticise it, and revise it, for at most r = max_rounds rounds.

@@ -54,6 +54,11 @@ class StrategyConfig(BaseModel):
         """Most tokens of prompt and output together of any call; None: only the model's context window bounds them."""
         return None
 
+    @property
+    def most_steps(self) -> int | None:
+        """Most steps of a run, by which its progress is shown; None: not known, as by default."""
+        return None
+
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
         """Return the merged parameters of all `levels`, the weakest first, before they are validated.

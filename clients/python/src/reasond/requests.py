@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -21,18 +23,6 @@ from reasond.v1.execution_pb2 import Budget, ExecutionCursor, HistoryMessage, Im
 from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest
 from reasond.v1.repair_service_pb2 import RepairStepsRequest
 from reasond.v1.repairs_pb2 import Check, CriticReport, Fix, Plan, RepairConfig, RepairTask, SourceFile
-from reasond.v1.strategies_pb2 import (
-    BestOfNConfig,
-    BoundedContextConfig,
-    ChainOfThoughtConfig,
-    ChainOfVerificationConfig,
-    PlanAndSolveConfig,
-    ProgramOfThoughtConfig,
-    ReactConfig,
-    SelfConsistencyConfig,
-    SelfRefineConfig,
-    TreeOfThoughtConfig,
-)
 from reasond.v1.turn_service_pb2 import CharacterRange, ExecuteTurnRequest, ReadToolResultRequest, RunTurnRequest
 from reasond.v1.turns_pb2 import TurnReentry, TurnStart
 
@@ -44,19 +34,8 @@ if TYPE_CHECKING:
 
     from reasond.v1.turns_pb2 import ClientTool, ContextBlock
 
-StrategyConfig: TypeAlias = (
-    BestOfNConfig
-    | BoundedContextConfig
-    | ChainOfThoughtConfig
-    | ChainOfVerificationConfig
-    | PlanAndSolveConfig
-    | ProgramOfThoughtConfig
-    | ReactConfig
-    | SelfConsistencyConfig
-    | SelfRefineConfig
-    | TreeOfThoughtConfig
-    | Struct
-)
+StrategyConfig: TypeAlias = Message
+"""The configuration of a strategy: a message such as `ReactConfig`, or a `Struct` for a strategy without one."""
 ConfigT = TypeVar("ConfigT", bound="StrategyConfig | RepairConfig")
 HistoryEntry: TypeAlias = HistoryMessage | tuple[str, str]
 """An earlier message: the message itself, or its role ("user" or "assistant") and its text."""
@@ -64,20 +43,11 @@ ImageEntry: TypeAlias = Image | tuple[str, bytes]
 """An image: the message itself, or its media type and its content."""
 Card: TypeAlias = AgentCard | Mapping[str, Any] | str
 
-_CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
-    {
-        "best_of_n": BestOfNConfig,
-        "bounded_context": BoundedContextConfig,
-        "chain_of_thought": ChainOfThoughtConfig,
-        "chain_of_verification": ChainOfVerificationConfig,
-        "plan_and_solve": PlanAndSolveConfig,
-        "program_of_thought": ProgramOfThoughtConfig,
-        "react": ReactConfig,
-        "self_consistency": SelfConsistencyConfig,
-        "self_refine": SelfRefineConfig,
-        "tree_of_thought": TreeOfThoughtConfig,
-    }
+_ONEOF: Final = ReasoningTask.DESCRIPTOR.oneofs_by_name["config"]
+_CONFIGS: Final[Mapping[str, Any]] = MappingProxyType(
+    {field.name: GetMessageClass(field.message_type) for field in _ONEOF.fields if field.message_type is not None}
 )
+"""The class of each message that a task can have as its configuration, by the name of the field."""
 _KINDS: Final = MappingProxyType(
     {
         FieldDescriptor.TYPE_INT32: "a whole number of 32 bits",
@@ -86,7 +56,7 @@ _KINDS: Final = MappingProxyType(
         FieldDescriptor.TYPE_ENUM: "a value of the enum",
     }
 )
-_CASES: Final = MappingProxyType({kind: case for case, kind in _CONFIGS.items()} | {Struct: "custom"})
+_CASES: Final = MappingProxyType({kind: case for case, kind in _CONFIGS.items()})
 
 
 def reasoning_task(
@@ -135,14 +105,14 @@ def _history_message(entry: HistoryEntry) -> HistoryMessage:
 
 
 def _config_message(strategy: str | None, config: StrategyConfig | Mapping[str, Any]) -> StrategyConfig:
-    if isinstance(config, StrategyConfig):
+    if isinstance(config, Message) and type(config) in _CASES:
         return config
     if not isinstance(config, Mapping):
         raise TypeError(f"config must be a configuration message or a mapping, not {type(config).__name__}")
     if not strategy:
         raise ValueError("config as a mapping needs `strategy`, which says what the keys mean")
     kind = _CONFIGS.get(strategy)
-    return _struct(config) if kind is None else _fill(kind(), config)
+    return _struct(config) if kind is None or kind is Struct else _fill(kind(), config)
 
 
 def _struct(config: Mapping[str, Any]) -> Struct:
@@ -156,7 +126,7 @@ def _struct(config: Mapping[str, Any]) -> Struct:
 
 def _fill(message: ConfigT, config: Mapping[str, Any]) -> ConfigT:
     """Set the fields of `message`; None leaves a field unset, an enum value is a name or a number."""
-    fields = message.DESCRIPTOR.fields_by_name
+    fields: Mapping[str, Any] = message.DESCRIPTOR.fields_by_name
     for name, value in config.items():
         if name not in fields:
             nearest = difflib.get_close_matches(str(name), fields, n=1, cutoff=0.0)[0]

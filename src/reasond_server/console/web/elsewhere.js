@@ -4,16 +4,6 @@ import { Component, html } from "./dom.js";
 import { number, quoteForShell } from "./format.js";
 import { Text } from "./parts.js";
 
-const ENUMS = {
-  carryover_mode: "CARRYOVER_MODE",
-  search: "TREE_SEARCH",
-  evaluator: "TREE_EVALUATOR",
-  verifier: "ANSWER_VERIFIER",
-};
-const BUILT_IN = new Set([
-  "best_of_n", "bounded_context", "chain_of_thought", "chain_of_verification", "plan_and_solve",
-  "program_of_thought", "react", "self_consistency", "self_refine", "tree_of_thought",
-]);
 const LONG = 2_000;
 
 const shorten = (text) => (text.length > LONG ? `PUT THE TEXT OF ${number(text.length)} CHARACTERS HERE` : text);
@@ -39,13 +29,8 @@ function protoOf(params) {
     const { max_elapsed_ms: elapsed, ...bounds } = budget;
     task.budget = elapsed ? { ...bounds, max_elapsed: `${elapsed / 1000}s` } : bounds;
   }
-  if (config && !BUILT_IN.has(task.strategy)) task.custom = config;
-  else if (config) {
-    const entries = Object.entries(config);
-    task[task.strategy] = Object.fromEntries(
-      entries.map(([name, value]) => [name, ENUMS[name] ? `${ENUMS[name]}_${value.toUpperCase()}` : value]),
-    );
-  }
+  // Every strategy takes its parameters so, without the list of those that have a message of their own.
+  if (config) task.custom = config;
   return task;
 }
 

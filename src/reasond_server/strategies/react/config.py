@@ -31,3 +31,8 @@ class ReactConfig(StrategyConfig):
     def uses_tools(self) -> bool:
         """Whether the run may call tools."""
         return self.allow_tool_use
+
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.max_iterations
