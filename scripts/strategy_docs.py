@@ -35,7 +35,9 @@ def build_cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[li
     for strategy in strategies:
         kind = str(strategy.cost_class or "not stated")
         again = "yes" if strategy.is_replayable else "no"
-        yield [f"[{strategy.name}]({strategy.name}.md)", kind, cell(f"`{strategy.cost_formula}`"), again]
+        page = f"{strategy.name}.md"
+        name = f"[{strategy.name}]({page})" if (ROOT / PATH).with_name(page).exists() else strategy.name
+        yield [name, kind, cell(f"`{strategy.cost_formula}`"), again]
 
 
 def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:

@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond import (
-    AsyncClient,
-    BestOfNConfig,
-    BoundedContextConfig,
-    ChainOfThoughtConfig,
-    ChainOfVerificationConfig,
-    PlanAndSolveConfig,
-    ProgramOfThoughtConfig,
-    ReactConfig,
-    SelfConsistencyConfig,
-    SelfRefineConfig,
-    TreeOfThoughtConfig,
-)
+import reasond
+from reasond import AsyncClient
 from reasond.v1 import execution_pb2
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionModel, running_server
@@ -37,19 +26,11 @@ CASES = {
     for field in execution_pb2.ReasoningTask.DESCRIPTOR.oneofs_by_name["config"].fields
     if field.name != "custom" and field.message_type is not None
 }
-TYPES = {
-    "best_of_n": BestOfNConfig,
-    "bounded_context": BoundedContextConfig,
-    "chain_of_thought": ChainOfThoughtConfig,
-    "chain_of_verification": ChainOfVerificationConfig,
-    "plan_and_solve": PlanAndSolveConfig,
-    "program_of_thought": ProgramOfThoughtConfig,
-    "react": ReactConfig,
-    "self_consistency": SelfConsistencyConfig,
-    "self_refine": SelfRefineConfig,
-    "tree_of_thought": TreeOfThoughtConfig,
+TYPES = {name: getattr(reasond, message.name) for name, message in CASES.items()}
+"""The class that the client exports for each of them."""
+INSTALLED = {
+    point.name: point for point in STRATEGIES.find_installed() if point.value.startswith("reasond_server.")
 }
-INSTALLED = {point.name: point for point in STRATEGIES.find_installed() if point.value.startswith("reasond_server.")}
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
     "best_of_n": {
