@@ -16,7 +16,6 @@ from reasond_server.addresses import Listening, is_loopback, replace_port, split
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.backends import find_backend_problems, model_name_of, model_of, named_models_of
-from reasond_server.chat_presets import presets_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
 from reasond_server.console.console_pages import CONSOLE_PATH, console_pages
@@ -359,7 +358,7 @@ class Server:
         own = self._settings.openai
         if not own.enabled:
             return {}
-        return {OPENAI_ROOT: serve_chats(core.reasoning, core.turns, presets=presets_of(own), now=self._clock.now)}
+        return {OPENAI_ROOT: serve_chats(core.reasoning, core.turns, presets=own.models, now=self._clock.now)}
 
     def _snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""

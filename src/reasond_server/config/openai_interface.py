@@ -8,10 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from reasond_server.config.section import ParameterTable, Section, StrategyName
+from reasond_server.config.section import Section
+from reasond_server.openai_api.model_presets import ModelPreset
 from reasond_server.types.policies import freeze
-
-_MOST = 2**53 - 1
 
 
 def _require_free(name: str) -> str:
@@ -27,31 +26,7 @@ ModelName = Annotated[
 ]
 
 
-class ModelBudgetSettings(Section):
-    """Bounds on one execution; a request may only lower them."""
-
-    max_total_tokens: int | None = Field(default=None, ge=1, le=_MOST, description="Most tokens of all model calls.")
-    max_model_calls: int | None = Field(default=None, ge=1, le=_MOST, description="Most model calls.")
-    max_tool_calls: int | None = Field(default=None, ge=0, le=_MOST, description="Most tool calls.")
-    max_output_tokens: int | None = Field(default=None, ge=1, le=_MOST, description="Most tokens that are written.")
-    max_elapsed_s: float | None = Field(default=None, ge=0.001, le=86_400, description="Most seconds.")
-
-
-class ChatModelSettings(Section):
-    """One model that clients can name."""
-
-    strategy: StrategyName | None = Field(default=None, description="Strategy of the model; left out: as for requests.")
-    agent: str | None = Field(default=None, max_length=256, description="Agent whose strategies and values count.")
-    config: ParameterTable = Field(
-        default_factory=lambda: MappingProxyType({}), description="Parameters of the strategy that nobody can change."
-    )
-    budget: ModelBudgetSettings = Field(default_factory=ModelBudgetSettings)
-    include_deltas: bool = Field(
-        default=False, description="Whether text is streamed while the model writes it, not only whole steps."
-    )
-
-
-ChatModels = Annotated[Mapping[ModelName, ChatModelSettings], AfterValidator(freeze)]
+ChatModels = Annotated[Mapping[ModelName, ModelPreset], AfterValidator(freeze)]
 
 
 class OpenAiSettings(Section):

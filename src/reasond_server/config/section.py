@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,8 +17,6 @@ _MEBI = 1024 * _KIBI
 _MAX_CAPABILITIES = 32
 
 Capability = bool | int | str | tuple[str, ...]
-Scalar = bool | int | float | str
-StrategyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=128)]
 CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
@@ -52,14 +49,6 @@ def _capability(value: object) -> Capability:
     raise ValueError(message)
 
 
-def _scalar(value: object) -> object:
-    """Return `value` if it is a string, a finite number or a boolean."""
-    if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
-        message = "must be a string, a finite number, true or false"
-        raise ValueError(message)
-    return value
-
-
 def _address(value: str) -> str:
     """Return `value` if it is an address or empty."""
     if value:
@@ -69,9 +58,6 @@ def _address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 BaseUrl = Annotated[str, AfterValidator(require_base_url)]
-ScalarValue = Annotated[Scalar, PlainValidator(_scalar)]
-ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=128)]
-ParameterTable = Annotated[Mapping[ParameterName, ScalarValue], AfterValidator(freeze)]
 CapabilityTable = Annotated[
     Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],
     AfterValidator(freeze),

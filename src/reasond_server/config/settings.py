@@ -23,19 +23,11 @@ from reasond_server.config.operation import (
     TracingSettings,
 )
 from reasond_server.config.repairs import RepairSettings
-from reasond_server.config.section import (
-    Address,
-    BackendSettings,
-    BaseUrl,
-    Scalar,
-    ScalarValue,
-    Section,
-    StrategyName,
-)
+from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.plugins import list_built_in
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.types.policies import freeze
+from reasond_server.types.policies import Scalar, ScalarValue, StrategyName, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI

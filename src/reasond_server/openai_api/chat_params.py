@@ -18,7 +18,8 @@ from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.openai_api.model_catalogue import ModelCatalogue
+    from reasond_server.openai_api.model_presets import ModelPreset
     from reasond_server.types import Json
 
 _MOST_MESSAGES: Final = 10_000

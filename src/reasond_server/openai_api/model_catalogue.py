@@ -7,11 +7,12 @@ inside a message.
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
+from reasond_server.openai_api.model_presets import ModelPreset
 from reasond_server.reasoning.auto_choice import AUTO
 from reasond_server.types import NO_BUDGET, Budget
 from reasond_server.types.values import value
@@ -21,24 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import Json, Principal
+    from reasond_server.types import Principal
 
 OWN_MODEL: Final = "reasond"
 """The model that stands for the server's default strategy."""
-
-
-@value
-class ModelPreset:
-    """What one model name stands for; `strategy` is None where the agent or the server chooses.
-
-    A request cannot change the parameters in `config` nor the agent; of its budget and `budget` the lower bounds count.
-    """
-
-    strategy: str | None = None
-    config: Json = field(default_factory=dict)
-    budget: Budget = NO_BUDGET
-    agent: str | None = None
-    include_deltas: bool = False
 
 
 class ModelCatalogue:

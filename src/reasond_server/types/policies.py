@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, StringConstraints
+from pydantic import AfterValidator, ConfigDict, PlainValidator, StringConstraints
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -18,7 +19,10 @@ SECTION_RULES = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_
 ChosenName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 """A name that the operator gives to a table."""
 PluginName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+StrategyName = PluginName
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=128)]
+Scalar = bool | int | float | str
 
 
 class PolicySection:
@@ -43,3 +47,16 @@ class PolicySection:
 def freeze(table: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
     """Return a read-only copy of `table`."""
     return MappingProxyType(dict(table))
+
+
+def _scalar(value: object) -> object:
+    """Return `value` if it is a string, a finite number or a boolean."""
+    if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+        message = "must be a string, a finite number, true or false"
+        raise ValueError(message)
+    return value
+
+
+ScalarValue = Annotated[Scalar, PlainValidator(_scalar)]
+ParameterTable = Annotated[Mapping[ParameterName, ScalarValue], AfterValidator(freeze)]
+"""Parameters of a strategy by name."""

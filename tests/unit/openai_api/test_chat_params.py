@@ -9,7 +9,8 @@ from reasond_server.core import assemble
 from reasond_server.errors import InvalidRequestError
 from reasond_server.http_api.params import read_params
 from reasond_server.openai_api.chat_params import ChatParams, ChatTask, read_chat
-from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset
+from reasond_server.openai_api.model_catalogue import ModelCatalogue
+from reasond_server.openai_api.model_presets import ModelBudget, ModelPreset
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Budget
 
@@ -17,7 +18,7 @@ PRESETS = {
     "careful": ModelPreset(
         strategy="self_consistency",
         config={"samples": 9, "temperature": 0.5},
-        budget=Budget(max_total_tokens=1000),
+        budget=ModelBudget(max_total_tokens=1000),
         include_deltas=True,
     ),
     "guided": ModelPreset(agent="guide"),

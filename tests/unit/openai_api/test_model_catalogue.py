@@ -5,7 +5,8 @@ import pytest
 from reasond_server.config import ReasoningSettings, Settings
 from reasond_server.core import assemble
 from reasond_server.errors import SettingsError, StrategyNotFoundError
-from reasond_server.openai_api.model_catalogue import ModelCatalogue, ModelPreset, narrow
+from reasond_server.openai_api.model_catalogue import ModelCatalogue, narrow
+from reasond_server.openai_api.model_presets import ModelPreset
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Budget, Principal
 

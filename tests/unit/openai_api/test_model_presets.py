@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.chat_presets import presets_of
 from reasond_server.config import load
 from reasond_server.errors import SettingsError
-from reasond_server.openai_api.model_catalogue import ModelPreset
-from reasond_server.types import Budget
+from reasond_server.openai_api.model_presets import ModelBudget, ModelPreset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,11 +26,11 @@ def test_the_table_of_a_model_is_its_preset(tmp_path: Path) -> None:
         """,
         encoding="utf-8",
     )
-    assert presets_of(load(file, {}).settings.openai) == {
+    assert load(file, {}).settings.openai.models == {
         "careful": ModelPreset(
             strategy="self_consistency",
             config={"samples": 9},
-            budget=Budget(max_total_tokens=5000, max_elapsed_s=1.5),
+            budget=ModelBudget(max_total_tokens=5000, max_elapsed_s=1.5),
             include_deltas=True,
         ),
         "gpt-4.1:ours": ModelPreset(agent="guide"),
