@@ -70,6 +70,7 @@ class SimulatedRepairs(RepairKind):
         self._process = process
         self.clock = clock
         self.policy = _POLICY
+        self.records_content = True
         self.model = None
         self.engine = None
         self.observer = Unwatched()

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.config.section import Section
 from reasond_server.openai_api.model_presets import ModelPreset
-from reasond_server.types.policies import freeze
+from reasond_server.types.policy_sections import freeze
 
 
 def _require_free(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from reasond_server.config.section import Address, Section
-from reasond_server.types.policies import StrategyName, freeze
+from reasond_server.types.policy_sections import StrategyName, freeze
 
 _KIBI: Final = 1024
 _MEBI: Final = 1024 * _KIBI

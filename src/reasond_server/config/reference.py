@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from reasond_server.config.settings import Settings
-from reasond_server.types.policies import PolicySection
+from reasond_server.types.policy_sections import PolicySection
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

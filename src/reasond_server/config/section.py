@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints
 
 from reasond_server.addresses import split_address
-from reasond_server.types.policies import SECTION_RULES, freeze
+from reasond_server.types.policy_sections import SECTION_RULES, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI

@@ -27,7 +27,7 @@ from reasond_server.config.section import Address, BackendSettings, BaseUrl, Sec
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.plugins import list_built_in
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.types.policies import Scalar, ScalarValue, StrategyName, freeze
+from reasond_server.types.policy_sections import Scalar, ScalarValue, StrategyName, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from reasond_server.config.section import BaseUrl, Section
-from reasond_server.types.policies import ToolName, freeze
+from reasond_server.types.policy_sections import ToolName, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from reasond_server.types.policies import PolicySection
+from reasond_server.types.policy_sections import PolicySection
 from reasond_server.types.turns import ContextGoal
 from reasond_server.types.values import value
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from reasond_server.types import Budget
-from reasond_server.types.policies import ParameterTable, PolicySection, StrategyName
+from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 
 _MOST: Final = 2**53 - 1
 

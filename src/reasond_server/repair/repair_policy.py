@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.repair.look_ups import MOST_LOOK_UPS
-from reasond_server.types.policies import ChosenName, PluginName, PolicySection, freeze
+from reasond_server.types.policy_sections import ChosenName, PluginName, PolicySection, freeze
 from reasond_server.types.repairs import RepairSearch
 from reasond_server.types.values import value
 

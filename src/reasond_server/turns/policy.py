@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from reasond_server.context.reasoning_parts import ContextSettings
-from reasond_server.types.policies import ChosenName, PluginName, PolicySection, ToolName, freeze
+from reasond_server.types.policy_sections import ChosenName, PluginName, PolicySection, ToolName, freeze
 from reasond_server.types.values import value
 
 DEFAULT_MODE: Final = "default"

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from reasond_server.types.policies import PolicySection, ToolName
+from reasond_server.types.policy_sections import PolicySection, ToolName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
