@@ -1,8 +1,9 @@
 """Frees memory after calls with metadata above the limit.
 
 gRPC rejects such metadata itself, but only from peers that have acknowledged its SETTINGS. In their first seconds,
-other peers can send metadata of any size. Such calls are refused before anything is read of them. grpc.aio keeps the metadata of each call in a reference cycle, which only the
-garbage collector frees. The collector counts objects, not bytes, so a few hundred such calls can hold a gigabyte.
+other peers can send metadata of any size. Such calls are refused, but grpc.aio keeps the metadata of each call in a
+reference cycle, which only the garbage collector frees. The collector counts objects, not bytes, so a few hundred such
+calls can hold a gigabyte.
 """
 
 from __future__ import annotations

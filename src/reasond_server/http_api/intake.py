@@ -32,7 +32,7 @@ class HeaderGate(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
+class _StrangerBody:
     """A body under way whose caller has not shown a valid token."""
 
     deadline: asyncio.Timeout
@@ -69,7 +69,7 @@ class Intake:
         self._body_timeout_s = body_timeout_s
         self._held_bytes = 0
         self._requests = 0
-        self._strangers: EvictionQueue[_Reading] = EvictionQueue()
+        self._strangers: EvictionQueue[_StrangerBody] = EvictionQueue()
 
     async def take_in(
         self,
@@ -125,7 +125,7 @@ class Intake:
         reading = None
         try:
             async with asyncio.timeout(self._body_timeout_s) as deadline:
-                reading = _Reading(deadline)
+                reading = _StrangerBody(deadline)
                 self._strangers.add(reading, network_of(host), _READING_BYTES + len(body))
                 is_under_way = True
                 while is_under_way:

@@ -104,7 +104,7 @@ def test_lengths_are_written_as_hpack_has_them() -> None:
     assert struct.unpack(">I", b"\0" + large_metadata(1)[:3])[0] == 16_384
 
 
-def repeated(stream: int, *, value: str = "b", times: int = 10_000) -> bytes:
+def repeat_pair(stream: int, *, value: str = "b", times: int = 10_000) -> bytes:
     """Return a call whose metadata repeat one pair, in one byte each: HPACK names a pair that it has seen by number."""
     block = call_headers() + b"\x40" + literal("x", value)[1:] + b"\xbe" * times
     return frame(HEADERS, END_HEADERS, stream, block)
@@ -121,7 +121,7 @@ async def read_until(reader: asyncio.StreamReader, wanted: bytes) -> bytes:
 @pytest.mark.parametrize("value", ["", "b" * 50])
 async def test_metadata_over_the_limit_are_refused_before_a_message_comes(value: str) -> None:
     async with asyncio.timeout(SOONER_THAN_GRPC_S), connect() as (reader, writer):
-        writer.write(GREETING + repeated(1, value=value))
+        writer.write(GREETING + repeat_pair(1, value=value))
         # grpc-status 3 is INVALID_ARGUMENT; it comes though the call has no message and does not end.
         answer = await read_until(reader, b"max_metadata_bytes")
         assert b"8192 bytes" in answer
