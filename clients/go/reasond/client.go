@@ -104,10 +104,9 @@ func NewClient(target string, options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reasond: the target %q cannot be used: %w", target, err)
 	}
-	c.connection = connection
+	c.connection, c.Executions = connection, reasondv1.NewExecutionServiceClient(connection)
 	c.Reasoning, c.Turns = reasondv1.NewReasoningServiceClient(connection), reasondv1.NewTurnServiceClient(connection)
 	c.Repairs, c.Agents = reasondv1.NewRepairServiceClient(connection), reasondv1.NewAgentServiceClient(connection)
-	c.Executions = reasondv1.NewExecutionServiceClient(connection)
 	return c, nil
 }
 
