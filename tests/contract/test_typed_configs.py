@@ -28,9 +28,7 @@ CASES = {
 }
 TYPES = {name: getattr(reasond, message.name) for name, message in CASES.items()}
 """The class that the client exports for each of them."""
-INSTALLED = {
-    point.name: point for point in STRATEGIES.find_installed() if point.value.startswith("reasond_server.")
-}
+INSTALLED = {point.name: point for point in STRATEGIES.find_installed() if point.value.startswith("reasond_server.")}
 # Legal values that differ from the defaults; enums have their JSON names.
 CONFIGS: dict[str, dict[str, Any]] = {
     "best_of_n": {

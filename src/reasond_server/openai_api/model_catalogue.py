@@ -15,7 +15,6 @@ from reasond_server.errors import SettingsError, StrategyNotFoundError, Violatio
 from reasond_server.openai_api.model_presets import ModelPreset
 from reasond_server.reasoning.auto_choice import AUTO
 from reasond_server.types import NO_BUDGET, Budget
-from reasond_server.types.values import value
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import re
 from itertools import combinations
 from typing import Any, Final
 
-import pytest
 from jsonschema_rs import Draft202012Validator
 
 from reasond_server.telemetry.catalogue import CATALOGUE, GROUPS
