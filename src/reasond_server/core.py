@@ -96,7 +96,7 @@ class Core:
     repairs: RepairService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Desks:
     tasks: ExecutionDesk
     turns: ExecutionDesk
