@@ -253,14 +253,14 @@ def profile_lines(report: Report) -> list[str]:
     shown = sorted((layer for layer in most if most[layer] >= LEAST_SHARE), key=lambda layer: (-most[layer], layer))
     gone = sorted({layer for side in before for layer in side} - set(shown))
 
-    def changed(old: Report, new: Report, layer: str) -> str:
+    def show_change(old: Report, new: Report, layer: str) -> str:
         if layer not in old and layer not in new:
             return ""
         calls = " → ".join(count(side[layer]["calls"]) if layer in side else "0" for side in (old, new))
         return f"{calls}, {new[layer]['share']:.0%}" if layer in new else calls
 
     sides = list(zip(before, after, strict=True))
-    rows = [[cell(layer), *(changed(old, new, layer) for old, new in sides)] for layer in [*shown, *gone]]
+    rows = [[cell(layer), *(show_change(old, new, layer) for old, new in sides)] for layer in [*shown, *gone]]
     rows.append(["all", *(" → ".join(count(sum(one["calls"] for one in s.values())) for s in both) for both in sides)])
     lines = [circumstances(report), "", *table(["layer", *(PATHS[name] for name in names)], rows)]
     lines += ["", "What the time is spent on that remains:", ""]
