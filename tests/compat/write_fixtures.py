@@ -200,7 +200,7 @@ def _withhold_steps() -> None:
                 await asyncio.Event().wait()
             return await append(self, parts)
 
-        store.append = withhold  # type: ignore[method-assign]  # the process is killed soon
+        store.append = withhold  # type: ignore[assignment,method-assign]  # the process is killed soon
 
 
 def _take_nothing_over() -> None:
