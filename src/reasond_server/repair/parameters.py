@@ -36,14 +36,14 @@ def resolve_parameters(asked: Mapping[str, object], policy: RepairPolicy) -> Rep
     """
     known = {name: value for name, value in asked.items() if name in _NAMES}
     problems = [each for name in asked if name not in known for each in _find_in_name(name)]
+    problems += _find_over_ceilings(known, policy)
     try:
         parameters = _PARAMETERS.validate_python(asdict(policy.defaults) | known)
     except ValidationError as error:
         problems += violations_of(error)
-        raise _refuse(problems) from None
-    problems += _find_over_ceilings(parameters, known, policy)
+        raise _refuse(problems, asked) from None
     if problems:
-        raise _refuse(problems)
+        raise _refuse(problems, asked)
     return parameters
 
 
@@ -57,10 +57,10 @@ def read_parameters(row: Json) -> RepairParameters:
     return RepairParameters(**{**row, "search": RepairSearch(row["search"])})
 
 
-def _refuse(problems: list[Violation]) -> InvalidConfigError:
-    return InvalidConfigError.of(
-        *(Violation(field=f"config.{each.field}", description=each.description) for each in problems)
-    )
+def _refuse(problems: list[Violation], asked: Mapping[str, object]) -> InvalidConfigError:
+    """Return the error that names the last problem of each parameter, in the order of the request."""
+    told = {each.field: Violation(field=f"config.{each.field}", description=each.description) for each in problems}
+    return InvalidConfigError.of(*(told[name] for name in asked if name in told))
 
 
 def _find_in_name(name: str) -> Iterator[Violation]:
@@ -71,10 +71,9 @@ def _find_in_name(name: str) -> Iterator[Violation]:
         yield Violation(field=name, description=text)
 
 
-def _find_over_ceilings(
-    parameters: RepairParameters, asked: Mapping[str, object], policy: RepairPolicy
-) -> Iterator[Violation]:
+def _find_over_ceilings(asked: Mapping[str, object], policy: RepairPolicy) -> Iterator[Violation]:
     for name, ceiling in policy.ceilings.items():
-        if name in asked and (value := getattr(parameters, name)) > ceiling:
+        value = asked.get(name)
+        if isinstance(value, int | float) and value > ceiling:
             text = f"must be at most {ceiling:g}, which the operator allows, got {value:g}"
             yield Violation(field=name, description=text)

@@ -54,7 +54,7 @@ def test_a_bad_parameter_is_named_with_its_bounds(name: str, value: object, word
 def test_every_bad_parameter_is_named_at_once() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         resolve_parameters({"patience": 0, "beam_width": 11, "typo": 1}, POLICY)
-    assert [each.field for each in caught.value.violations] == ["config.typo", "config.beam_width", "config.patience"]
+    assert [each.field for each in caught.value.violations] == ["config.patience", "config.beam_width", "config.typo"]
 
 
 def test_parameters_survive_being_stored() -> None:
