@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from reasond_server.errors import InvalidConfigError, Violation
+from reasond_server.errors import InvalidConfigError, Violation, show
 from reasond_server.repair.repair_policy import RepairParameters
 from reasond_server.types.repairs import RepairSearch
 from reasond_server.violations import suggest_nearest, violations_of
@@ -75,5 +75,5 @@ def _find_over_ceilings(asked: Mapping[str, object], policy: RepairPolicy) -> It
     for name, ceiling in policy.ceilings.items():
         value = asked.get(name)
         if isinstance(value, int | float) and value > ceiling:
-            text = f"must be at most {ceiling:g}, which the operator allows, got {value:g}"
+            text = f"must be at most {ceiling:g}, which the operator allows, got {show(value)}"
             yield Violation(field=name, description=text)

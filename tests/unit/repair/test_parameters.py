@@ -34,6 +34,8 @@ def test_parameters_of_the_request_win_over_those_of_the_server() -> None:
         ("num_candidates", 1.5, "a whole number, got 1.5"),
         ("num_candidates", True, "a whole number"),
         ("max_candidates", 101, "at most 100"),
+        ("max_candidates", 10**400, "at most 1000, got 1000"),
+        ("max_check_cpu_s", 10**400, "must be"),
         ("critique_threshold", 101, "at most 100, got 101"),
         ("temperature", float("nan"), "a finite number"),
         ("top_p", 0, "greater than 0, got 0"),
