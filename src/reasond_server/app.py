@@ -50,6 +50,7 @@ from reasond_server.services.executions import serve_executions
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
+from reasond_server.store_watch import StoreWatch
 from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.turns.history import TURN
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
@@ -79,7 +80,6 @@ _OBJECTS_PER_LOOK = 30_000
 # All executions have ended by then; this time lets their last events reach the clients.
 _LAST_WRITES_S = 2.0
 _LAST_SPANS_S = 2.0
-_STORE_LOOK_S = 1.0
 
 
 class Server:
@@ -167,7 +167,9 @@ class Server:
             await self.stop()
             raise
         self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
-        self._watching.append(asyncio.create_task(self._watch_store(), name="place of the store"))
+        if self._stores is not None:
+            watch = StoreWatch(self._stores, set_usable=self._set_usable)
+            self._watching.append(asyncio.create_task(watch.run(), name="watch of the store"))
         self._set_ready(is_ready=True)
         return Listening(
             grpc=self._grpc_target(),
@@ -278,18 +280,10 @@ class Server:
             self._counting.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
 
-    async def _watch_store(self) -> None:
-        """Report not ready while the store cannot write because its file was deleted or replaced."""
-        while True:
-            await asyncio.sleep(_STORE_LOOK_S)
-            is_in_place = self._stores is not None and self._stores.is_in_place()
-            if self._is_draining or is_in_place is self._is_ready:
-                continue
-            if is_in_place:
-                _log.info("the store is in its place again; ready")
-            else:
-                _log.error("the file of the store was deleted or replaced; not ready until it is back")
-            self._set_ready(is_ready=is_in_place)
+    def _set_usable(self, is_usable: bool) -> None:  # noqa: FBT001 - a callback
+        """Report ready or not with the store, unless the server drains."""
+        if not self._is_draining:
+            self._set_ready(is_ready=is_usable)
 
     def _set_ready(self, *, is_ready: bool) -> None:
         self._is_ready = is_ready

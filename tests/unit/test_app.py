@@ -2,8 +2,10 @@ import asyncio
 import gc
 import os
 import signal
+import sqlite3
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,6 +74,32 @@ async def test_a_server_whose_database_file_is_gone_is_not_ready_until_it_is_bac
         assert await http_status(listening, "/readyz") == 200
     finally:
         await server.stop()
+
+
+async def test_a_server_whose_write_ahead_log_is_deleted_is_not_ready_and_saves_what_was_answered(
+    tmp_path: Path,
+) -> None:
+    file, copy = tmp_path / "reasond.db", tmp_path / "copy.db"
+    server = server_with(STORE__URL=f"sqlite:///{file}")
+    listening = await server.start()
+    try:
+        async with AsyncClient(listening.grpc, token=listening.token, tls=False) as client:
+            answered = await client.reason("What is 2 + 2?", strategy="chain_of_thought")
+            await client.get_execution(answered.execution_id)
+        (tmp_path / "reasond.db-wal").unlink()
+        await wait_for_health(listening)
+        assert await http_status(listening, "/readyz") == 503
+        # What a process finds that comes after a SIGKILL of this one.
+        while not _holds(file, copy, answered.execution_id):  # noqa: ASYNC110 - it is saved once health has been told
+            await asyncio.sleep(0.02)
+    finally:
+        await server.stop()
+
+
+def _holds(file: Path, copy: Path, execution_id: str) -> bool:
+    copy.write_bytes(file.read_bytes())
+    with closing(sqlite3.connect(copy)) as connection:
+        return bool(connection.execute("SELECT 1 FROM executions WHERE execution_id = ?", (execution_id,)).fetchall())
 
 
 async def test_a_started_server_is_ready_on_both_sides() -> None:

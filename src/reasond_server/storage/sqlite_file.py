@@ -38,6 +38,8 @@ _PAGE_BYTES: Final = 4096
 _WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
+# The file, its write-ahead log and the index of that; SQLite keeps all three open.
+_OPEN_SUFFIXES: Final = ("", "-wal", "-shm")
 # Only on Linux are `flock` locks independent of SQLite's locks on the same file; elsewhere a separate file is locked.
 _LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
 _KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
@@ -68,13 +70,14 @@ class SqliteFile:
 
     `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
     (or `max_file_bytes`) is full. They raise StoreUnavailableError if the file cannot be reached, is closed, or was
-    deleted or replaced at `path`: data written to a deleted file is lost when this process ends.
+    deleted or replaced at `path`: data written to a deleted file is lost when this process ends. The same holds for
+    the write-ahead log and its index beside it.
     """
 
     def __init__(self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
-        # A text, because looking for a `Path` takes twice as long, and every transaction does.
-        self._path = str(path)
-        self._identity = _read_identity(path)
+        # Texts, because looking for a `Path` takes twice as long, and every transaction does.
+        self._paths = [f"{path}{suffix}" for suffix in _OPEN_SUFFIXES]
+        self._identities = [_read_identity(each) for each in self._paths]
         self._lock = lock
         self._writer = writer
         self._new_reader = new_reader
@@ -98,8 +101,8 @@ class SqliteFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the open file is still the one at its path."""
-        return self._identity is not None and _read_identity(self._path) == self._identity
+        """Whether the open file, its write-ahead log and the index of that are still those at their paths."""
+        return None not in self._identities and [*map(_read_identity, self._paths)] == self._identities
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
         """Run `job` in its own transaction; call `then` on the event loop after the commit.
@@ -120,7 +123,10 @@ class SqliteFile:
         return await self._reading.submit(self._run_read, job)
 
     async def erase(self) -> None:
-        """Truncate the write-ahead log, which still contains deleted pages."""
+        """Move the write-ahead log into the file and truncate it: it still contains deleted pages.
+
+        A log that was deleted while it was open is moved as well, so that what was committed is kept.
+        """
 
         def checkpoint() -> None:
             with _translate_errors():
@@ -154,7 +160,7 @@ class SqliteFile:
     def _require_in_place(self) -> None:
         if not self.is_in_place:
             raise StoreUnavailableError(
-                "The file of the store was deleted or replaced", remedy="Have it put back, or the server restarted."
+                "A file of the store was deleted or replaced", remedy="Have it put back, or the server restarted."
             )
 
     def _close(self) -> None:
@@ -361,10 +367,10 @@ def _lock_file(path: Path) -> int:
     return lock
 
 
-def _read_identity(path: Path | str) -> tuple[int, int] | None:
+def _read_identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of the file at `path`, which identify it; None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - see `SqliteFile._path`
+        found = os.stat(path)  # noqa: PTH116 - see `SqliteFile._paths`
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -170,3 +170,42 @@ async def test_a_file_that_was_deleted_or_replaced_is_neither_written_nor_made_a
         await file.write(fill, then=lambda _: None)
     finally:
         await file.aclose()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_write_ahead_log_or_index_that_was_deleted_or_replaced_is_noticed_like_the_file(
+    tmp_path: Path, suffix: str, *, is_replaced: bool
+) -> None:
+    path = tmp_path / "reasond.db"
+    await (await SqliteFile.open(path)).aclose()
+    file = await SqliteFile.open(path)
+    beside = tmp_path / f"reasond.db{suffix}"
+    try:
+        assert file.is_in_place
+        beside.rename(tmp_path / "moved")
+        if is_replaced:
+            beside.touch()
+        assert not file.is_in_place
+        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+            await file.write(fill, then=lambda _: None)
+        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+            await file.read(lambda connection: connection.execute("SELECT count(*) FROM agents").fetchone())
+        (tmp_path / "moved").rename(beside)
+        await file.write(fill, then=lambda _: None)
+    finally:
+        await file.aclose()
+
+
+async def test_what_was_committed_into_a_deleted_write_ahead_log_is_moved_into_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "reasond.db"
+    file = await SqliteFile.open(path)
+    await file.write(fill, then=lambda _: None)
+    (tmp_path / "reasond.db-wal").unlink()
+    await file.erase()
+    # A copy is what a process finds after this one was killed.
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(path.read_bytes())
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("SELECT count(*) FROM forgotten").fetchone() == (100,)
+    await file.aclose()
