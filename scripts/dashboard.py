@@ -78,6 +78,8 @@ CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
 END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
 FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
 ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
+STORE_FILL = f"max (reasond_store_fill_ratio{{{JOB}}})"
+CLOCK_JUMP = f"max (reasond_store_clock_jump_seconds{{{JOB}}})"
 AWAITING = f"max (reasond_turns_awaiting{{{JOB}}})"
 HANDED_RATE = f"sum (rate(reasond_handoff_calls_total{{{JOB}}}[{WINDOW}]))"
 UNKNOWN_RATE = f"sum (rate(reasond_tool_outcomes_unknown_total{{{JOB}}}[{WINDOW}]))"
@@ -208,6 +210,8 @@ ROWS: dict[str, Sequence[Panel]] = {
             queries=[(f"{ENTRY_RATE} / {COMMIT_RATE}", "")],
         ),
         rates("Failures of the store", "reasond_store_failures_total", "reason"),
+        Panel(title="Store, taken by what cannot go", queries=[(STORE_FILL, "")], unit="percentunit"),
+        Panel(title="Jump of the clock", queries=[(CLOCK_JUMP, "")], unit="s"),
         percentiles("Lag of the event loop", "reasond_event_loop_lag_seconds"),
         rates("CPU", "process_cpu_seconds_total", "instance", unit="percentunit"),
         totals("Resident memory", "process_resident_memory_bytes", "instance", unit="bytes"),

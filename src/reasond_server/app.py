@@ -51,7 +51,7 @@ from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.store_watch import StoreWatch
-from reasond_server.telemetry.observers import ServerSnapshot
+from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
 from reasond_server.turns.history import TURN
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from reasond_server.workshops import open_workshop
@@ -136,6 +136,7 @@ class Server:
         self._is_ready = False
         self._is_draining = False
         self._stores: Stores | None = None
+        self._store_watch: StoreWatch | None = None
         self._environ = environ
         self._engine: TemporalEngine | None = None
         self._workshop: OpenedWorkshop | None = None
@@ -168,8 +169,8 @@ class Server:
             raise
         self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
         if self._stores is not None:
-            watch = StoreWatch(self._stores, set_usable=self._set_usable)
-            self._watching.append(asyncio.create_task(watch.run(), name="watch of the store"))
+            self._store_watch = StoreWatch(self._stores, set_usable=self._set_usable)
+            self._watching.append(asyncio.create_task(self._store_watch.run(), name="watch of the store"))
         self._set_ready(is_ready=True)
         return Listening(
             grpc=self._grpc_target(),
@@ -242,7 +243,7 @@ class Server:
             settings,
             model=self._model,
             registry=self._registry,
-            clock=self._clock,
+            clock=stores.time_of(self._clock),
             store=stores.executions,
             directory=stores.agents,
             snapshots=stores.snapshots,
@@ -366,6 +367,7 @@ class Server:
             is_ready=self._is_ready,
             is_draining=self._is_draining,
             is_limits_degraded=self._limiting.health.is_degraded,
+            store=UNSEEN_STORE if self._store_watch is None else self._store_watch.facts,
         )
 
     def _card(self) -> Json:

@@ -40,10 +40,20 @@ def nonce_of(number: int) -> str:
 
 @value
 class Clock:
-    """The time in UTC, monotonic seconds, new ids and nonces, and a random number in [0, 1) for spreading waits."""
+    """The time in UTC, monotonic seconds, new ids and nonces, and a random number in [0, 1) for spreading waits.
+
+    `elapsed` are seconds that pass while the machine sleeps, too. `expiry` is the time in UTC by which what is stored
+    expires, which lags behind `now` where the clock may be wrong. By default they are `monotonic` and `now`.
+    """
 
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
     new_id: Callable[[], str]
     new_nonce: Callable[[], str] = new_nonce
     random: Callable[[], float] = random.random
+    elapsed: Callable[[], float] | None = None
+    expiry: Callable[[], datetime] | None = None
+
+    def expiry_now(self) -> datetime:
+        """Return the time by which what is stored expires."""
+        return (self.expiry or self.now)()

@@ -21,6 +21,7 @@ from reasond_server.clock import Clock
 from reasond_server.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.preferred_models import PreferredModels
+from reasond_server.logs.quotas import TenantShare
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
@@ -37,6 +38,7 @@ from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
+from reasond_server.storage.store_clock import Steadiness
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.programs import NO_PROGRAMS
@@ -75,7 +77,13 @@ _CLOSED: Final = Workshop(
 
 def system_clock() -> Clock:
     """Return the real clock and random ids of 32 hexadecimal digits."""
-    return Clock(now=partial(datetime.now, UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return Clock(
+        now=partial(datetime.now, UTC),
+        monotonic=time.monotonic,
+        new_id=lambda: os.urandom(16).hex(),
+        elapsed=None if boot_clock is None else partial(time.clock_gettime, boot_clock),
+    )
 
 
 @value
@@ -126,6 +134,9 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
         data_dir=store.data_dir,
         now=clock.now,
         monotonic=clock.monotonic,
+        asks_database_time=True,
+        steadiness=Steadiness(elapsed=clock.elapsed, hold_s=store.clock_hold_s),
+        tenant_share=_tenant_share(settings),
         max_executions=store.max_executions,
         max_bytes=store.max_bytes,
         max_agents=settings.agents.max_agents,
@@ -139,14 +150,21 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
 
 def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
     return memory_stores(
-        now=clock.now,
+        now=clock.expiry_now,
         monotonic=clock.monotonic,
+        steadiness=Steadiness(elapsed=clock.elapsed, hold_s=settings.store.clock_hold_s),
+        tenant_share=_tenant_share(settings),
         max_executions=settings.store.max_executions,
         max_bytes=settings.store.max_bytes,
         max_agents=settings.agents.max_agents,
         max_agents_per_tenant=settings.agents.max_agents_per_tenant,
         snapshot_quota=_snapshot_quota(settings),
     )
+
+
+def _tenant_share(settings: Settings) -> TenantShare:
+    store = settings.store
+    return TenantShare(share=store.tenant_share, waiting=store.tenant_waiting, max_bytes=store.tenant_bytes)
 
 
 def _snapshot_quota(settings: Settings) -> SnapshotQuota:
@@ -218,7 +236,7 @@ def assemble(
         carry_over=limits.carry_over,
         observer=observer,
         tracing=tracing,
-        sweep=lambda limit: kept_snapshots.sweep(now=clock.now(), limit=limit),
+        sweep=lambda limit: kept_snapshots.sweep(now=clock.expiry_now(), limit=limit),
     )
     directory = directory or in_memory.agents
     desks = _desks_of(settings, store=store, runner=runner, clock=clock)
@@ -361,7 +379,7 @@ def snapshot_keeper_of(settings: Settings, clock: Clock, snapshots: SnapshotStor
             # Whoever goes on with a repair after a crash reads its snapshot again.
             retention_s=max(repair.snapshot_retention_s, 2 * repair.max_active_s),
         ),
-        now=clock.now,
+        now=clock.expiry_now,
     )
 
 

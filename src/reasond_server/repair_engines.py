@@ -106,7 +106,7 @@ def repair_worker_of(
     from reasond_server.engines.payload_store import PayloadStore  # noqa: PLC0415 - as above
     from reasond_server.engines.repair_worker import RepairWorker  # noqa: PLC0415 - as above
 
-    preferred, clock = preferred_model_of(settings, backends), system_clock()
+    preferred, clock = preferred_model_of(settings, backends), stores.time_of(system_clock())
     assert stores.transactions is not None  # noqa: S101 - `engine_of` has seen to it
     return RepairWorker(
         store=stores.executions,

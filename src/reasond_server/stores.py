@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.errors import SettingsError
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.quotas import NO_SHARE, TenantShare
 from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
+from reasond_server.storage.store_clock import STEADY, Steadiness, StoreClock, open_clock
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.agents.directory import AgentDirectory
+    from reasond_server.clock import Clock
+    from reasond_server.logs.quotas import TenantQuota
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.storage.transactions import Transactions
@@ -35,7 +40,8 @@ _QUOTA: Final = SnapshotQuota()
 class Stores:
     """The stores of executions, agents and snapshots, in one database; `place` describes in words where it is.
 
-    Snapshots are in memory where no content is to be stored. `transactions` reach the database of the others.
+    Snapshots are in memory where no content is to be stored. `transactions` reach the database of the others. What is
+    stored is stamped, and expires, by `clock`.
     `is_in_place` returns whether the database still exists, without a query; False means that nothing can be stored.
     """
 
@@ -43,8 +49,13 @@ class Stores:
     agents: AgentDirectory
     snapshots: SnapshotStore
     place: str
+    clock: StoreClock
     is_in_place: Callable[[], bool] = lambda: True
     transactions: Transactions | None = None
+
+    def time_of(self, clock: Clock) -> Clock:
+        """Return `clock` with the time of the stores, which stamps what is stored in them."""
+        return replace(clock, now=self.clock.now, expiry=self.clock.expiry_now)
 
     async def aclose(self) -> None:
         """Close the stores; no method may be called afterwards."""
@@ -61,6 +72,9 @@ async def open_stores(
     max_bytes: int,
     max_agents: int,
     max_agents_per_tenant: int | None = None,
+    asks_database_time: bool = False,
+    steadiness: Steadiness = STEADY,
+    tenant_share: TenantShare = NO_SHARE,
     synchronous: str = "normal",
     max_file_bytes: int = 0,
     snapshot_quota: SnapshotQuota = _QUOTA,
@@ -70,7 +84,9 @@ async def open_stores(
 
     `max_agents` limits the agents of all tenants together, `max_agents_per_tenant` those of each (None: no limit).
     `max_executions` and `max_bytes` limit the memory store; `synchronous` and `max_file_bytes` apply to SQLite.
-    `snapshot_quota` is that of each tenant; without `stores_content` snapshots are kept in memory only.
+    `now` is the clock of this machine; with `asks_database_time` PostgreSQL tells the time instead. `tenant_share`
+    bounds the open executions of each tenant, `snapshot_quota` its snapshots. Without `stores_content` snapshots are
+    kept in memory only.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.
@@ -83,13 +99,18 @@ async def open_stores(
             max_bytes=max_bytes,
             max_agents=max_agents,
             max_agents_per_tenant=max_agents_per_tenant,
+            steadiness=steadiness,
+            tenant_share=tenant_share,
             snapshot_quota=snapshot_quota,
         )
     in_memory = None if stores_content else MemorySnapshotStore(quota=snapshot_quota)
     if url.startswith(_POSTGRES):
         return await _postgres_stores(
             url,
-            now=now,
+            now=None if asks_database_time else now,
+            monotonic=monotonic,
+            steadiness=steadiness,
+            quota=tenant_share.quota_of(),
             max_agents=max_agents,
             max_agents_per_tenant=max_agents_per_tenant,
             snapshot_quota=snapshot_quota,
@@ -99,6 +120,8 @@ async def open_stores(
         file_of(url, data_dir),
         now=now,
         monotonic=monotonic,
+        steadiness=steadiness,
+        quota=tenant_share.quota_of(max_bytes=max_file_bytes or None),
         max_agents=max_agents,
         max_agents_per_tenant=max_agents_per_tenant,
         synchronous=synchronous,
@@ -116,13 +139,26 @@ def memory_stores(
     max_bytes: int,
     max_agents: int,
     max_agents_per_tenant: int | None = None,
+    steadiness: Steadiness = STEADY,
+    tenant_share: TenantShare = NO_SHARE,
     snapshot_quota: SnapshotQuota = _QUOTA,
 ) -> Stores:
     """Return stores in memory, which are lost when the process ends."""
-    executions = MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=monotonic)
-    agents = MemoryAgentDirectory(max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now)
+    clock = StoreClock(
+        source=lambda: now().timestamp(), elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
+    )
+    executions = MemoryExecutionStore(
+        max_executions=max_executions,
+        max_bytes=max_bytes,
+        now=clock.expiry_now,
+        monotonic=monotonic,
+        quota=tenant_share.quota_of(max_executions=max_executions, max_bytes=max_bytes),
+    )
+    agents = MemoryAgentDirectory(
+        max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=clock.expiry_now
+    )
     snapshots = MemorySnapshotStore(quota=snapshot_quota)
-    return Stores(executions=executions, agents=agents, snapshots=snapshots, place=_IN_MEMORY)
+    return Stores(executions=executions, agents=agents, snapshots=snapshots, place=_IN_MEMORY, clock=clock)
 
 
 def migrate_stores(*, url: str, data_dir: str) -> str:
@@ -203,6 +239,8 @@ async def _sqlite_stores(
     *,
     now: Callable[[], datetime],
     monotonic: Callable[[], float],
+    steadiness: Steadiness,
+    quota: TenantQuota,
     max_agents: int,
     max_agents_per_tenant: int | None,
     synchronous: str,
@@ -218,15 +256,21 @@ async def _sqlite_stores(
     from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
 
     file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
-    executions = SqliteExecutionStore(file=file, now=now, monotonic=monotonic)
+    transactions = SqliteTransactions(file)
     try:
+        clock = await open_clock(
+            transactions, now=now, elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
+        )
+        executions = SqliteExecutionStore(file=file, now=clock.expiry_now, monotonic=monotonic, quota=quota)
         await executions.expire_leases()
     except BaseException:
-        await executions.aclose()
+        await file.aclose()
         raise
-    transactions = SqliteTransactions(file)
     agents = StoredAgentDirectory(
-        rows=SqliteAgentRows(file), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
+        rows=SqliteAgentRows(file),
+        max_agents=max_agents,
+        max_agents_per_tenant=max_agents_per_tenant,
+        now=clock.expiry_now,
     )
     return Stores(
         executions=executions,
@@ -234,6 +278,7 @@ async def _sqlite_stores(
         snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
         transactions=transactions,
         place=f"SQLite, {path}",
+        clock=clock,
         is_in_place=lambda: file.is_in_place,
     )
 
@@ -241,7 +286,10 @@ async def _sqlite_stores(
 async def _postgres_stores(
     url: str,
     *,
-    now: Callable[[], datetime],
+    now: Callable[[], datetime] | None,
+    monotonic: Callable[[], float],
+    steadiness: Steadiness,
+    quota: TenantQuota,
     max_agents: int,
     max_agents_per_tenant: int | None,
     snapshot_quota: SnapshotQuota,
@@ -258,11 +306,21 @@ async def _postgres_stores(
     from reasond_server.storage.transactions import PostgresTransactions  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(url)
-    executions = PostgresExecutionStore(pool=pool, now=now)
-    await executions.listen()
     transactions = PostgresTransactions(pool)
+    try:
+        clock = await open_clock(
+            transactions, now=now, elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
+        )
+    except BaseException:
+        await pool.aclose()
+        raise
+    executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=monotonic, quota=quota)
+    await executions.listen()
     agents = StoredAgentDirectory(
-        rows=PostgresAgentRows(pool), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
+        rows=PostgresAgentRows(pool),
+        max_agents=max_agents,
+        max_agents_per_tenant=max_agents_per_tenant,
+        now=clock.expiry_now,
     )
     return Stores(
         executions=executions,
@@ -270,6 +328,7 @@ async def _postgres_stores(
         snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
         transactions=transactions,
         place=f"PostgreSQL, {describe_address(url)}",
+        clock=clock,
     )
 
 

@@ -45,7 +45,14 @@ class HandWrittenLog:
 
     @classmethod
     def new(
-        cls, store: ExecutionStore, *, tenant: str, strategy: str = "s", request_id: str = "", minute: int = 0
+        cls,
+        store: ExecutionStore,
+        *,
+        tenant: str,
+        strategy: str = "s",
+        request_id: str = "",
+        minute: int = 0,
+        kind: str = "reasoning",
     ) -> HandWrittenLog:
         """Return the log of a new execution, created `minute` minutes after START; the store does not know it yet."""
         execution = Execution(
@@ -57,6 +64,7 @@ class HandWrittenLog:
             model="m",
             create_time=START + timedelta(minutes=minute),
             request_id=request_id,
+            kind=kind,
         )
         return cls(store=store, execution=execution)
 

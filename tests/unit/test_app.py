@@ -23,6 +23,7 @@ from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason, Task
 from tests.engines.serving import Engine
 from tests.http_clients import make_http_client
+from tests.stores.logs import HandWrittenLog
 
 FREE_PORTS = {
     "REASOND_CONFIG": os.devnull,
@@ -100,6 +101,23 @@ def _holds(file: Path, copy: Path, execution_id: str) -> bool:
     copy.write_bytes(file.read_bytes())
     with closing(sqlite3.connect(copy)) as connection:
         return bool(connection.execute("SELECT 1 FROM executions WHERE execution_id = ?", (execution_id,)).fetchall())
+
+
+async def test_a_server_whose_store_is_full_of_what_cannot_go_is_not_ready_until_there_is_room() -> None:
+    server = server_with(STORE__MAX_EXECUTIONS="1", STORE__TENANT_SHARE="1")
+    listening = await server.start()
+    try:
+        stores = server._stores
+        assert stores is not None
+        log = HandWrittenLog.new(stores.executions, tenant="acme")
+        await log.create(seconds=10**6)
+        await wait_for_health(listening)
+        assert await http_status(listening, "/readyz") == 503
+        await stores.executions.delete(*log.name)
+        await wait_for_health(listening, is_serving=True)
+        assert await http_status(listening, "/readyz") == 200
+    finally:
+        await server.stop()
 
 
 async def test_a_started_server_is_ready_on_both_sides() -> None:

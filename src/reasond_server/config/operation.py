@@ -94,6 +94,32 @@ class StoreSettings(Section):
         le=64 * 1024 * _MEBI,
         description="Most bytes of events that are kept in memory; databases keep all.",
     )
+    tenant_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Largest share of max_executions, max_bytes and max_file_bytes that the open executions of one "
+        "tenant may take; turns that wait for their client: four fifths of that. 1 sets no bound.",
+    )
+    tenant_waiting: int = Field(
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Most turns of one tenant that wait for their client, in any store; 0 sets no bound.",
+    )
+    tenant_bytes: int = Field(
+        default=0,
+        ge=0,
+        le=1024 * 1024 * _MEBI,
+        description="Most bytes in the open executions of one tenant, in any store; 0 sets no bound but tenant_share.",
+    )
+    clock_hold_s: float = Field(
+        default=3600.0,
+        ge=0,
+        le=_LONGEST_RETENTION_S,
+        description="Seconds that nothing expires by a clock that jumped by more than a minute, or is that far off the "
+        "time that the store had last; after that it counts. 0: at once. PostgreSQL tells the time itself.",
+    )
     tenant_retention_s: RetentionTable = Field(
         default_factory=lambda: MappingProxyType({}),
         max_length=10_000,

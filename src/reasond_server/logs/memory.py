@@ -13,6 +13,7 @@ from reasond_server.logs.contract import (
     require_same_session,
 )
 from reasond_server.logs.memory_table import LogTable
+from reasond_server.logs.quotas import UNBOUNDED
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Change, Checkpoint, Claim, Creation, Renewal
 from reasond_server.types import ExecutionState
@@ -23,13 +24,25 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors import ReasondError
-    from reasond_server.logs.memory_table import KeptLog
-    from reasond_server.logs.store import Append, ExecutionFilter, Lease, Recovery, SessionClaim, SessionStore
+    from reasond_server.logs.memory_log import KeptLog
+    from reasond_server.logs.quotas import TenantQuota
+    from reasond_server.logs.store import (
+        Append,
+        ExecutionFilter,
+        Lease,
+        Recovery,
+        SessionClaim,
+        SessionStore,
+        StoreRoom,
+    )
     from reasond_server.types import Execution, LoggedEvent, Session
 
 
 class MemoryExecutionStore:
     """Holds at most `max_executions` and about `max_bytes`; removes the executions that ended longest ago first.
+
+    `quota` bounds the open executions of each tenant. A tenant that has more than that, what has ended included, is the
+    first to lose what has ended.
 
     An ended execution is kept until its `expire_time`. A running execution is never removed, but its log may grow only
     to `max_bytes` or 64 MiB, whichever is more. The ids of the last 10,000 removed executions are remembered, so that a
@@ -49,13 +62,17 @@ class MemoryExecutionStore:
         max_bytes: int,
         now: Callable[[], datetime],
         monotonic: Callable[[], float] | None = None,
+        quota: TenantQuota = UNBOUNDED,
     ) -> None:
         self._now = now
         self._monotonic = monotonic or (lambda: now().timestamp())
-        self._table = LogTable(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=self._monotonic)
+        self._table = LogTable(
+            max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=self._monotonic, quota=quota
+        )
         self._logs = self._table.logs
         self._watchers = Watchers()
         self.sessions: SessionStore = MemorySessions(table=self._table, watchers=self._watchers)
+        self.room: StoreRoom = MemoryRoom(self._table)
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""
@@ -91,7 +108,7 @@ class MemoryExecutionStore:
             return self._table.claim_of(holder)
         records = tuple(parent.records or ()) if parent else ()
         if session is None:
-            self._table.make_room(for_new=1, sparing=inherits)
+            self._table.make_room(for_new=1, tenant=execution.tenant, kind=execution.kind, sparing=inherits)
         else:
             self._table.make_room_in_session(execution, session, sparing=inherits)
         self._table.add(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
@@ -113,7 +130,7 @@ class MemoryExecutionStore:
         if any(part.creation is not None for part in batch):
             self._table.forget_expired()
         refusals = [self._table.append(part) for part in batch]
-        if self._table.size > self._table.max_bytes:
+        if self._table.tenants.size > self._table.max_bytes:
             self._table.make_room(for_new=0, sparing=batch[-1].execution.execution_id)
         grown = dict.fromkeys(
             part.execution.execution_id
@@ -185,6 +202,9 @@ class MemoryExecutionStore:
             (log for log in self._logs.values() if log.may_be_taken(now=now, now_s=now_s)),
             key=lambda log: (log.lease_until, log.execution.execution_id),
         )
+        for log in found[:limit]:
+            if not log.is_running:
+                self._table.tenants.count_waiting(log, -1)
         return [log.take(lease, now_s=now_s, now=now) for log in found[:limit]]
 
     async def wake(
@@ -197,6 +217,7 @@ class MemoryExecutionStore:
             return None
         if event is not None:
             self._table.require_room(log, size_of(event))
+        self._table.tenants.count_waiting(log, -1)
         recovery = log.take(lease, now_s=self._monotonic(), event=event)
         if event is not None:
             self._watchers.notify((execution_id,), Change.GREW)
@@ -233,6 +254,23 @@ class MemoryExecutionStore:
 
     async def aclose(self) -> None:
         """See ExecutionStore."""
+
+
+class MemoryRoom:
+    """See `StoreRoom`."""
+
+    def __init__(self, table: LogTable) -> None:
+        self._table = table
+
+    async def require(self, tenant: str, kind: str) -> None:
+        """See StoreRoom."""
+        self._table.tenants.require_room(tenant, kind)
+
+    async def read_fill(self) -> float:
+        """See StoreRoom."""
+        table, tenants = self._table, self._table.tenants
+        open_count = len(table.logs) - len(tenants.ended)
+        return max(open_count / table.max_executions, tenants.open_bytes / table.max_bytes)
 
 
 class MemorySessions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,22 @@ class SessionRow:
 
 
 class SessionTable:
-    """The sessions by tenant and id, at most `max_sessions`; `find` returns an execution that the store holds."""
+    """The sessions by tenant and id, at most `max_sessions`; `find` returns an execution that the store holds.
+
+    A tenant that has more than `max_per_tenant` is the first to lose one; None sets no bound.
+    """
 
     def __init__(
-        self, *, max_sessions: int, find: Callable[[str], Execution | None], now: Callable[[], datetime]
+        self,
+        *,
+        max_sessions: int,
+        find: Callable[[str], Execution | None],
+        now: Callable[[], datetime],
+        max_per_tenant: int | None = None,
     ) -> None:
         self._max = max_sessions
+        self._max_per_tenant = max_per_tenant
+        self._counts: Counter[str] = Counter()
         self._find = find
         self._now = now
         # The one that was updated longest ago comes first.
@@ -76,9 +86,21 @@ class SessionTable:
         return oldest
 
     def find_oldest(self, *, sparing: str) -> SessionRow | None:
-        """Return the closed session that was updated longest ago, except those with the id `sparing`; None if none."""
-        closed = (row for row in self._rows.values() if not self._session_of(row).open_execution)
-        return next((row for row in closed if row.session.session_id != sparing), None)
+        """Return the closed session that is to go first, except those with the id `sparing`; None if there is none.
+
+        It is the one that was updated longest ago; first those of the tenant with most sessions, if it has too many.
+        """
+        closed = [
+            row
+            for row in self._rows.values()
+            if row.session.session_id != sparing and not self._session_of(row).open_execution
+        ]
+        ((most_of, most),) = self._counts.most_common(1) or [("", 0)]
+        if self._max_per_tenant is not None and most > self._max_per_tenant:
+            own = next((row for row in closed if row.session.tenant == most_of), None)
+            if own is not None:
+                return own
+        return next(iter(closed), None)
 
     def enter(self, execution: Execution, claim: SessionClaim) -> int:
         """Let a new execution that may enter its session do so; return by how many bytes the sessions grew."""
@@ -99,6 +121,7 @@ class SessionTable:
                 expire_time=claim.expire_time,
             )
             self._rows[key] = row = SessionRow(session)
+            self._counts[execution.tenant] += 1
         row.executions[execution.execution_id] = None
         row.session = replace(
             row.session,
@@ -146,7 +169,11 @@ class SessionTable:
 
     def remove(self, row: SessionRow) -> int:
         """Remove a session, but not its executions; return how many bytes are free."""
-        del self._rows[row.session.tenant, row.session.session_id]
+        tenant = row.session.tenant
+        del self._rows[tenant, row.session.session_id]
+        self._counts[tenant] -= 1
+        if not self._counts[tenant]:
+            del self._counts[tenant]
         return row.size
 
     def find_expired(self, *, limit: int) -> Sequence[SessionRow]:

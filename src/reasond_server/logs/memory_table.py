@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import StoreFullError
 from reasond_server.logs.contract import (
     LARGEST_LOG_BYTES,
-    Head,
     build_expired_error,
     build_id_taken_error,
     build_log_full_error,
@@ -19,9 +18,12 @@ from reasond_server.logs.contract import (
     find_refusal,
     may_repeat,
 )
+from reasond_server.logs.memory_log import KeptLog
 from reasond_server.logs.memory_sessions import SessionTable
+from reasond_server.logs.memory_tenants import TenantTable
+from reasond_server.logs.quotas import UNBOUNDED, TenantQuota
 from reasond_server.logs.sizes import size_of
-from reasond_server.logs.store import Claim, Creation, Record, Recovery
+from reasond_server.logs.store import Claim, Creation, Record
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -30,105 +32,42 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.logs.memory_sessions import SessionRow
-    from reasond_server.logs.store import Append, Lease, SessionClaim
-    from reasond_server.types import Execution, LoggedEvent
+    from reasond_server.logs.store import Append, SessionClaim
+    from reasond_server.types import Execution
 
 _FORGOTTEN_KEPT = 10_000
 # The heap of expiry times is cleaned once it has this many entries more than twice the number of logs.
 _STALE_ENDS = 1000
 
 
-@dataclass(slots=True, kw_only=True)
-class KeptLog:
-    """One execution with its entries, their approximate size in bytes, and its lease."""
-
-    execution: Execution
-    digest: str
-    plan: str
-    owner: str
-    lease_until: float
-    events: list[LoggedEvent] = field(default_factory=list)
-    # None instead of an empty list, which takes 56 bytes: thousands may be suspended.
-    records: list[Record] | None = None
-    version: int = 0
-    fence: int = 1
-    size: int = 0
-    is_cancel_requested: bool = False
-    is_keep_requested: bool = False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the execution has neither ended nor been suspended."""
-        return self.execution.state is ExecutionState.RUNNING
-
-    def may_be_taken(self, *, now: datetime, now_s: float) -> bool:
-        """Return whether `recover` may return it."""
-        if self.is_running:
-            return self.lease_until <= now_s
-        if self.execution.state is not ExecutionState.SUSPENDED:
-            return False
-        wake_time = self.execution.wake_time
-        return self.is_cancel_requested or (wake_time is not None and wake_time <= now)
-
-    def take(
-        self, lease: Lease, *, now_s: float, now: datetime | None = None, event: LoggedEvent | None = None
-    ) -> Recovery:
-        """Give the log to the owner of `lease` and append `event`; `now` tells whether a wake time has come."""
-        was_suspended, wake_time = not self.is_running, self.execution.wake_time
-        if was_suspended:
-            self.execution = replace(self.execution, state=ExecutionState.RUNNING, wake_time=None)
-        if event is not None:
-            self.execution = replace(self.execution, last_sequence=event.sequence)
-            self.events.append(event)
-            self.version += 1
-        self.owner, self.lease_until = lease.owner, now_s + lease.seconds
-        self.fence += 1
-        return Recovery(
-            execution=self.execution,
-            plan=self.plan,
-            events=tuple(self.events),
-            records=tuple(self.records or ()),
-            version=self.version,
-            fence=self.fence,
-            is_cancel_requested=self.is_cancel_requested,
-            is_keep_requested=self.is_keep_requested,
-            was_suspended=was_suspended,
-            is_due=was_suspended and now is not None and wake_time is not None and wake_time <= now,
-            has_waking_event=event is not None,
-        )
-
-    def head(self) -> Head:
-        """Return the head of the log."""
-        return Head(
-            version=self.version,
-            fence=self.fence,
-            last_sequence=len(self.events),
-            size=self.size,
-            state=self.execution.state,
-        )
 
 
 class LogTable:
     """The logs by id, with indexes to find those to remove: bounded in number, bytes and time."""
 
     def __init__(
-        self, *, max_executions: int, max_bytes: int, now: Callable[[], datetime], monotonic: Callable[[], float]
+        self,
+        *,
+        max_executions: int,
+        max_bytes: int,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        quota: TenantQuota = UNBOUNDED,
     ) -> None:
         self.max_bytes = max_bytes
-        self.size = 0
+        self.tenants = TenantTable(quota)
         self.logs: dict[str, KeptLog] = {}
         self.claims: dict[tuple[str, str], str] = {}
-        self._max_executions = max_executions
+        self.max_executions = max_executions
         self.largest_log = max(max_bytes, LARGEST_LOG_BYTES)
         self._now = now
         self._monotonic = monotonic
-        # In the order in which they ended, which is the order of removal. Kept apart from the running ones, so that
-        # `make_room` need not pass over them.
-        self._ended: OrderedDict[str, None] = OrderedDict()
         self._forgotten: OrderedDict[str, str] = OrderedDict()
         # A heap, so that no call has to look at every log.
         self._expiring: list[tuple[datetime, str]] = []
-        self.sessions = SessionTable(max_sessions=max_executions, find=self.find_execution, now=now)
+        self.sessions = SessionTable(
+            max_sessions=max_executions, max_per_tenant=quota.executions, find=self.find_execution, now=now
+        )
 
     def append(self, part: Append) -> ReasondError | None:
         """Append one part, or return the error that refuses it."""
@@ -152,17 +91,17 @@ class LogTable:
             log.records += [entry for entry in part.entries if isinstance(entry, Record)]
         log.execution = part.execution
         log.version += count
-        log.size += part.size
-        self.size += part.size
+        self.tenants.grow(log, part.size)
         if part.execution.expire_time is not None:
             self._expire_at(part.execution.expire_time, name)
         if part.execution.state is ExecutionState.SUSPENDED:
             # The copy frees the spare capacity of the list.
             log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
+            self.tenants.count_waiting(log, 1)
         elif part.execution.state.has_ended:
             self._end(log, keeps_records=part.keeps_records, keeps_plan=part.keeps_plan)
             if part.execution.session_id:
-                self.size += self.sessions.leave(part.execution, part.session_end)
+                self.tenants.size += self.sessions.leave(part.execution, part.session_end)
                 self._keep_with_session(part.execution)
         return None
 
@@ -171,7 +110,7 @@ class LogTable:
         if execution.execution_id in self.logs:
             return None, build_id_taken_error(execution.execution_id)
         try:
-            self.make_room(for_new=1)
+            self.make_room(for_new=1, tenant=execution.tenant, kind=execution.kind)
         except StoreFullError as error:
             return None, error
         return self.add(execution, creation), None
@@ -188,22 +127,22 @@ class LogTable:
             lease_until=self._monotonic() + creation.lease.seconds,
             records=[*records] or None,
             version=len(records),
-            size=len(creation.plan) + (sum(map(size_of, records)) if records else 0),
         )
         self.logs[execution.execution_id] = log
-        self.size += log.size
+        self.tenants.add(log)
+        self.tenants.grow(log, len(creation.plan) + (sum(map(size_of, records)) if records else 0))
         return log
 
     def require_room(self, log: KeptLog, size: int) -> None:
         """Count `size` bytes that are added to a log.
 
         Raises:
-            StoreFullError: the log has no room for them.
+            StoreFullError: the log, or its tenant, has no room for them.
         """
         if log.size + size > self.largest_log:
             raise build_log_full_error(self.largest_log)
-        log.size += size
-        self.size += size
+        self.tenants.require_bytes(log.execution.tenant, size)
+        self.tenants.grow(log, size)
 
     def _end(self, log: KeptLog, *, keeps_records: bool, keeps_plan: bool) -> None:
         """Drop what only a running execution needs."""
@@ -213,9 +152,8 @@ class LogTable:
             if not keeps_plan:
                 freed += len(log.plan)
                 log.plan = ""
-            log.size -= freed
-            self.size -= freed
-        self._ended[log.execution.execution_id] = None
+            self.tenants.grow(log, -freed)
+        self.tenants.end(log)
 
     def find_execution(self, execution_id: str) -> Execution | None:
         """Return an execution of any tenant; None if the table does not hold it."""
@@ -246,8 +184,7 @@ class LogTable:
     def remove(self, execution_id: str) -> KeptLog:
         """Remove a log that the table holds, with its request id."""
         log = self.logs.pop(execution_id)
-        self._ended.pop(execution_id, None)
-        self.size -= log.size
+        self.tenants.remove(log)
         self.release(log.execution)
         if log.execution.session_id:
             self.sessions.detach(log.execution)
@@ -278,7 +215,7 @@ class LogTable:
 
     def enter_session(self, execution: Execution, claim: SessionClaim) -> None:
         """Let a new execution enter its session, which it may do."""
-        self.size += self.sessions.enter(execution, claim)
+        self.tenants.size += self.sessions.enter(execution, claim)
         self._keep_with_session(execution)
 
     def _keep_with_session(self, execution: Execution) -> None:
@@ -301,7 +238,7 @@ class LogTable:
                 self._forget(name)
             else:
                 self.remove(name)
-        self.size -= self.sessions.remove(row)
+        self.tenants.size -= self.sessions.remove(row)
 
     def _expire_at(self, moment: datetime, execution_id: str) -> None:
         """Schedule the removal of a log at `moment`."""
@@ -310,19 +247,24 @@ class LogTable:
             heapq.heapify(self._expiring)
         heapq.heappush(self._expiring, (moment, execution_id))
 
-    def make_room(self, *, for_new: int, sparing: str = "", session_id: str = "") -> None:
-        """Remove the executions that ended longest ago until there is room for `for_new` more.
+    def make_room(
+        self, *, for_new: int, tenant: str = "", kind: str = "", sparing: str = "", session_id: str = ""
+    ) -> None:
+        """Remove executions that have ended until there is room for `for_new` more of `kind` for `tenant`.
 
-        If that is not enough, the sessions go that were updated longest ago, except the one with this id.
+        Those of a tenant that has more than its share go first, and then those that ended longest ago. If that is not
+        enough, the sessions go that were updated longest ago, except the one with this id.
         """
-        while len(self.logs) + for_new > self._max_executions or self.size > self.max_bytes:
-            oldest = next((name for name in self._ended if name != sparing), None)
+        if for_new:
+            self.tenants.require_room(tenant, kind)
+        while len(self.logs) + for_new > self.max_executions or self.tenants.size > self.max_bytes:
+            oldest = self.tenants.find_oldest_ended(sparing=sparing)
             unused = self.sessions.find_oldest(sparing=session_id) if oldest is None else None
             if oldest is None and unused is None and for_new:
                 raise StoreFullError(
                     f"The store holds {len(self.logs)} running executions and has no room for another",
                     remedy="Wait until one has ended, or raise [store] max_executions or max_bytes.",
-                    metadata={"max_executions": str(self._max_executions), "max_bytes": str(self.max_bytes)},
+                    metadata={"max_executions": str(self.max_executions), "max_bytes": str(self.max_bytes)},
                 )
             if oldest is not None:
                 self._forget(oldest)
@@ -334,10 +276,13 @@ class LogTable:
     def make_room_in_session(self, execution: Execution, claim: SessionClaim, *, sparing: str) -> None:
         """Make room for a new execution in a session. Raises as `ExecutionStore.create`."""
         self.sessions.require_entry(execution.tenant, claim)
+        self.tenants.require_room(execution.tenant, execution.kind)
         surplus = self.sessions.find_surplus(execution.tenant, claim.session_id)
         if surplus is not None:
             self.remove_session(surplus)
-        self.make_room(for_new=1, sparing=sparing, session_id=claim.session_id)
+        self.make_room(
+            for_new=1, tenant=execution.tenant, kind=execution.kind, sparing=sparing, session_id=claim.session_id
+        )
 
 
 def _repeats(part: Append, log: KeptLog) -> bool:

@@ -221,19 +221,38 @@ class SessionStore(Protocol):
         ...
 
 
+class StoreRoom(Protocol):
+    """How much a store can still take."""
+
+    async def require(self, tenant: str, kind: str) -> None:
+        """Refuse another execution of this kind of work to a tenant that has as much as it may have.
+
+        Called before an execution is created; what several processes create at the same moment may exceed the quota.
+
+        Raises:
+            TenantQuotaError: the quota of the tenant is used up.
+        """
+        ...
+
+    async def read_fill(self) -> float:
+        """Return the share of the store that is taken by what cannot make room: 0 to about 1, and 0 if unknown."""
+        ...
+
+
 class ExecutionStore(Protocol):
     """Stores executions and their logs, separately for each tenant.
 
     At most one execution of a session is open, that is, neither ended nor deleted. Whether the named one is open is
     decided by its own row; therefore nothing that ends an execution can leave a session closed for ever.
 
-    `sessions` reads and deletes sessions.
+    `sessions` reads and deletes sessions; `room` tells whether there is room for another execution.
 
     A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one LastEvent. Any call may
     raise StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
     """
 
     sessions: SessionStore
+    room: StoreRoom
 
     @property
     def is_durable(self) -> bool:
@@ -360,7 +379,7 @@ class ExecutionStore(Protocol):
         it; `recover` finds it when that lease expires, with the event in its log.
 
         Raises:
-            StoreFullError: the log has no room for `event`; nothing was changed.
+            StoreFullError: the log, or its tenant, has no room for `event`; nothing was changed.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.cancelling import end_task
 from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
+from reasond_server.logs.quotas import TenantQuotaError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ class LogWriter:
             if error is None:
                 log.confirm()
                 continue
-            if part.creation is not None and isinstance(error, StoreFullError | StoreUnavailableError):
+            is_for_all = isinstance(error, StoreFullError | StoreUnavailableError)
+            if part.creation is not None and is_for_all and not isinstance(error, TenantQuotaError):
                 # No other execution could start either.
                 self.report(error)
             else:

@@ -162,7 +162,7 @@ class Runner:
             DrainingError: the server is shutting down.
             OverloadedError: the limit of running executions is reached.
             RequestIdReusedError: the request id stands for another request.
-            StoreFullError: there is no room for another log.
+            StoreFullError: there is no room for another log, or not for another one of this tenant.
             StoreUnavailableError: the store cannot be reached.
             TurnLeasedError: another execution of its session is open.
             EtagMismatchError: its session has another revision than the request asks for.
@@ -171,6 +171,7 @@ class Runner:
         if place is None:
             with await self.find_place(request.tenant) as own:
                 return await self.start(work, place=own)
+        await self._store.room.require(request.tenant, work.kind)
         if not request.can_be_resumed:
             return self._start_unresumable(work, place)
         prepared = self._maker.prepare(work)

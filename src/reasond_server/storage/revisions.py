@@ -29,6 +29,7 @@ TABLES: Final = frozenset(
         "snapshot_files",
         "snapshot_contents",
         "payloads",
+        "store_clock",
     }
 )
 """The tables of this release."""

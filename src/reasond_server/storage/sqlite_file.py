@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import queue
+import shutil
 import sqlite3
 import sys
 import threading
@@ -74,10 +75,13 @@ class SqliteFile:
     the write-ahead log and its index beside it.
     """
 
-    def __init__(self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
+    def __init__(
+        self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection], max_file_bytes: int
+    ) -> None:
         # Texts, because looking for a `Path` takes twice as long, and every transaction does.
         self._paths = [f"{path}{suffix}" for suffix in _OPEN_SUFFIXES]
         self._identities = [_read_identity(each) for each in self._paths]
+        self._max_bytes = max_file_bytes
         self._lock = lock
         self._writer = writer
         self._new_reader = new_reader
@@ -121,6 +125,27 @@ class SqliteFile:
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         """Run `job`, which only reads, in its own transaction."""
         return await self._reading.submit(self._run_read, job)
+
+    async def read_size(self) -> int:
+        """Return the bytes of the file that are in use."""
+
+        def look(connection: Connection) -> int:
+            query = "SELECT (page_count - freelist_count) * page_size FROM {}"
+            tables = "pragma_page_count, pragma_freelist_count, pragma_page_size"
+            size: int = connection.execute(query.format(tables)).fetchone()[0]
+            return size
+
+        return await self.read(look)
+
+    async def read_share(self) -> float:
+        """Return the share of `max_file_bytes` that is in use; 0 without that bound."""
+        return await self.read_size() / self._max_bytes if self._max_bytes else 0.0
+
+    async def read_share_of_disk(self) -> float:
+        """Return the share that the file has of itself and of what is free on its disk."""
+        size = await self.read_size()
+        free = (await asyncio.to_thread(shutil.disk_usage, os.path.dirname(self._paths[0]))).free  # noqa: PTH120 - see `_paths`
+        return size / (size + free)
 
     async def erase(self) -> None:
         """Move the write-ahead log into the file and truncate it: it still contains deleted pages.
@@ -285,7 +310,13 @@ def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int)
     except BaseException:
         os.close(lock)
         raise
-    return SqliteFile(path=path, lock=lock, writer=writer, new_reader=lambda: _connect_reader(path, synchronous))
+    return SqliteFile(
+        path=path,
+        lock=lock,
+        writer=writer,
+        new_reader=lambda: _connect_reader(path, synchronous),
+        max_file_bytes=max_file_bytes,
+    )
 
 
 def _read_state(connection: Connection) -> SchemaState:

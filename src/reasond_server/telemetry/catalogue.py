@@ -284,6 +284,16 @@ SERVER: Final = (
         "Writes that the store did not take: attempts that failed, and parts that were refused.",
         "reason",
     ),
+    _gauge(
+        "reasond_store_fill_ratio",
+        "Share of the store that is taken by what cannot make room; 0 for PostgreSQL, whose bounds are not known.",
+        merged="livemax",
+    ),
+    _gauge(
+        "reasond_store_clock_jump_seconds",
+        "By how much the clock of the store jumped, while nothing expires by it; 0 if it did not.",
+        merged="livemax",
+    ),
     _gauge("reasond_ready", "Processes that are ready for work."),
     _gauge("reasond_draining", "Processes that are shutting down."),
     _histogram(

@@ -71,9 +71,12 @@ class Meters(TurnMeters, RepairMeters):
         self._program_seconds = histogram("reasond_program_duration_seconds")
         self._commit_seconds = histogram("reasond_store_commit_duration_seconds")
         self._entries, self._store_failures = counter("reasond_store_entries"), counter("reasond_store_failures")
+        self._store_fill, self._clock_jump = (
+            gauge("reasond_store_fill_ratio"),
+            gauge("reasond_store_clock_jump_seconds"),
+        )
         self._ready, self._draining = gauge("reasond_ready"), gauge("reasond_draining")
         self._lag_seconds = histogram("reasond_event_loop_lag_seconds")
-        self._processes = gauge("reasond_processes")
         self._cpu_seconds = counter("process_cpu_seconds")
         self._resident = gauge("process_resident_memory_bytes")
         self._open_fds, self._max_fds = gauge("process_open_fds"), gauge("process_max_fds")
@@ -82,7 +85,7 @@ class Meters(TurnMeters, RepairMeters):
         self._watched: dict[str, Callable[[], str]] = {}
         self._create_rare_series()
         gauge("reasond_build_info")[version, sys.version.partition(" ")[0]].set(1)
-        self._processes[()].set(1)
+        gauge("reasond_processes")[()].set(1)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -232,6 +235,8 @@ class Meters(TurnMeters, RepairMeters):
         self._ready[()].set(seen.is_ready)
         self._draining[()].set(seen.is_draining)
         self._limits_degraded[()].set(seen.is_limits_degraded)
+        self._store_fill[()].set(seen.store.fill)
+        self._clock_jump[()].set(seen.store.clock_jump_s)
         for backend, state in self._watched.items():
             now = state()
             for each in BREAKER_STATES:

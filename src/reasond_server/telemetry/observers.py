@@ -24,11 +24,22 @@ API_KEY_OUTCOMES: Final = ("accepted", "expired", "revoked")
 
 
 @value
+class StoreFacts:
+    """How full the store is, from 0 to 1, and by how many seconds its clock jumped without that counting yet."""
+
+    fill: float = 0.0
+    clock_jump_s: float = 0.0
+
+
+UNSEEN_STORE: Final = StoreFacts()
+
+
+@value
 class ServerSnapshot:
     """The state of the server that is read for a sample instead of being reported with every change.
 
     It counts the open calls, the running and waiting executions and the places for them. The flags say whether the
-    process accepts work, is draining, and cannot reach the store of the limits.
+    process accepts work, is draining, and cannot reach the store of the limits. `store` is how the store was last seen.
     """
 
     rpcs: int = 0
@@ -39,6 +50,7 @@ class ServerSnapshot:
     is_ready: bool = False
     is_draining: bool = False
     is_limits_degraded: bool = False
+    store: StoreFacts = UNSEEN_STORE
 
 
 @value

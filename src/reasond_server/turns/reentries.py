@@ -89,7 +89,7 @@ class Reentries:
                 check_reentry,
                 reentry,
                 progress,
-                now=self._clock.now(),
+                now=self._clock.expiry_now(),
                 max_result_bytes=self._policy.max_result_bytes,
             )
         )

@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, StoreFullError
+from reasond_server.logs.log import RunLog
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.quotas import TenantQuotaError, TenantShare
 from reasond_server.logs.store import Creation, ExecutionFilter, Lease, Record
+from reasond_server.logs.writer import LogWriter
 from tests.stores.logs import KEPT_S, START, HandWrittenLog, first_event, step
 
 EVERYTHING = ExecutionFilter()
@@ -144,3 +147,75 @@ async def test_leases_are_measured_by_a_clock_that_never_jumps(clock: Time) -> N
     seconds[0] = 15
     assert len(await store.recover(Lease(owner="two", seconds=15), limit=9)) == 1
     await store.aclose()
+
+
+async def begin_for(store: MemoryExecutionStore, tenant: str, *, kind: str = "reasoning") -> HandWrittenLog:
+    log = HandWrittenLog.new(store, tenant=tenant, kind=kind)
+    await log.create()
+    assert await log.write(first_event()) is None
+    return log
+
+
+async def test_a_tenant_that_waits_for_its_clients_leaves_room_for_the_others_and_for_what_it_runs(clock: Time) -> None:
+    quota = TenantShare(share=0.5, waiting=10_000).quota_of(max_executions=20, max_bytes=10**6)
+    store = MemoryExecutionStore(max_executions=20, max_bytes=10**6, now=clock.now, quota=quota)
+    for _ in range(8):
+        log = await begin_for(store, "hostile", kind="turn")
+        assert await log.suspend(step()) is None
+    with pytest.raises(TenantQuotaError, match="has 8 suspended executions of the kind turn, and the store keeps 8"):
+        await begin_for(store, "hostile", kind="turn")
+    with pytest.raises(TenantQuotaError, match="has 8 suspended"):
+        await store.room.require("hostile", "turn")
+    running = [await begin_for(store, "hostile") for _ in range(2)]
+    with pytest.raises(TenantQuotaError, match="has 10 open executions, and the store keeps 10 of one tenant"):
+        await begin_for(store, "hostile")
+    for _ in range(8):
+        await begin_for(store, "acme", kind="turn")
+    assert await store.room.read_fill() == 18 / 20
+    assert await running[0].write(running[0].result()) is None
+    await begin_for(store, "hostile")
+    await store.delete(*log.name)
+    await store.room.require("acme", "turn")
+
+
+async def test_who_has_more_than_its_share_loses_what_ended_before_the_others_do(clock: Time) -> None:
+    quota = TenantShare(share=0.5).quota_of(max_executions=10, max_bytes=10**6)
+    store = MemoryExecutionStore(max_executions=10, max_bytes=10**6, now=clock.now, quota=quota)
+    kept = [await begin_for(store, "acme") for _ in range(3)]
+    for log in kept:
+        assert await log.write(log.result()) is None
+    for _ in range(50):
+        log = await begin_for(store, "hostile")
+        assert await log.write(log.result()) is None
+    assert len(await names(store)) == 3
+    alone = MemoryExecutionStore(max_executions=10, max_bytes=10**6, now=clock.now, quota=quota)
+    for _ in range(50):
+        log = await begin_for(alone, "acme")
+        assert await log.write(log.result()) is None
+    assert len(await names(alone)) == 10, "whoever is alone has the whole store for what has ended"
+
+
+async def test_the_bytes_of_what_a_tenant_has_open_are_bounded(clock: Time) -> None:
+    quota = TenantShare(share=0.5).quota_of(max_executions=10, max_bytes=40_000)
+    store = MemoryExecutionStore(max_executions=10, max_bytes=40_000, now=clock.now, quota=quota)
+    log = await begin_for(store, "hostile")
+    assert await log.write(step("x" * 6000)) is None
+    with pytest.raises(TenantQuotaError, match="bytes in open executions, and the store keeps 20000"):
+        await begin_for(store, "hostile")
+    await begin_for(store, "acme")
+    assert await log.write(log.result()) is None
+    await begin_for(store, "hostile")
+
+
+async def test_a_tenant_at_its_quota_keeps_nobody_else_from_beginning(clock: Time) -> None:
+    quota = TenantShare(share=0.5).quota_of(max_executions=2, max_bytes=10**6)
+    store = MemoryExecutionStore(max_executions=2, max_bytes=10**6, now=clock.now, quota=quota)
+    await begin_for(store, "hostile")
+    writer = LogWriter(store=store, random=lambda: 0.0)
+    refused = RunLog(execution=HandWrittenLog.new(store, tenant="hostile").execution, submit=writer.submit)
+    refused.creation = Creation(plan="", lease=Lease(owner="one", seconds=30.0))
+    refused.append(first_event(), now=clock.now(), usage=refused.execution.usage)
+    await refused.wait_for_commit()
+    assert isinstance(refused.error, TenantQuotaError)
+    writer.require_store()
+    await writer.aclose(within_s=1)

@@ -17,6 +17,7 @@ from reasond_server.logs.contract import (
     may_wake,
     require_same_session,
 )
+from reasond_server.logs.quotas import UNBOUNDED
 from reasond_server.logs.store import Change, Claim, Renewal
 from reasond_server.logs.stored import sql_sessions
 from reasond_server.logs.stored import sql_store as sql
@@ -36,13 +37,15 @@ from reasond_server.logs.stored.rows import (
     waking_columns,
 )
 from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored.tenant_rooms import TenantRooms
 from reasond_server.storage.binding import NOW, bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore
+    from reasond_server.logs.quotas import TenantQuota
+    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.logs.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.types import Execution, LoggedEvent
@@ -87,7 +90,8 @@ WITH part AS (
     INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time,
         version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
         kind, wake_time)
-    SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last, size, 1, owner,
+    SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last,
+        size + length(plan), 1, owner,
         {NOW} + seconds, FALSE, FALSE, plan, kind, wake_time
     FROM part WHERE plan IS NOT NULL ON CONFLICT DO NOTHING
     RETURNING tenant, execution_id
@@ -179,11 +183,18 @@ class PostgresExecutionStore(SqlExecutionStore):
     is_shared = True
 
     def __init__(
-        self, *, pool: PostgresPool, now: Callable[[], datetime], largest_log_bytes: int = LARGEST_LOG_BYTES
+        self,
+        *,
+        pool: PostgresPool,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        largest_log_bytes: int = LARGEST_LOG_BYTES,
+        quota: TenantQuota = UNBOUNDED,
     ) -> None:
         super().__init__(
             database=_PoolDatabase(pool), watchers=Watchers(), now=now, largest_log_bytes=largest_log_bytes
         )
+        self.room: StoreRoom = TenantRooms(quota=quota, database=self._database, monotonic=monotonic)
         self.sessions: SessionStore = PostgresSessions(database=self._database, now=now, pool=pool)
         self._pool = pool
 
@@ -220,7 +231,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             "seconds": lease.seconds,
             "plan": plan,
             "version": 0,
-            "size": 0,
+            "size": len(plan),
         }
         if session is None:
             return await self._pool.run(lambda connection: _create(connection, values))
@@ -368,7 +379,7 @@ async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
     async with connection.transaction():
         if await fetch(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
             ((version, size),) = await fetch(connection, _PARENT, values)
-            holder = await _insert(connection, values | {"version": version, "size": size})
+            holder = await _insert(connection, values | {"version": version, "size": values["size"] + size})
             if holder is None:
                 await connection.execute(bind(_COPY), values)
         else:

@@ -165,12 +165,12 @@ def decode_kept(body: str, expire_time: float | None) -> Execution:
 
 def creation_columns(row: PartRow) -> dict[str, object]:
     """Return the row, without its lease, of an execution that is created together with its first entries."""
-    part = row.part
+    part, plan = row.part, plan_of(row)
     return execution_columns(part.execution) | {
         "body": row.body,
         "version": len(part.entries),
-        "size": row.size,
-        "plan": plan_of(row),
+        "size": row.size + len(plan),
+        "plan": plan,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,8 @@ from reasond_server.logs.contract import (
     may_wake,
     require_same_session,
 )
+from reasond_server.logs.quotas import UNBOUNDED
 from reasond_server.logs.store import Change, Claim, Renewal
-from reasond_server.logs.stored import sql_sessions
 from reasond_server.logs.stored import sql_store as sql
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
@@ -39,8 +38,10 @@ from reasond_server.logs.stored.rows import (
     wake_text,
     waking_columns,
 )
-from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored.sql_store import SqlExecutionStore
+from reasond_server.logs.stored.sqlite_clearing import ClearedFile
 from reasond_server.logs.stored.sqlite_sessions import SqliteSessions, create_in_session, leave_sessions
+from reasond_server.logs.stored.tenant_rooms import TenantRooms
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore
+    from reasond_server.logs.quotas import TenantQuota
+    from reasond_server.logs.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.logs.stored.rows import PartRow
     from reasond_server.storage.sqlite_file import SqliteFile
     from reasond_server.types import Execution, LoggedEvent
@@ -156,10 +158,15 @@ class SqliteExecutionStore(SqlExecutionStore):
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
         largest_log_bytes: int = LARGEST_LOG_BYTES,
+        quota: TenantQuota = UNBOUNDED,
     ) -> None:
         watchers = Watchers()
         database = _FileDatabase(file, watchers)
         super().__init__(database=database, watchers=watchers, now=now, largest_log_bytes=largest_log_bytes)
+        self._cleared = ClearedFile(file=file, now=now)
+        self.room: StoreRoom = TenantRooms(
+            quota=quota, database=database, monotonic=monotonic, read_fill=self._cleared.read_fill
+        )
         self.sessions: SessionStore = SqliteSessions(database=database, now=now, file=file, watchers=watchers)
         self._file = file
         self._monotonic = monotonic
@@ -191,6 +198,7 @@ class SqliteExecutionStore(SqlExecutionStore):
             "owner": lease.owner,
             "until": self._monotonic() + lease.seconds,
             "plan": plan,
+            "size": len(plan),
         }
 
         def job(connection: Connection) -> Claim:
@@ -198,12 +206,7 @@ class SqliteExecutionStore(SqlExecutionStore):
                 return _create_one(connection, values)
             return create_in_session(connection, session, values, create=_create_one)
 
-        try:
-            return await self._file.write(job, then=_do_nothing)
-        except StoreFullError:
-            if not await self.forget(limit=1000):
-                raise
-            return await self._file.write(job, then=_do_nothing)
+        return await self._cleared.write(job, then=_do_nothing)
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -215,20 +218,14 @@ class SqliteExecutionStore(SqlExecutionStore):
                 rows.append(error)
         now, now_s = self._now().timestamp(), self._monotonic()
 
-        async def write() -> Sequence[ReasondError | None]:
-            outcome = await self._file.write(
+        try:
+            outcome = await self._cleared.write(
                 lambda connection: _append_all(connection, rows, self._largest, now=now, now_s=now_s),
                 then=lambda outcome: self._watchers.notify(outcome.grown, Change.GREW),
             )
-            return outcome.refusals
-
-        try:
-            return await write()
         except StoreFullError as error:
-            if any(part.creation is not None for part in batch) and await self.forget(limit=1000):
-                with suppress(StoreFullError):
-                    return await write()
             return [error for _ in batch]
+        return outcome.refusals
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
@@ -291,7 +288,7 @@ class SqliteExecutionStore(SqlExecutionStore):
             if recovery is not None and event is not None:
                 self._watchers.notify((execution_id,), Change.GREW)
 
-        recovery = await self._file.write(job, then=tell)
+        recovery = await self._cleared.write(job, then=tell)
         if recovery is None and event is not None and may_wake(await self.find(tenant, execution_id), event):
             raise build_log_full_error(self._largest)
         return recovery
@@ -307,25 +304,8 @@ class SqliteExecutionStore(SqlExecutionStore):
         await self._file.erase()
 
     async def forget(self, *, limit: int) -> int:
-        """See ExecutionStore."""
-        now = self._now().timestamp()
-        if not await self._file.read(lambda connection: _has_expired(connection, now)):
-            return 0
-
-        def job(connection: Connection) -> int:
-            names = [tuple(row) for row in _find_expired(connection, now, limit)]
-            connection.execute("DELETE FROM forgotten WHERE forget_time < ?", (now - FORGOTTEN_KEPT_S,))
-            if names:
-                passed = [(*name, now) for name in names]
-                connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", passed)
-                connection.executemany("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
-            old = connection.execute(sql_sessions.EXPIRED, {"now": now, "limit": limit}).fetchall()
-            connection.executemany("DELETE FROM sessions WHERE tenant = ? AND session_id = ?", old)
-            return len(names)
-
-        removed = await self._file.write(job, then=_do_nothing)
-        await self._file.erase()
-        return removed
+        """See ExecutionStore; what has ended also goes before its time where `max_file_bytes` is nearly reached."""
+        return await self._cleared.clear(limit=limit)
 
     async def aclose(self) -> None:
         """See ExecutionStore."""
@@ -364,7 +344,7 @@ def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
         return Claim(execution_id=holder[0], digest=holder[1])
     records = connection.execute(sql.PARENT, values).fetchall() if values["inherits"] else []
     size = sum(len(key) + len(body) for key, body in records)
-    made = connection.execute(_CREATE, values | {"version": len(records), "size": size}).rowcount
+    made = connection.execute(_CREATE, values | {"version": len(records), "size": values["size"] + size}).rowcount
     if made and records:
         name = (values["tenant"], values["execution_id"])
         rows = [(*name, position, None, *record) for position, record in enumerate(records, 1)]
@@ -459,17 +439,6 @@ def _write_entries(connection: Connection, rows: Sequence[PartRow]) -> None:
     for statement, values in ((_INSERT, entries), (_DROP, dropping)):
         if values:
             connection.executemany(statement, values)
-
-
-def _find_expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
-    statement = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
-    return connection.execute(statement, (now, limit)).fetchall()
-
-
-def _has_expired(connection: Connection, now: float) -> bool:
-    """Return whether an execution or a session has expired."""
-    expired = connection.execute(sql_sessions.EXPIRED, {"now": now, "limit": 1}).fetchall()
-    return bool(expired) or bool(_find_expired(connection, now, 1))
 
 
 def _do_nothing(_result: object) -> None:

@@ -5,11 +5,13 @@ import os
 import re
 import sqlite3
 import stat
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from reasond_server.errors import SettingsError, StoreFullError
+from reasond_server.errors import CursorExpiredError, SettingsError, StoreFullError
 from reasond_server.logs.store import Lease
 from reasond_server.logs.stored.sql_store import _PAGES
 from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
@@ -137,12 +139,44 @@ async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> N
     await log.create()
     assert await log.write(step("x" * 100_000)) is None
     assert await log.write(log.result()) is None
+    first = HandWrittenLog.new(store, tenant="acme")
+    await first.create(plan="x" * 50_000)
+    await time.advance(61)
     second = HandWrittenLog.new(store, tenant="acme")
     with pytest.raises(StoreFullError):
         await second.create(plan="x" * 190_000)
-    await time.advance(61)
-    await second.create(plan="x" * 190_000)
+    await second.create(plan="x" * 90_000)
+    with pytest.raises(CursorExpiredError):
+        await store.find(*log.name)
     await store.aclose()
+
+
+async def test_in_a_full_file_the_oldest_of_the_tenant_that_has_most_goes_first_and_others_lose_nothing(
+    tmp_path: Path, time: Time
+) -> None:
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=1024 * 1024)
+    store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
+    small = await _end_log(store, "small", 20_000, time.now())
+    logs = [await _end_log(store, "large", 30_000, time.now() + timedelta(seconds=second)) for second in range(60)]
+    assert (await store.find(*small.name)).state.has_ended
+    assert (await store.find(*logs[-1].name)).state.has_ended
+    with pytest.raises(CursorExpiredError):
+        await store.find(*logs[0].name)
+    while await file.read_share() > 0.85:
+        await store.forget(limit=10)
+    assert (await store.find(*logs[-1].name)).state.has_ended
+    assert await store.room.read_fill() < 0.9
+    await store.aclose()
+
+
+async def _end_log(store: SqliteExecutionStore, tenant: str, size: int, end_time: datetime) -> HandWrittenLog:
+    log = HandWrittenLog.new(store, tenant=tenant)
+    await log.create()
+    assert await log.write(step("x" * size)) is None
+    part = log.part(log.result())
+    kept = replace(part.execution, expire_time=end_time + timedelta(hours=1))
+    assert await store.append([replace(part, execution=kept)]) == [None]
+    return log
 
 
 @pytest.mark.parametrize("damage", ["no database", "damaged"])

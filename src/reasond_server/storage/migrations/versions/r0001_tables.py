@@ -136,6 +136,8 @@ STATEMENTS: Final = (
     content {bytes},
     PRIMARY KEY (tenant, digest, size_bytes)
 )""",
+    # The latest time that the store had, so that a server whose clock is wrong at its start can notice: one row, id 1.
+    "CREATE TABLE store_clock (id BIGINT NOT NULL, seen_time DOUBLE PRECISION NOT NULL, PRIMARY KEY (id))",
 )
 
 
