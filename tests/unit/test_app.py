@@ -3,7 +3,6 @@ import gc
 import os
 import signal
 import sqlite3
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path

@@ -40,8 +40,6 @@ _FORGOTTEN_KEPT = 10_000
 _STALE_ENDS = 1000
 
 
-
-
 class LogTable:
     """The logs by id, with indexes to find those to remove: bounded in number, bytes and time."""
 
