@@ -27,7 +27,7 @@ from benchmarks.loading import load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
-from reasond_server import app
+from reasond_server.assembly import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -47,7 +47,7 @@ from reasond_server.testing import running_server
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
 

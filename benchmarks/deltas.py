@@ -24,7 +24,7 @@ import reasond
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server import app
+from reasond_server.assembly import app
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.testing import running_server

@@ -35,7 +35,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
-from reasond_server import app
+from reasond_server.assembly import app
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:

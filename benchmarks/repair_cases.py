@@ -2,7 +2,7 @@
 
 The functions are read from the standard library of the Python that runs this (licensed under the PSF License Version 2;
 nothing of it is copied into this repository): each subject is some functions with all they need of their module, as
-`ast.unparse` writes them, without docstrings. A fault is one edit by `reasond_server.llm.demo.mutations` that makes a
+`ast.unparse` writes them, without docstrings. A fault is one edit by `reasond_server.demo.mutations` that makes a
 visible test fail. A test is an expression whose value is that of the unharmed functions; every other one is held out.
 `benchmarks.repair_subjects` has functions and tests.
 
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.repair_subjects import SUBJECTS
-from reasond_server.llm.demo.mutations import find_mutations
-from reasond_server.repair.code_keys import key_of
-from reasond_server.repair.python_sources import PythonSourceError, parse_python
+from reasond_server.demo.mutations import find_mutations
+from reasond_server.repair.edits.code_keys import key_of
+from reasond_server.repair.edits.python_sources import PythonSourceError, parse_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -32,7 +32,7 @@ from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.processes import Running, end_children_on_sigterm, reasond
 from benchmarks.unary import ANSWER_BYTES, PATH, request_message
 from benchmarks.upstream import running_upstream
-from reasond_server.stores import migrate_stores
+from reasond_server.assembly.stores import migrate_stores
 from tests.engines.postgres import running_postgres
 
 if TYPE_CHECKING:

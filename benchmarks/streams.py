@@ -28,7 +28,7 @@ import grpc
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, migrate_store, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server import app
+from reasond_server.assembly import app
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import running_server
 from reasond_server.types import CustomMetrics, FinishReason, Thought

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
 from benchmarks.turning import ANSWER, CALLER, open_turns
-from reasond_server.clock import Clock
+from reasond_server.assembly.stores import migrate_stores, open_stores
+from reasond_server.base.clock import Clock
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.stores import migrate_stores, open_stores
 from reasond_server.testing import ScriptedModel
 from reasond_server.types.turns import TurnStart
 from tests.engines.postgres import is_postgres_here, running_postgres
@@ -39,8 +39,8 @@ from tests.turning import Note, client_tool, settle
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from reasond_server.core import Core
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.assembly.core import Core
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.types.turns import TurnReentry
 
 RESULTS = Path(__file__).resolve().parent / "results" / "suspended.json"

@@ -28,10 +28,10 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.suspended import open_store
 from benchmarks.turning import CALLER
 from benchmarks.upstream import running_upstream
-from reasond_server.app import spare_collector
-from reasond_server.backends import model_of
+from reasond_server.assembly.app import spare_collector
+from reasond_server.assembly.backends import model_of
+from reasond_server.assembly.core import assemble, open_stores_of, system_clock
 from reasond_server.config import load
-from reasond_server.core import assemble, open_stores_of, system_clock
 from reasond_server.turns.handoff import take_fingerprint
 from reasond_server.types import Result, Task, ToolCall, Usage
 from reasond_server.types.turns import (
@@ -49,8 +49,8 @@ from tests.stores.logs import HandWrittenLog, first_event
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from reasond_server.core import Core
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.assembly.core import Core
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.types import Event
 
 RESULTS = Path(__file__).resolve().parent / "results" / "turn_cost.json"

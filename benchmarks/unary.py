@@ -34,7 +34,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, be_measured, migrate_store, running, serve_until_told
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server import app
+from reasond_server.assembly import app
 from reasond_server.testing import running_server
 from tests.engines.postgres import is_postgres_here, running_postgres
 

@@ -22,7 +22,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
-from reasond_server import app
+from reasond_server.assembly import app
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import error_classes
+from reasond_server.errors.reasons import error_classes
 from scripts.pages import cell, page, table, write_or_check
 from scripts.protos import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.reasons import Reason
+    from reasond_server.errors.base import Reason
     from scripts.protos import ProtoFile
 
 PATH = Path("docs") / "api" / "errors.md"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("src", "clients", "scripts")
 OTHER_ROOMS = ("tests", "benchmarks", "examples")
-CORE = tuple(f"src/reasond_server/{room}" for room in ("logs", "runs", "reasoning"))
+CORE = tuple(f"src/reasond_server/{room}" for room in ("eventlog", "runs", "reasoning"))
 MAX_MEMBERS = 20
 MAX_LINES = 700
 MAX_CODE = 60

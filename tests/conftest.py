@@ -23,9 +23,9 @@ import psycopg
 import pytest
 from hypothesis import settings
 
+from reasond_server.assembly.stores import migrate_stores
 from reasond_server.storage import postgres_pool
 from reasond_server.storage.revisions import TABLES
-from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
 

@@ -33,7 +33,7 @@ from importlib.metadata import entry_points
 
 for name in json.loads(sys.argv[1]):
     import_module(name)
-for group in ("reasond.strategies", "reasond.tools") if "reasond_server.app" in sys.modules else ():
+for group in ("reasond.strategies", "reasond.tools") if "reasond_server.assembly.app" in sys.modules else ():
     for point in entry_points(group=group):
         point.load()
 gc.freeze()
@@ -98,10 +98,10 @@ for line in sys.stdin:
 """
 IMPORTED = (
     "reasond",
-    "reasond_server.app",
+    "reasond_server.assembly.app",
     "reasond_server.cli.serving",
     "reasond_server.cli.starting",
-    "reasond_server.llm.demo",
+    "reasond_server.demo",
     "reasond_server.llm.openai.building",
     "reasond_server.storage.postgres_pool",
     "reasond_server.telemetry.exposition",

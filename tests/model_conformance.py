@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text, ToolSpec
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.types import ToolCall

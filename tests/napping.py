@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from reasond_server.logs.store import Recovery
+    from reasond_server.eventlog.store import Recovery
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.types import Event, Execution, ExecutionFailure, Json, TextDelta

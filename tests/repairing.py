@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.repair import patches
-from reasond_server.repair.critics import Critics
-from reasond_server.repair.junit_results import MAX_REPORT_BYTES
+from reasond_server.repair.critics.check_judge import Critics
+from reasond_server.repair.edits import patches
+from reasond_server.repair.results.junit_results import MAX_REPORT_BYTES
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, SandboxFailedError
 from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SandboxLevel
 from reasond_server.types.snapshots import SourceFile

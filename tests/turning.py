@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from reasond_server.clock import Clock
-from reasond_server.desk import ExecutionDesk
-from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.base.clock import Clock
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import Reply, ScriptedModel
@@ -28,8 +28,8 @@ from reasond_server.types.turns import ClientTool, Decision, HandedOff, TurnReen
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import ExecutionStore
     from reasond_server.turns.providers import ContextProvider
     from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent

@@ -21,7 +21,7 @@ from tests.clients.scenarios import read_cuts, read_scenarios
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from tests.clients.drivers import DriverProgram
     from tests.clients.scenarios import Scenario
 

@@ -16,7 +16,7 @@ from tests.clients.drivers import DRIVERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from tests.clients.drivers import DriverProgram
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.addresses import split_address
+from reasond_server.base.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.app import Server
+from reasond_server.assembly.app import Server
 from reasond_server.config import load
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.model import ModelFinish, Role
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import ToolCall

@@ -16,7 +16,7 @@ from scripts.typescript_client import CLIENT, ROOT, MissingProgramError, build, 
 from tests.clients.client_tests import ClientTests
 
 if TYPE_CHECKING:
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 LIMIT_S = 120.0

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reasond import AsyncClient
-from reasond_server.app import Server
+from reasond_server.assembly.app import Server
+from reasond_server.assembly.core import system_clock
 from reasond_server.config import load
-from reasond_server.core import system_clock
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.testing import Reply
 from tests.compat.questions import ENDED, Question, name_of, settings
 from tests.compat.replies import question_of, reply_to, replying_model

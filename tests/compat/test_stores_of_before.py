@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from reasond import AsyncClient
+from reasond_server.assembly.stores import migrate_stores
 from reasond_server.runs.recorded_calls import digest_of_request, digest_of_texts
-from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.compat.questions import (
     ENDED,

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from reasond import AsyncClient
-from reasond_server.errors import ModelFailedError
-from reasond_server.logs.leases import Upkeep
-from reasond_server.logs.stored.postgres_store import PostgresExecutionStore
-from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.eventlog.leases import Upkeep
+from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.testing import Reply, running_server
 from reasond_server.types import Iteration
 from tests.compat.questions import (

@@ -22,7 +22,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from reasond_server.addresses import Listening
+    from reasond_server.base.addresses import Listening
     from reasond_server.llm.model import ChatRequest
     from reasond_server.strategies.strategy import StrategyEvent
 

@@ -17,7 +17,7 @@ from reasond_server.testing import running_server_in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reasond_server.addresses import Listening
+    from reasond_server.base.addresses import Listening
 
 WEB = Path(reasond_server.console.__file__).parent / "web"
 FILES = sorted(WEB.iterdir())

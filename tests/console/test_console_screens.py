@@ -24,7 +24,7 @@ from playwright.async_api import expect
 from reasond_server.access.permissions import ADMIN
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.app import Server
+from reasond_server.assembly.app import Server
 from reasond_server.cli.demo import QUESTION
 from reasond_server.cli.demo_repair import list_variables
 from reasond_server.cli.demo_turn import FILE
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
-    from reasond_server.addresses import Listening
+    from reasond_server.base.addresses import Listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 

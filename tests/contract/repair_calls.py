@@ -28,7 +28,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
 
 WIRES: Final = ("grpc", "jsonrpc")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 QUERY = "What is 6 times 7?"
 

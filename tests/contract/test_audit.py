@@ -13,7 +13,7 @@ from reasond_server.testing import running_server
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 QUERY = "What is 6 times 7, said the walrus?"
 UNKNOWN = "00000000-0000-4000-8000-000000000000"

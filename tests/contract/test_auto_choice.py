@@ -13,7 +13,7 @@ from reasond_server.testing import FunctionModel, running_server
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.auto_choice import Fit
     from reasond_server.types import Task

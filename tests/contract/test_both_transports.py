@@ -13,9 +13,10 @@ from grpc_status import rpc_status
 
 from reasond import AsyncClient
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server.app import Listening
+from reasond_server.assembly.app import Listening
 from reasond_server.config import ReasoningSettings
-from reasond_server.errors import ModelFailedError, ModelUnavailableError, error_classes
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
+from reasond_server.errors.reasons import error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.sandboxing import PROGRAMS

@@ -19,7 +19,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 WIRES = ("grpc", "jsonrpc")
 SECRET = "a key of the test that nobody guesses 8f1c"

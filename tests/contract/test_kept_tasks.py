@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 ANSWER = "<answer>42</answer>"
 TIMEOUT_S = 180

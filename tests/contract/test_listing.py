@@ -11,14 +11,14 @@ import pytest
 import reasond
 from reasond.v1 import execution_service_pb2 as pb
 from reasond.v1.execution_pb2 import ExecutionState
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 WIRES = ("grpc", "jsonrpc")
 ANSWER = "<answer>42</answer>"

@@ -10,14 +10,14 @@ from reasond_server.cli.key_keeping import WantedKey, create
 from reasond_server.testing import ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
-from tests.unit.openai_api.chatting import CHAT, QUESTION, chunks_of, serve_chats
+from tests.unit.protocols.chat.chatting import CHAT, QUESTION, chunks_of, serve_chats
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from tests.unit.openai_api.chatting import ChatSite
+    from tests.unit.protocols.chat.chatting import ChatSite
 
 CHAINS = "reasoning:execute:chain_of_thought"
 

@@ -13,7 +13,7 @@ from tests.http_clients import make_http_client
 from tests.sandboxing import PROGRAMS
 
 if TYPE_CHECKING:
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 CONFIG = {"max_program_s": 60.0}
 SERVER = {**ENVIRON, "REASOND__REPAIR__ENABLED": "false"}

@@ -14,7 +14,7 @@ from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
 
 if TYPE_CHECKING:
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 __all__ = ["lines_of_the_server"]
 

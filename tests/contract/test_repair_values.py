@@ -18,9 +18,9 @@ from reasond_server.grpc_api.repair_conversion import (
     snapshot_response,
     view_message,
 )
+from reasond_server.http_api.json_kinds import kind_json, timestamp
+from reasond_server.http_api.json_mapping import event_json, event_name, repair_view_json, snapshot_json
 from reasond_server.types.kinds import EVENTS
-from reasond_server.wire.json_kinds import kind_json, timestamp
-from reasond_server.wire.json_mapping import event_json, event_name, repair_view_json, snapshot_json
 from tests.unit.repair.scripted import DELTA, ENVIRONMENTS, HAPPENINGS, REPAIR, SNAPSHOT, STAMP, VIEW, repair_event
 
 if TYPE_CHECKING:

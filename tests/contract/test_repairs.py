@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.errors import ModelFailedError
-from reasond_server.repair import patches
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.repair.edits import patches
 from reasond_server.testing import Reply, ScriptedModel
 from tests.contract.repair_calls import CALC, CHECK, EDIT, TASK, TEST, WIRES, call, mint, repairing_server, stream
 from tests.repairing import install_slow_git

@@ -12,6 +12,8 @@ from google.protobuf import json_format
 from reasond import AsyncClient, TraceView
 from reasond.v1 import execution_pb2
 from reasond_server.grpc_api.conversion import iteration_message, metrics_message
+from reasond_server.http_api.json_kinds import kind_json
+from reasond_server.http_api.json_mapping import trace_items
 from reasond_server.testing import ScriptedModel, running_server
 from reasond_server.types import (
     CustomMetrics,
@@ -28,8 +30,6 @@ from reasond_server.types import (
     Usage,
 )
 from reasond_server.types.kinds import STEPS
-from reasond_server.wire.json_kinds import kind_json
-from reasond_server.wire.json_mapping import trace_items
 from tests.contract.values import CYCLE, DETAILS, METRICS, NODE, SAMPLE, WINDOW, Showing
 from tests.http_clients import make_http_client
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 SECRET = "a key of the test that nobody guesses 8f1c"
 ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]', "REASOND__REPAIR__ENABLED": "true"}

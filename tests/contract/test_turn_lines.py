@@ -18,7 +18,7 @@ from tests.spans import Spans, attributes_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 CANARY = "wAlRuS"
 ENVIRON = {"REASOND__TURNS__NEEDS_APPROVAL": '["calculator"]', "REASOND__METRICS__ADDRESS": "127.0.0.1:0"}

@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc
-from reasond_server.stores import open_stores
+from reasond_server.assembly.stores import open_stores
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import Principal, ToolCall
 from reasond_server.types.turns import TurnStart
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 ENVIRON = {
     "REASOND__TURNS__NEEDS_APPROVAL": '["calculator"]',

@@ -22,7 +22,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 OPEN_FILE = {
     "name": "open_file",

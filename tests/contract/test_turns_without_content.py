@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 PLACES = (
     *("message", "material", "passing", "lasting", "argument", "result", "said", "thought", "answer"),

@@ -18,7 +18,7 @@ from tests.sandboxing import PROGRAMS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatRequest
 
 CASES = {

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.http_api.json_kinds import kind_json
+from reasond_server.http_api.json_mapping import result_json, trace_items
 from reasond_server.types import (
     ExecutionFailure,
     FinishReason,
@@ -20,8 +22,6 @@ from reasond_server.types import (
     Usage,
 )
 from reasond_server.types.kinds import METRICS as KINDS
-from reasond_server.wire.json_kinds import kind_json
-from reasond_server.wire.json_mapping import result_json, trace_items
 from tests.contract.values import DETAILS, METRICS
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def test_a_decision_says_whether_it_holds_and_then_names_only_what_is_there(page
 
 
 def test_a_path_that_is_gone_is_found() -> None:
-    gone, kept = "`runs/gone.py`, `gone.py::test_it`, `gone/`", "`errors.py`, `runs/`, `scripts/check.py`, `wait.now`"
+    gone, kept = "`runs/gone.py`, `gone.py::test_it`, `gone/`", "`errors/`, `runs/`, `scripts/check.py`, `wait.now`"
     assert find_dead_paths(f"{gone} and {kept}") == ["gone.py", "gone/", "runs/gone.py"]
 
 

@@ -37,7 +37,7 @@ OPERATIONS = ROOT / "docs" / "operations"
 ALERTS = OPERATIONS / "alerts.yaml"
 COMPARISON = re.compile(r"(?P<left>.*)\s(?:==|!=|>=|<=|>|<)\s[\d.]+", re.DOTALL)
 LIMIT_S = 180.0
-BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
+BOOK = resources.files("reasond_server").joinpath("demo/data/opticks.txt").read_text("utf-8")[:16_000]
 SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
 STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
 

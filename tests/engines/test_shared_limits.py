@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from reasond_server.errors import RateLimitedError, StoreUnavailableError
+from reasond_server.errors.limits import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import SharedHealth
 from reasond_server.limits.request_limits import RequestGate

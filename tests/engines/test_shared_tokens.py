@@ -12,9 +12,9 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reasond_server.assembly.limiting import limiting_of
 from reasond_server.config import LimitsSettings
-from reasond_server.errors import TokenBudgetExhaustedError
-from reasond_server.limiting import limiting_of
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.budgets import MemoryTokenLedger, Reservation, TokenLimits
 from reasond_server.limits.shared import RedisTokenLedger
 

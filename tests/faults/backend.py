@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import ModelError
+from reasond_server.errors.model import ModelError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ReasoningText, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.app import Server
+from reasond_server.assembly.app import Server
 from reasond_server.config import load
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.telemetry.logs import configure

@@ -19,7 +19,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 MOST = 100_000
 SOON = 120.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from reasond import Reasoning
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from tests.faults.speech import Speech
     from tests.faults.upstream import Conversation, Upstream
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
 from tests.faults.backend import ONE_ATTEMPT, backend, call
 from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream
 

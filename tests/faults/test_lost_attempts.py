@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.llm.metering import MeteredModel
@@ -20,8 +21,8 @@ from tests.faults.upstream import GOOD, streaming, upstream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from reasond_server.eventlog.store import Record
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import Record
     from tests.faults.upstream import Upstream
 
 ASK = request()

@@ -13,7 +13,7 @@ import pytest
 
 from reasond import AsyncClient, ReasondError
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server.stores import migrate_stores
+from reasond_server.assembly.stores import migrate_stores
 from reasond_server.testing import FunctionModel, running_server
 from tests.engines.postgres import running_postgres
 from tests.engines.redis_server import running_redis

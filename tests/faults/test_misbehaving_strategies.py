@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, ReasondError
-from reasond_server.errors import ExecutionNotFoundError, ModelFailedError, RateLimitedError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import RateLimitedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.strategies.strategy import Outcome, Step, StrategyEvent, Wrote
 from reasond_server.testing import FunctionModel, running_server
 from reasond_server.types import CustomStep, FinishReason, Thought
@@ -20,7 +22,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
     Behaviour = Callable[[Misbehaving], AsyncGenerator[StrategyEvent, None]]
 

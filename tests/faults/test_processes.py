@@ -188,7 +188,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def database(postgres: PostgresServer, patient_pool: None) -> str:  # noqa: ARG001 - it changes this process
     """An empty database with all tables."""
-    from reasond_server.stores import migrate_stores  # noqa: PLC0415 - as in `postgres`
+    from reasond_server.assembly.stores import migrate_stores  # noqa: PLC0415 - as in `postgres`
 
     url = postgres.new_database()
     migrate_stores(url=url, data_dir="")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond_server.assembly.core import assemble
 from reasond_server.config import load
-from reasond_server.core import assemble
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, ReasondError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.testing import FunctionModel
 from reasond_server.types import ExecutionState, FinishReason, Principal, Result, Task

@@ -22,9 +22,9 @@ from tests.faults.upstream import DONE, STREAM_HEAD, chunk, event, upstream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
+    from reasond_server.eventlog.store import Record
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import Record
     from tests.faults.upstream import Conversation, Upstream
 
 MESSAGES = build_prompt(instructions="Work.", question="What?", nonce="n" * 28)

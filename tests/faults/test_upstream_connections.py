@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import (
-    ModelFailedError,
-    ModelProtocolError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-)
+from reasond_server.errors.model import ModelFailedError, ModelProtocolError, ModelTimeoutError, ModelUnavailableError
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
 from reasond_server.llm.openai.retrying import BreakerState

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelFailedError, ModelProtocolError, ModelUnavailableError
+from reasond_server.errors.model import ModelFailedError, ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.types import ToolCall
 from tests.faults.backend import backend, call, request

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import (
-    ModelProtocolError,
-)
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.types import ToolCall, Usage, UsageSource
 from tests.faults.backend import ask, request

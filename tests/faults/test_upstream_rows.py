@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import (
+from reasond_server.errors.model import (
     ContentFilteredError,
     ContextExhaustedError,
     ModelError,

@@ -22,12 +22,13 @@ from reasond_server.access.tokens import TokenMinter, parse_bearer_token
 from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
-from reasond_server.errors import ReasondError, SettingsError, TokenInvalidError
+from reasond_server.errors.access import TokenInvalidError
+from reasond_server.errors.base import ReasondError, SettingsError
+from reasond_server.http_api.http_calls import error_object, take_token
 from reasond_server.http_api.jsonrpc import dispatch, holds_more_values
-from reasond_server.http_api.jsonrpc_calls import error_object, take_token
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.llm.openai.sse import SseReader
-from reasond_server.reasoning.requests import check_task, digest_of
+from reasond_server.requests.task_checks import check_task, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

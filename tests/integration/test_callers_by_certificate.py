@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 WORKER = "spiffe://example.org/ns/prod/sa/worker"
 READER = "spiffe://example.org/ns/prod/sa/reader"

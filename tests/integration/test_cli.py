@@ -21,7 +21,7 @@ import pytest
 from reasond_server.cli.examples import Endpoints, calls
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.config import ReasoningSettings
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
 from tests.forking import ForkedProcess, run_forked

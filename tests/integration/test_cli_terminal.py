@@ -31,7 +31,7 @@ COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a third of the bundled book, with the answer."""
-    text = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")
+    text = resources.files("reasond_server").joinpath("demo/data/opticks.txt").read_text("utf-8")
     path = tmp_path_factory.mktemp("book") / "opticks.txt"
     path.write_text(text[-40_000:], "utf-8")
     return path

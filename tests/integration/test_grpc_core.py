@@ -13,16 +13,16 @@ import pytest
 from reasond import AsyncClient, ReasondError
 from reasond.v1 import execution_pb2, execution_service_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
+from reasond_server.assembly.core import assemble
 from reasond_server.config import load
-from reasond_server.core import assemble
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.unit.grpc_api.parts import AUTHORIZED, SOON, get_error, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from reasond_server.core import Core
+    from reasond_server.assembly.core import Core
     from tests.unit.grpc_api.parts import Served
 
 TASK = execution_pb2.ReasoningTask(query="What is six times seven?", strategy="chain_of_thought")

@@ -15,7 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.access.permissions import Operation
-from reasond_server.errors import InvalidRequestError, OverloadedError, RateLimitedError, SettingsError, Violation
+from reasond_server.errors.base import SettingsError, Violation
+from reasond_server.errors.limits import OverloadedError, RateLimitedError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import wrap_handler

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 TOKEN = jwt.encode(claims(), PRIVATE["RS256"], algorithm="RS256", headers={"kid": "theirs"})
 BEARER = f"Bearer {TOKEN}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.config import ReasoningSettings, Settings
-from reasond_server.llm.demo import DemoModel
+from reasond_server.demo import DemoModel
 from reasond_server.testing import FunctionModel
 from tests.unit.http_api.parts import Site, serve
 

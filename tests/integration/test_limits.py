@@ -17,7 +17,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatRequest
 
 QUERY = "What is 6 times 7?"

@@ -14,7 +14,7 @@ import pytest
 
 from reasond import AsyncClient
 from reasond.v1 import execution_pb2, strategies_pb2
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.model import (
     ChatModel,

@@ -16,7 +16,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 OWN_LISTENER = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
 REASON = 'method="reasond.v1.ReasoningService/Reason",transport="grpc"'

@@ -20,7 +20,7 @@ from tests.http_clients import make_http_client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from tests.faults.upstream import Conversation
 
 STRATEGIES = (
@@ -205,7 +205,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
 
 
 async def test_the_metrics_of_savings_equal_those_that_the_caller_receives() -> None:
-    book = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
+    book = resources.files("reasond_server").joinpath("demo/data/opticks.txt").read_text("utf-8")[:16_000]
     question = "What is the only remedy for the confusion caused by the tremors of the air?"
     config = {"chunk_size": 2048, "carryover_size": 512}
     async with running_server(environ={"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}) as listening:

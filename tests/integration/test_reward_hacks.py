@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from reasond_server.assembly.sandboxes import read_environments
 from reasond_server.config.repairs import RepairSettings
-from reasond_server.repair.critics import Critics
-from reasond_server.repair.edits import EditError
-from reasond_server.repair.linting import find_ruff
-from reasond_server.sandboxes import read_environments
+from reasond_server.repair.critics.check_judge import Critics
+from reasond_server.repair.critics.linting import find_ruff
+from reasond_server.repair.edits.edit_application import EditError
 from reasond_server.types.repairs import CandidateVerdict, CheckRole, ResultFormat, SandboxLevel
 from tests.conftest import ROOT
 from tests.repairing import PYTEST, check

@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from reasond import AsyncClient, BoundedContextConfig, ReactConfig, ReasondError, SelfConsistencyConfig
 from reasond.v1 import reasoning_service_pb2 as pb
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

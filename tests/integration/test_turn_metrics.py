@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 ENVIRON = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0", "REASOND__TURNS__NEEDS_APPROVAL": '["calculator"]'}
 CLIENT = {"message": "Read it.", "client_tools": [OPEN_FILE]}

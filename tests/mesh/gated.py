@@ -16,7 +16,7 @@ from tests.mesh.proxies import Backends
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
     from reasond_server.types import Task
 
 MATERIAL = "a line of a long book\n" * 90_909

@@ -27,7 +27,7 @@ from reasond_server.llm.openai.backend_options import BackendOptions
 assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
 """
 STORE = """
-from reasond_server.stores import examine_stores, migrate_stores
+from reasond_server.assembly.stores import examine_stores, migrate_stores
 
 migrate_stores(url="", data_dir="here")
 assert examine_stores(url="", data_dir="here") == "SQLite, here/reasond.db"
@@ -133,7 +133,9 @@ def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict
     environment.install(*offline, *lowest(SERVER), *wheels.values())
     assert environment.distributions()["pydantic"].startswith("2.12")
     environment.run(
-        "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE + CONSOLE
+        "python",
+        "-c",
+        ROUND_TRIP + "import reasond_server.assembly.app, reasond_server.testing\n" + BACKEND + STORE + CONSOLE,
     )
     assert "serve" in environment.run("reasond", "--help")
     environment.run("python", "-c", OBSERVED)
@@ -151,7 +153,9 @@ def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_st
     environment = new_environment(tmp_path / "server")
     environment.install("--no-index", "--find-links", server_wheelhouse, "reasond-server")
     assert "serve" in environment.run("reasond", "--help")
-    environment.run("python", "-W", "error", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
+    environment.run(
+        "python", "-W", "error", "-c", ROUND_TRIP + "import reasond_server.assembly.app, reasond_server.testing\n"
+    )
     environment.pip("check")
     # The wheel must contain the migrations, because Alembic reads them from files.
     monkeypatch.setenv("REASOND__STORE__URL", f"sqlite:///{tmp_path}/here/reasond.db")

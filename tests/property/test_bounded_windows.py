@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import InvalidConfigError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent

@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.assembly.core import assemble
 from reasond_server.config import Settings
-from reasond_server.core import assemble
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.http_api.params import read_params
-from reasond_server.openai_api.chat_params import ChatParams, read_chat
-from reasond_server.openai_api.model_catalogue import ModelCatalogue
-from reasond_server.openai_api.openai_errors import describe_error
-from reasond_server.reasoning.requests import check_task
+from reasond_server.protocols.chat.chat_params import ChatParams, read_chat
+from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
+from reasond_server.protocols.chat.openai_errors import describe_error
+from reasond_server.requests.task_checks import check_task
 from reasond_server.testing import FunctionModel
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool", "robot"])

@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.clock import Clock
-from reasond_server.desk import ExecutionDesk
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.base.clock import Clock
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry

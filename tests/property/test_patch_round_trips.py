@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from reasond_server.repair.edits import Edit, apply_edits
-from reasond_server.repair.patches import make_patch, validate_patch
+from reasond_server.repair.edits.edit_application import Edit, apply_edits
+from reasond_server.repair.edits.patches import make_patch, validate_patch
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from reasond_server.errors import ModelFailedError, StoreUnavailableError
+from reasond_server.assembly.stores import open_stores
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.runs.phase import TABLE, Phase, Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.stores import open_stores
 from reasond_server.types import ExecutionState
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.unit.runs.conftest import EchoModel, ManualClock

@@ -16,7 +16,7 @@ from reasond_server.context.reasoning_parts import ContextInputs, ContextSetting
 from reasond_server.context.shown_steps import count_calls
 from reasond_server.context.step_messages import WireIds
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import ToolCall, ToolResult

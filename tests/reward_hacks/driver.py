@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.critics import Critics
+from reasond_server.assembly.sandboxes import PRESETS
+from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits
-from reasond_server.sandboxes import PRESETS
 from reasond_server.types.repairs import CheckStatus, ResultFormat, SandboxLevel
 from tests.reward_hacks.hacks import (
     CALC,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.edits import Edit, apply_edits
-from reasond_server.repair.protection import build_protection
+from reasond_server.repair.edits.edit_application import Edit, apply_edits
+from reasond_server.repair.edits.protection import build_protection
 from reasond_server.types.repairs import Check, CheckRole, ResultFormat
 from reasond_server.types.snapshots import SourceFile
 

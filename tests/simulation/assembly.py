@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.clock import Clock, nonce_of
-from reasond_server.desk import ExecutionDesk
+from reasond_server.base.clock import Clock, nonce_of
+from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
@@ -26,7 +26,7 @@ from tests.simulation.turn_scripts import CountedLimits, make_tools
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from tests.napping import NappingKind
     from tests.simulation.processes import Process
     from tests.simulation.turn_scripts import CountedPermit

@@ -5,15 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    DrainingError,
-    ExecutionNotFoundError,
-    InternalError,
-    OverloadedError,
-    ReasondError,
-    StoreUnavailableError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.errors.limits import DrainingError, OverloadedError, StoreUnavailableError
 from reasond_server.reasoning.views import read_view
 from reasond_server.types import Heartbeat, LastEvent, Principal, TextDelta
 from tests.simulation.processes import CutError

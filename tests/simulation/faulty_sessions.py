@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.logs.store import SessionStore
+    from reasond_server.eventlog.store import SessionStore
     from reasond_server.types import Session
     from tests.simulation.world import World
 

@@ -32,7 +32,7 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         name="append-without-fence",
-        path="logs/contract.py",
+        path="eventlog/contract.py",
         old="if part.fence != head.fence or head.state is ExecutionState.SUSPENDED:",
         new="if False:",
     ),
@@ -44,7 +44,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="told-before-the-commit",
-        path="logs/log.py",
+        path="eventlog/log.py",
         old="        self._add(_Pending(stored, shown, size, stored_size))",
         new="        self._add(_Pending(stored, None, size, stored_size))\n"
         "        self.events.committed = sequence\n        self.events._tail.append(shown)\n"
@@ -64,7 +64,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="two-holders-of-a-request-id",
-        path="logs/memory.py",
+        path="eventlog/memory.py",
         old="        if holder is not None and (parent is None or holder != inherits):",
         new="        if False:",
     ),
@@ -88,7 +88,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="re-entry-after-any-event",
-        path="logs/contract.py",
+        path="eventlog/contract.py",
         old="return event is None or execution.last_sequence == event.sequence - 1",
         new="return True",
     ),
@@ -148,13 +148,13 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="checks-not-found-on-record",
-        path="repair/repair_work.py",
+        path="repair/service/repair_work.py",
         old="        if effect.recorded is not None:\n            return effect.recorded\n",
         new="",
     ),
     Mutation(
         name="candidates-in-the-order-of-their-ends",
-        path="repair/searching.py",
+        path="repair/search/searching.py",
         old="        self._waiting[place] = make\n        while self._next in self._waiting:",
         new="        if make is not None:\n            self._emit(make())\n        while self._next in self._waiting:",
     ),

@@ -8,7 +8,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.runs.driving import Driver
 from tests.simulation.assembly import assemble
 from tests.simulation.faulty_sessions import FaultySessions
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from reasond_server.logs.store import (
+    from reasond_server.eventlog.store import (
         Append,
         Change,
         Checkpoint,

@@ -15,12 +15,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.demo import DemoModel
+from reasond_server.eventlog.stored.codec import detail_json
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, ToolSpec, WrappedModel
 from reasond_server.llm.stopping import StopFilter
-from reasond_server.logs.stored.codec import detail_json
 from reasond_server.runs.plan import nonces
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reasond_server.repair.repair_work import REPAIR
+from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.work import WorkRequest
 from reasond_server.types import Usage
 from reasond_server.types.repairs import CandidateStep, CritiqueStep, ReflectionStep, Repair, RepairStarted

@@ -8,12 +8,12 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
-from reasond_server.repair.activities import PatchCheck, RepairCandidate
-from reasond_server.repair.assignments import RepairAssignment
-from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-from reasond_server.repair.repair_policy import RepairParameters, RepairPolicy
-from reasond_server.repair.repair_site import perform_once
-from reasond_server.repair.repair_work import RepairKind
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
+from reasond_server.repair.search.activities import PatchCheck, RepairCandidate
+from reasond_server.repair.search.repair_policy import RepairParameters, RepairPolicy
+from reasond_server.repair.search.repair_site import perform_once
+from reasond_server.repair.service.assignments import RepairAssignment
+from reasond_server.repair.service.repair_work import RepairKind
 from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel
-    from reasond_server.repair.activities import AllActivities, CandidateOrder
+    from reasond_server.repair.search.activities import AllActivities, CandidateOrder
     from reasond_server.runs.run import Run
     from tests.simulation.processes import Process
     from tests.simulation.world import World

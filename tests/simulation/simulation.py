@@ -32,7 +32,7 @@ from tests.simulation.world import TENANT, World, usage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.types import Budget, LoggedEvent
     from tests.simulation.assembly import Parts
     from tests.simulation.questions import Course, Question

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from reasond_server.eventlog.store import Append, SessionClaim
     from reasond_server.llm.model import ChatRequest, ModelEvent
-    from reasond_server.logs.store import Append, SessionClaim
     from reasond_server.tools.tool import ToolContext
     from reasond_server.types import Event, Execution
     from tests.simulation.processes import Process

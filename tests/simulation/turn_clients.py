@@ -6,17 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    DrainingError,
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.errors.limits import DrainingError, OverloadedError, StoreUnavailableError
+from reasond_server.errors.turns import (
     EtagMismatchError,
-    ExecutionNotFoundError,
     HandoffExpiredError,
-    InternalError,
-    OverloadedError,
-    ReasondError,
     SessionNotFoundError,
-    StoreUnavailableError,
     ToolResultsMissingError,
     ToolResultsUnexpectedError,
     TurnLeasedError,

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reasond_server.errors import ModelFailedError, SessionNotFoundError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.turns import SessionNotFoundError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import ExecutionFilter, Record
 from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
     from datetime import datetime
 
+    from reasond_server.eventlog.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
-    from reasond_server.logs.store import Append
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.tool import Tool
     from reasond_server.tools.toolbox import KeyedToolbox

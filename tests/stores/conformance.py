@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
-from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.eventlog.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.types import FinishReason
 from tests.stores.creations import CreationChecks
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
@@ -22,7 +24,7 @@ from tests.stores.suspensions import SuspensionChecks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.logs.store import ExecutionStore, Recovery
+    from reasond_server.eventlog.store import ExecutionStore, Recovery
 
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5

@@ -6,15 +6,15 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import InternalError
-from reasond_server.logs.store import Creation, Lease, Record
+from reasond_server.errors.base import InternalError
+from reasond_server.eventlog.store import Creation, Lease, Record
 from tests.stores.expectations import expect_refusal, nothing, same
 from tests.stores.logs import LEASE_S, HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from reasond_server.logs.store import Append, ExecutionStore
+    from reasond_server.eventlog.store import Append, ExecutionStore
     from reasond_server.types import Event
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 
 
 class StoreContractError(AssertionError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.logs.store import ExecutionFilter
+from reasond_server.eventlog.store import ExecutionFilter
 from reasond_server.types import ExecutionState, FinishReason
 from tests.stores.expectations import nothing, same
 from tests.stores.logs import HandWrittenLog, first_event
 
 if TYPE_CHECKING:
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.types import Execution
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reasond_server.logs.sizes import size_of
-from reasond_server.logs.store import Append, Lease, Record
+from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.store import Append, Lease, Record
 from reasond_server.types import (
     CustomStep,
     Execution,
@@ -24,8 +24,8 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
-    from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Claim, ExecutionStore, Recovery
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.store import Claim, ExecutionStore, Recovery
     from reasond_server.types import Event
 
 START = datetime(2026, 11, 21, tzinfo=UTC)

@@ -8,15 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    EtagMismatchError,
-    ExecutionNotFoundError,
-    InternalError,
-    SessionNotFoundError,
-    TurnLeasedError,
-)
-from reasond_server.logs.store import Creation, ExecutionFilter, Lease, SessionClaim, SessionEnd
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError, TurnLeasedError
+from reasond_server.eventlog.store import Creation, ExecutionFilter, Lease, SessionClaim, SessionEnd
 from reasond_server.types import Execution, FinishReason, Json, Session
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, first_event, step
@@ -24,8 +19,8 @@ from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, first_even
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Append, Claim, ExecutionStore
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.store import Append, Claim, ExecutionStore
 
 _STARTERS = 32
 _SESSION_S = 1000.0

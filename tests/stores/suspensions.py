@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError
-from reasond_server.logs.store import Change, Creation, ExecutionFilter, Lease, LeaseLostError, Record
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.eventlog.store import Change, Creation, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.types import ExecutionState, FinishReason, LoggedEvent
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, first_event, step
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from reasond_server.logs.store import ExecutionStore, Recovery
+    from reasond_server.eventlog.store import ExecutionStore, Recovery
     from reasond_server.types import Execution
 
 _WAKERS = 40

@@ -24,8 +24,8 @@ from reasond.v1.execution_pb2 import (
     ExecutionCursor,
 )
 from reasond.v1.repairs_pb2 import RepairSearch
+from reasond_server.assembly.stores import migrate_stores
 from reasond_server.engines import workflow
-from reasond_server.stores import migrate_stores
 from reasond_server.types.repairs import SandboxLevel
 from tests.engines.served import serving
 from tests.faults.test_repair_crashes import RIGHT, WRITTEN, CountingModel, client_of, follow, make_task, settings_of

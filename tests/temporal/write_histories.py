@@ -25,7 +25,7 @@ from reasond.v1.repairs_pb2 import (
     REPAIR_SEARCH_LATS,
     REPAIR_SEARCH_REFINE_BEAM,
 )
-from reasond_server.app import Server
+from reasond_server.assembly.app import Server
 from reasond_server.config import load
 from reasond_server.engines.temporal import TemporalEngine
 from tests.faults.parts import FREE_PORTS

@@ -6,7 +6,8 @@ import pytest
 from reasond_draft_and_critique import DraftAndCritique
 
 import reasond
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, StrategyConformance, running_server
 from reasond_server.types import FinishReason

@@ -9,8 +9,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
-from reasond_server.addresses import network_of
-from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+from reasond_server.base.addresses import network_of
+from reasond_server.errors.access import TokenInvalidError
+from reasond_server.errors.limits import OverloadedError, RateLimitedError
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
 

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import Operation
-from reasond_server.errors import (
-    AccessError,
+from reasond_server.errors.access import AccessError, IssuerUnavailableError
+from reasond_server.errors.base import LookupFailedError, ReasondError
+from reasond_server.errors.limits import (
     DrainingError,
-    IssuerUnavailableError,
     LimitError,
-    LookupFailedError,
     OverloadedError,
-    ReasondError,
     SlowConsumerError,
     StoreFullError,
     StoreUnavailableError,

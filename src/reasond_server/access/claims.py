@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 

@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
-from reasond_server.cancelling import end_task
-from reasond_server.errors import IssuerUnavailableError
+from reasond_server.base.cancelling import end_task
+from reasond_server.errors.access import IssuerUnavailableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class HttpJwksFetcher:
         """See JwksFetcher."""
         import aiohttp  # noqa: PLC0415 - a server without a key set starts without it
 
-        from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+        from reasond_server.base.http_responses import BoundedResponse  # noqa: PLC0415 - as above
 
         try:
             async with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reasond_server.errors import PermissionMissingError
+from reasond_server.errors.access import PermissionMissingError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

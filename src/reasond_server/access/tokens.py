@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jwt
 
 from reasond_server.access.claims import ClaimNames, principal_of
-from reasond_server.errors import (
-    InvalidRequestError,
-    TokenInvalidError,
-    TokenMissingError,
-    Violation,
-)
+from reasond_server.errors.access import TokenInvalidError, TokenMissingError
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

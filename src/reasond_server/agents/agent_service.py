@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, etag_of, json_of, parse_card
 from reasond_server.agents.directory import is_agent_id
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
-from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.plugins import PLUGIN_NAME
+from reasond_server.base.plugins import PLUGIN_NAME
+from reasond_server.base.violations import words_of
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
-from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,14 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.agents.cards import etag_of
-from reasond_server.errors import (
-    AgentNotFoundError,
-    EtagMismatchError,
-    InvalidRequestError,
-    StoreFullError,
-    Violation,
-    show,
-)
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
+from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

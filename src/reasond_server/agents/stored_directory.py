@@ -19,7 +19,7 @@ from reasond_server.agents.directory import (
     read_list_bounds,
     require_etag,
 )
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.storage.binding import fetch
 
 if TYPE_CHECKING:

@@ -6,14 +6,15 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import MAIN, read_backend_options
+from reasond_server.assembly.backends import MAIN, read_backend_options
 from reasond_server.cli.config_commands import source_of
 from reasond_server.cli.config_text import find_place
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
 from reasond_server.config import choose_provider, load
 from reasond_server.config.reference import toml_value
-from reasond_server.errors import ModelError, ModelUnavailableError, PermissionMissingError
+from reasond_server.errors.access import PermissionMissingError
+from reasond_server.errors.model import ModelError, ModelUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -24,7 +24,7 @@ from reasond_server.cli.terminal import write
 
 if TYPE_CHECKING:
     from reasond import Reasoning
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
 QUESTION: Final = "What is the only remedy for the confusion caused by the tremors of the air?"
 SHORT_QUESTION: Final = "Calculate the compound interest on $10,000 at 5% for 3 years"
@@ -59,7 +59,7 @@ def run(*, is_only_turn: bool = False, is_verbose: bool = False, is_kept: bool =
 
 
 async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is_kept: bool) -> None:
-    from reasond_server.app import Server
+    from reasond_server.assembly.app import Server
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from reasond import Repair
-    from reasond_server.app import Listening
+    from reasond_server.assembly.app import Listening
 
-FOLDER: Final = "data/booking"
+FOLDER: Final = "demo/data/booking"
 HELD_OUT: Final = "held_out.py"
 _SUFFIX: Final = ".txt"
 _VISIBLE: Final = ("python3", "-m", "tests.tap", "tests.test_rooms")
@@ -71,7 +71,7 @@ def _read_folder(folder: Traversable, path: PurePosixPath) -> Mapping[str, str]:
 
 
 async def _demonstrate(begun: float, *, is_verbose: bool, is_kept: bool) -> None:
-    from reasond_server.app import Server
+    from reasond_server.assembly.app import Server
     from reasond_server.cli.demo import keep_serving
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure

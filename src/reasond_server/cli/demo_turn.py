@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reasond import AsyncClient, ExecuteTurnResponse, PendingCall, TurnReentry, TurnResult
 
 REQUEST: Final = "What is 15% of 240? Read the book title. Tell the current time."
-FILE: Final = "data/opticks.txt"
+FILE: Final = "demo/data/opticks.txt"
 
 
 @client_tool

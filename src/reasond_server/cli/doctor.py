@@ -11,20 +11,20 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
-from reasond_server.addresses import split_address
+from reasond_server.assembly.repair_engines import examine_engine
+from reasond_server.assembly.sandboxes import open_sandboxes
+from reasond_server.assembly.stores import examine_stores
+from reasond_server.assembly.toolsets import read_mcp_options, tools_of
+from reasond_server.base.addresses import split_address
 from reasond_server.cli.config_commands import source_of
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.starting import require_startable
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load
-from reasond_server.errors import ReasondError, SettingsError
+from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.reasoning.registry import STRATEGIES
-from reasond_server.repair_engines import examine_engine
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
-from reasond_server.sandboxes import open_sandboxes
-from reasond_server.stores import examine_stores
 from reasond_server.tools.mcp import describe_server, examine_server
-from reasond_server.toolsets import read_mcp_options, tools_of
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.values import value
 

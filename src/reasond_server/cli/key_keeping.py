@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.api_keys import create_key, find_key_id, hash_key
 from reasond_server.access.permissions import EXECUTE, KNOWN, Roles, find_unknown_permissions
+from reasond_server.assembly.verifiers import build_api_key
 from reasond_server.cli.minting import parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import load
 from reasond_server.config.api_key_file import ApiKeyRow, changing, read_api_keys
-from reasond_server.errors import SettingsError
-from reasond_server.errors import show as show_value
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.base import show as show_value
 from reasond_server.types.values import value
-from reasond_server.verifiers import build_api_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, MIN_SECRET_CHARACTERS, hash_secret
 from reasond_server.access.permissions import EXECUTE, KNOWN, find_unknown_permissions
+from reasond_server.assembly.verifiers import minter_of, signing_key_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
-from reasond_server.verifiers import minter_of, signing_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

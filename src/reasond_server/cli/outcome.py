@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.cli.terminal import printable, write
-from reasond_server.errors import ReasondError, SettingsError
+from reasond_server.errors.base import ReasondError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from reasond_server.base.plugins import list_built_in
 from reasond_server.cli.run_text import bar, span_of
-from reasond_server.plugins import list_built_in
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.types.values import value
 

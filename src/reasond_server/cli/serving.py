@@ -23,13 +23,13 @@ from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.supervising import Link, Supervisor, reserve_port, supervise
 from reasond_server.cli.terminal import human_stream, write
 from reasond_server.config import load, require_servable
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.telemetry.logs import configure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from reasond_server.addresses import Listening
+    from reasond_server.base.addresses import Listening
     from reasond_server.config import LoadedSettings, LogsSettings, Settings
 
 EXAMPLE = "Calculate the compound interest on $10,000 at 5% for 3 years"
@@ -122,7 +122,7 @@ def _serve_alone(
 ) -> ExitCode:
     """Serve in this process."""
     provide_open_files(loaded.settings.server)
-    from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does not need gRPC
+    from reasond_server.assembly.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does not need gRPC
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         with _removing(ready_file):

@@ -7,24 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import find_backend_problems, model_of, named_models_of
+from reasond_server.assembly.backends import find_backend_problems, model_of, named_models_of
+from reasond_server.assembly.instruments import tls_files_of, tracing_options
+from reasond_server.assembly.limiting import limiting_of
+from reasond_server.assembly.stores import require_driver
+from reasond_server.assembly.toolsets import tools_of
+from reasond_server.assembly.verifiers import agent_tokens_of, verification_of
 from reasond_server.config import choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
 from reasond_server.config.problems import settings_error
 from reasond_server.config.sources import examine
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.grpc_api.listening import CertificateReloader, require_private_folder
-from reasond_server.instruments import tls_files_of, tracing_options
-from reasond_server.limiting import limiting_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
-from reasond_server.repair.critic import CRITICS
-from reasond_server.stores import require_driver
+from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.telemetry.exporting import require_receiver
 from reasond_server.tools.source import INSTALLED_TOOLS
-from reasond_server.toolsets import tools_of
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
-from reasond_server.verifiers import agent_tokens_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

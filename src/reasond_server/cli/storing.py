@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasond_server.assembly.stores import migrate_stores
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import load
-from reasond_server.stores import migrate_stores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

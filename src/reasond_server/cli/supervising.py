@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.addresses import Listening, split_address
+from reasond_server.base.addresses import Listening, split_address
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.errors import SettingsError, show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import find_rank_folders
+from reasond_server.assembly.backends import find_rank_folders
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.fetching import fetch_ranks
 from reasond_server.llm.counting.tokenizers import KNOWN_RANKS
 

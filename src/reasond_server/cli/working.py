@@ -6,11 +6,11 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from reasond_server.assembly.worker import work as work_until_stopped
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.serving import write_logs
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
-from reasond_server.worker import work as work_until_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

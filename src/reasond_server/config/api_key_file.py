@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
 from reasond_server.config.auth import RoleName, Word  # noqa: TC001 - Pydantic reads the annotations
 from reasond_server.config.key_files import KeyFileError, read_key_file
 from reasond_server.config.section import Section
-from reasond_server.errors import SettingsError, Violation, show
+from reasond_server.errors.base import SettingsError, Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

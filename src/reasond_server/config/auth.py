@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from reasond_server.config.key_files import KeyFileError, read_key_file
 from reasond_server.config.section import EnvironmentName, Section
-from reasond_server.errors import Violation
+from reasond_server.errors.base import Violation
 from reasond_server.types.policy_sections import freeze
 from reasond_server.types.values import value
 

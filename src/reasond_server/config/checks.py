@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.addresses import is_loopback
+from reasond_server.base.addresses import is_loopback
+from reasond_server.base.violations import suggest_nearest
 from reasond_server.config.problems import settings_error
-from reasond_server.errors import Violation
-from reasond_server.violations import suggest_nearest
+from reasond_server.errors.base import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from reasond_server.base.violations import words_of
 from reasond_server.config.reference import describe_nearest, find_nearest
-from reasond_server.errors import SettingsError, Violation, show
-from reasond_server.violations import words_of
+from reasond_server.errors.base import SettingsError, Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

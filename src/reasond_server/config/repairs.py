@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from reasond_server.config.section import EnvironmentName, Section
-from reasond_server.repair.repair_policy import RepairPolicy
+from reasond_server.repair.search.repair_policy import RepairPolicy
 from reasond_server.types.policy_sections import ChosenName, freeze
 
 Variables = Annotated[Mapping[EnvironmentName, str], AfterValidator(freeze)]

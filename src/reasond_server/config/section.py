@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, StringConstraints
 
-from reasond_server.addresses import split_address
+from reasond_server.base.addresses import split_address
 from reasond_server.types.policy_sections import SECTION_RULES, freeze
 
 _KIBI = 1024

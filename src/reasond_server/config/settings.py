@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from reasond_server.base.plugins import list_built_in
 from reasond_server.config.auth import AuthSettings
 from reasond_server.config.engines import EngineSettings
 from reasond_server.config.openai_interface import OpenAiSettings
@@ -25,7 +26,6 @@ from reasond_server.config.operation import (
 from reasond_server.config.repairs import RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
-from reasond_server.plugins import list_built_in
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.policy_sections import Scalar, ScalarValue, StrategyName, freeze
 

@@ -17,7 +17,7 @@ from reasond_server.config.checks import cross_check
 from reasond_server.config.problems import explain, find_doubtful, join_key, settings_error
 from reasond_server.config.reference import is_text_key, key_docs
 from reasond_server.config.settings import Settings
-from reasond_server.errors import SettingsError, Violation
+from reasond_server.errors.base import SettingsError, Violation
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

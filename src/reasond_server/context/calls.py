@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ContextExhaustedError, InternalError, ModelProtocolError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, text_of_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages

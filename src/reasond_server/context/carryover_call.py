@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.carryover import read_notes
 from reasond_server.context.tags import TagKind, neutralize
-from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value

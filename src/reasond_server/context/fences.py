@@ -15,7 +15,7 @@ import re
 from typing import Final
 
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 
 FENCE_TOKENS: Final = 96
 """A generous bound for the tokens of the tags of a fence."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.answers import answer_of_text, normalize_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
-from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.context.replies import Fragment
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
 
 SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""

@@ -29,13 +29,14 @@ from reasond_server.context.window_plan import (
     find_frame,
     plan_windows,
 )
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
 
 _ENDED_EARLY = "The reasoning was ended early:"

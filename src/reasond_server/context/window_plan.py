@@ -27,7 +27,8 @@ from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import InvalidConfigError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import CarryoverMode, ReadingProgress
 from reasond_server.types.values import value

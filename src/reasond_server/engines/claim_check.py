@@ -15,7 +15,7 @@ from temporalio.converter import (
 )
 
 from reasond_server.engines.payload_store import PAYLOAD
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar, cast
 
 from pydantic import TypeAdapter
 
-from reasond_server.logs.stored.codec import decode_event, encode_event
-from reasond_server.repair.activities import CandidateOrder, PatchCheck, RepairCandidate, TokenBounds
-from reasond_server.repair.engine import RepairBatch
-from reasond_server.repair.outcomes import Baseline, CheckOutcome, Critique
-from reasond_server.repair.repair_run import RepairOutcome
+from reasond_server.eventlog.stored.codec import decode_event, encode_event
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
+from reasond_server.repair.search.activities import CandidateOrder, PatchCheck, RepairCandidate, TokenBounds
+from reasond_server.repair.search.repair_run import RepairOutcome
+from reasond_server.repair.service.engine import RepairBatch
 from reasond_server.runs.recorded_calls import error_row, read_error
 from reasond_server.types import NOTHING, Budget, LoggedEvent, Usage
 from reasond_server.types.repairs import SandboxLevel

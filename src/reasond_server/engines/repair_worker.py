@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from reasond_server.cancelling import end_task
+from reasond_server.base.cancelling import end_task
 from reasond_server.engines.packing import ActivityReply, ActivityRequest, pack, unpack
 from reasond_server.engines.payload_store import BATCH, RECORD
 from reasond_server.engines.workflow import (
@@ -26,22 +26,18 @@ from reasond_server.engines.workflow import (
     SCORE,
     VALIDATE,
 )
-from reasond_server.errors import (
-    ExecutionNotFoundError,
-    InternalError,
-    ModelFailedError,
-    ReasondError,
-    StoreUnavailableError,
-    TokenBudgetExhaustedError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.logs.store import Record
-from reasond_server.repair.activities import PatchCheck
-from reasond_server.repair.assignments import read_assignment
-from reasond_server.repair.engine import RepairOrder
-from reasond_server.repair.outcomes import Baseline
-from reasond_server.repair.patches import validate_patch
-from reasond_server.repair.repair_site import RepairSite, perform_once
+from reasond_server.repair.edits.patches import validate_patch
+from reasond_server.repair.results.outcomes import Baseline
+from reasond_server.repair.search.activities import PatchCheck
+from reasond_server.repair.search.repair_site import RepairSite, perform_once
+from reasond_server.repair.service.assignments import read_assignment
+from reasond_server.repair.service.engine import RepairOrder
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.recorded_calls import error_row
@@ -53,13 +49,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.engines.payload_store import PayloadStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import ExecutionStore
-    from reasond_server.repair.activities import RepairCandidate
-    from reasond_server.repair.assignments import RepairAssignment
-    from reasond_server.repair.candidate_writing import CandidateWriter
-    from reasond_server.repair.critics import Critics
-    from reasond_server.repair.workbench import Workbench
+    from reasond_server.repair.critics.check_judge import Critics
+    from reasond_server.repair.search.activities import RepairCandidate
+    from reasond_server.repair.search.candidate_writing import CandidateWriter
+    from reasond_server.repair.service.assignments import RepairAssignment
+    from reasond_server.repair.service.workbench import Workbench
     from reasond_server.runs.making import AccountOf
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types.snapshots import SourceFile

@@ -17,13 +17,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from reasond_server.cancelling import end_task
+from reasond_server.base.cancelling import end_task
 from reasond_server.engines.claim_check import ClaimCheckCodec, workflow_id_of
 from reasond_server.engines.packing import pack, unpack_batch
 from reasond_server.engines.payload_store import BATCH
 from reasond_server.engines.workflow import MODELS, WORKFLOW, RepairWorkflow
-from reasond_server.errors import ReasondError
-from reasond_server.repair_errors import EngineFailedError, EngineUnavailableError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.repairs import EngineFailedError, EngineUnavailableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from reasond_server.engines.payload_store import PayloadStore
     from reasond_server.engines.repair_worker import RepairWorker
-    from reasond_server.repair.engine import RepairBatch, RepairOrder
+    from reasond_server.repair.service.engine import RepairBatch, RepairOrder
 
 _log = logging.getLogger("reasond.engines")
 _PATIENCE: Final = timedelta(seconds=5)

@@ -9,7 +9,8 @@ from google.protobuf import json_format
 
 from reasond.v1 import agent_card_pb2, agent_service_pb2_grpc
 from reasond.v1 import agent_service_pb2 as pb
-from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.requests import invalid, seconds_of
 from reasond_server.grpc_api.times import timestamp

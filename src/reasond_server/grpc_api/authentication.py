@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
-from reasond_server.errors import InternalError, ReasondError
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.grpc_api.guard import RpcCall, current_call
 from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.telemetry.scope import note_caller

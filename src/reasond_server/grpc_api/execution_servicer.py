@@ -16,7 +16,7 @@ from reasond_server.grpc_api.task_conversion import fill_task
 from reasond_server.grpc_api.turn_conversion import turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
-from reasond_server.repair.repair_work import REPAIR
+from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.history import TURN
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from reasond_server.desk import ExecutionDesk
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.addresses import is_loopback
-from reasond_server.errors import SettingsError, show
+from reasond_server.base.addresses import is_loopback
+from reasond_server.base.certificates import TlsFiles
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import MethodTable
@@ -27,7 +28,6 @@ from reasond_server.grpc_api.listening import (
 from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

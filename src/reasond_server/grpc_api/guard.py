@@ -15,22 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from reasond_server.errors import (
-    InternalError,
-    InvalidRequestError,
-    MethodNotFoundError,
-    ReasondError,
-    Violation,
-    show,
-)
+from reasond_server.base.call_ids import CALL_ID_KEY, call_id_of
+from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
+from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
-from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
-from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from reasond_server.addresses import split_address
-from reasond_server.errors import SettingsError, show
+from reasond_server.base.addresses import split_address
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.grpc_api.leftovers import SETTINGS_TIMEOUT_S
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.wire.certificates import Stamp, TlsFiles
+    from reasond_server.base.certificates import Stamp, TlsFiles
 
 
 _MAX_SOCKET_PATH_BYTES: Final = 107

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.handlers import behaviour_of, make_handler, runner_of
 from reasond_server.grpc_api.unfolding import may_unfold, require_few_fields
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1 import reasoning_service_pb2_grpc
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, fill_traced
 from reasond_server.grpc_api.filling import json_text
 from reasond_server.grpc_api.guard import current_principal, remaining_s

@@ -9,7 +9,7 @@ from reasond.v1 import repairs_pb2
 from reasond_server.grpc_api.filling import Alternatives, Fillers
 from reasond_server.grpc_api.requests import budget_of, config_of, enum_word, invalid, required_id, seconds_of
 from reasond_server.grpc_api.times import fill_timestamp
-from reasond_server.repair.repair_service import RepairCursor
+from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.types import Budget
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.repairs import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repair_service_pb2_grpc, repairs_pb2
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.repair_conversion import (
     entries_of,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond_server.grpc_api.handlers import Context, MethodTable
-    from reasond_server.repair.repair_service import RepairService
+    from reasond_server.repair.service.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
 
 _TASK_FIELDS: Final = frozenset(field.name for field in repairs_pb2.RepairTask.DESCRIPTOR.fields)

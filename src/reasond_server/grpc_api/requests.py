@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.grpc_api.structs import json_of_struct
-from reasond_server.reasoning.requests import MAX_SCHEMA_BYTES
+from reasond_server.requests.task_checks import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_reading import read_strict_json
 from reasond_server.types import NO_BUDGET, Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.message import Message
 
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
     from reasond_server.types import Json
 
 _NANOS: Final = 10**9

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # shipped
     reflection_pb2_grpc,
 )
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

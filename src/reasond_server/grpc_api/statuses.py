@@ -13,12 +13,12 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.errors.base import INTERNAL_MESSAGE
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
 
 DOMAIN: Final = "reasond"
 MAX_STATUS_BYTES: Final = 4096

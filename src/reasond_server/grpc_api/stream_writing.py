@@ -7,7 +7,7 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import SlowConsumerError
+from reasond_server.errors.limits import SlowConsumerError
 from reasond_server.grpc_api.guard import TRANSPORT
 from reasond_server.telemetry.observers import UNOBSERVED
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import struct_pb2
 
-from reasond_server.errors import InternalError, InvalidRequestError, Violation, show
-from reasond_server.reasoning.payloads import MAX_DEPTH
-from reasond_server.reasoning.requests import MAX_CONFIG_VALUES
+from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.requests.payloads import MAX_DEPTH
+from reasond_server.requests.task_checks import MAX_CONFIG_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc, turns_pb2
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.requests import prefix_fields, required_id
 from reasond_server.grpc_api.stream_writing import StreamWriter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from reasond_server.addresses import network_of
+from reasond_server.base.addresses import network_of
 from reasond_server.http_api.exchange import ADMISSION_KEY, PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.plain_parser import CONNECT, PlainParser, count_hosts
 from reasond_server.types.values import value

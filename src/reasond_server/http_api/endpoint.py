@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors import AccessError, InvalidJsonRpcError, IssuerUnavailableError, OverloadedError, ParseError
+from reasond_server.errors.access import AccessError, IssuerUnavailableError
+from reasond_server.errors.limits import OverloadedError
+from reasond_server.errors.request import InvalidJsonRpcError, ParseError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.event_frames import frame_event, send_stream, wants_stream
 from reasond_server.http_api.exchange import exchange_of, host_of, send_answer
+from reasond_server.http_api.http_calls import Calls, failure_of
 from reasond_server.http_api.intake import take_in_call
+from reasond_server.http_api.json_mapping import event_json, event_name, is_logged
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
-from reasond_server.http_api.jsonrpc_calls import Calls, failure_of
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_mapping import event_json, event_name, is_logged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.http_api.http_calls import Call, Gate, Methods
     from reasond_server.http_api.intake import Intake
     from reasond_server.http_api.jsonrpc import RpcParams, RpcRequest
-    from reasond_server.http_api.jsonrpc_calls import Call, Gate, Methods
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
 

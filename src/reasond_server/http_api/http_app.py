@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
 from reasond_server.http_api.exchange import exchange_of, send_answer
+from reasond_server.http_api.http_calls import Gate
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
-from reasond_server.http_api.jsonrpc_calls import Gate
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.page_gate import CHECK_PATH, CheckPage
 from reasond_server.http_api.reception import Addresses, Reception
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.access.permissions import Operation
     from reasond_server.agents.agent_service import CardView
     from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
-    from reasond_server.http_api.jsonrpc_calls import Methods
+    from reasond_server.http_api.http_calls import Methods
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing

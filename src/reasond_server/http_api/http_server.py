@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from reasond_server.errors import SettingsError, show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.http_api.connection_cap import ConnectionCap
 from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimits
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Generator
 
+    from reasond_server.base.certificates import Stamp, TlsFiles
     from reasond_server.http_api.exchange import ASGIApp
-    from reasond_server.wire.certificates import Stamp, TlsFiles
 
 
 _BACKLOG: Final = 1024

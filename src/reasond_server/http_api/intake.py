@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.access import audit
-from reasond_server.addresses import network_of
-from reasond_server.errors import AccessError, show
+from reasond_server.base.addresses import network_of
+from reasond_server.errors.access import AccessError
+from reasond_server.errors.base import show
 from reasond_server.http_api.eviction import EvictionQueue
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 

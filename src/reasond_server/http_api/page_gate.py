@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
-from reasond_server.errors import AccessError, IssuerUnavailableError
+from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
 from reasond_server.telemetry.observers import UNOBSERVED
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.reasoning.requests import require_material, require_query
+from reasond_server.base.violations import drop_surplus_unknown, violations_of
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.requests.task_checks import require_material, require_query
 from reasond_server.types import (
     NO_BUDGET,
     Budget,
@@ -29,7 +31,6 @@ from reasond_server.types.turns import (
     TurnReentry,
     TurnStart,
 )
-from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,7 +7,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import show
+from reasond_server.base.call_ids import CALL_ID_KEY, call_id_of
+from reasond_server.errors.base import INTERNAL_MESSAGE, show
 from reasond_server.http_api.exchange import (
     ADMISSION_KEY,
     PEER_URIS_KEY,
@@ -21,13 +22,11 @@ from reasond_server.http_api.exchange import (
     exchange_of,
     send_refusal,
 )
-from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_NAMES, read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

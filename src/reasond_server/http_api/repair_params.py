@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import BudgetParams, Params, StreamableParams, Whole
 from reasond_server.types import NO_BUDGET
 from reasond_server.types.repairs import (

@@ -12,10 +12,11 @@ from pydantic_core import to_json
 from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
 from reasond_server.access.permissions import Operation
-from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
+from reasond_server.errors.access import TokenInvalidError
+from reasond_server.errors.base import SOON_S, ReasondError
+from reasond_server.errors.limits import LimitError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, host_of, send_answer
 from reasond_server.http_api.intake import require_plain
-from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

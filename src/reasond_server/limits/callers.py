@@ -11,7 +11,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reasond_server.errors import TokenBudgetExhaustedError
+    from reasond_server.errors.limits import TokenBudgetExhaustedError
     from reasond_server.limits.budgets import TokenLedger
     from reasond_server.limits.request_limits import ExecutionPermit, RequestGate
     from reasond_server.telemetry.observers import LimitObserver

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from reasond_server.errors import RateLimitedError
-from reasond_server.reasons import SOON_S
+from reasond_server.errors.base import SOON_S
+from reasond_server.errors.limits import RateLimitedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
 

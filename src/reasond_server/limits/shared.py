@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from reasond_server.awake import limit_awake_time
-from reasond_server.cancelling import end_task
-from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.base.awake import limit_awake_time
+from reasond_server.base.cancelling import end_task
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.limits.budgets import RESERVED_S, Reservation, build_refusal
 from reasond_server.limits.request_limits import release_slot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.llm.model import Finished
 
 if TYPE_CHECKING:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT
 from reasond_server.llm.call_watch import CallWatch
 from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn

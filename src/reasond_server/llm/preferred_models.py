@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import UNSPENT
+from reasond_server.errors.model import UNSPENT
 from reasond_server.llm.model import ChatModel, Finished, WrappedModel, find_image_tokens
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reasond_server.errors import SettingsError, Violation, show
+from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

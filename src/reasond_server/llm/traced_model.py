@@ -7,7 +7,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.llm.model import ChatModel, Finished, Text, WrappedModel
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scope import current

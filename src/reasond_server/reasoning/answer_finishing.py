@@ -11,7 +11,10 @@ from reasond_server.context.answer_schemas import AnswerSchema
 from reasond_server.context.calls import ModelReply, hear, measure_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import AnswerInvalidError, InvalidRequestError, TokenBudgetExhaustedError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import AnswerInvalidError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types import FinishReason

@@ -10,7 +10,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
-    from reasond_server.errors import TokenBudgetExhaustedError
+    from reasond_server.errors.limits import TokenBudgetExhaustedError
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.metering import TokenAccount
 

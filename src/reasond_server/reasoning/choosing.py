@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
-from reasond_server.awake import limit_awake_time
-from reasond_server.errors import InternalError, InvalidConfigError, StoreUnavailableError, Violation
+from reasond_server.base.awake import limit_awake_time
+from reasond_server.errors.base import InternalError, Violation
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.answer_finishing import compile_schema
 from reasond_server.reasoning.auto_choice import AUTO, READER, measure_fit

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from reasond_server.errors import InvalidConfigError, SettingsError, Violation, show
-from reasond_server.violations import drop_surplus_unknown, suggest_nearest, violations_of
+from reasond_server.base.violations import drop_surplus_unknown, suggest_nearest, violations_of
+from reasond_server.errors.base import SettingsError, Violation, show
+from reasond_server.errors.request import InvalidConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

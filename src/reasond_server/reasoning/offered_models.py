@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from reasond_server.base.violations import suggest_nearest
 from reasond_server.context.answer_schemas import write_schema_rule
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
 from reasond_server.llm.prefaced_model import Preface, PrefacedModel
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import InternalError, SettingsError, StrategyNotFoundError, Violation, show
-from reasond_server.plugins import PluginGroup
+from reasond_server.base.plugins import PluginGroup
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import InternalError, SettingsError, Violation, show
+from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.strategies.strategy import ReasoningStrategy
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

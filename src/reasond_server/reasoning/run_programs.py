@@ -7,7 +7,7 @@ import logging
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import SandboxUnavailableError
+from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, read_row
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED

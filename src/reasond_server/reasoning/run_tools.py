@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, show
+from reasond_server.errors.base import ReasondError, show
+from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scrubbing import shorten

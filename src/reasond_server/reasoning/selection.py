@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import (
-    StrategyNotSupportedError,
-    StrategyRequiredError,
-    Violation,
-    show,
-)
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import StrategyNotSupportedError, StrategyRequiredError
 from reasond_server.types import StrategySource
 from reasond_server.types.values import value
 

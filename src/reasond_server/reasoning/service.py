@@ -8,19 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
-from reasond_server.desk import link_rpc_to, note_concerned
-from reasond_server.errors import (
-    ExecutionNotFoundError,
-    InternalError,
-    ReasondError,
-    StoreUnavailableError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.mailbox import SilentSubscriber
+from reasond_server.executions.desk import link_rpc_to, note_concerned
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.logs.mailbox import SilentSubscriber
 from reasond_server.reasoning.choosing import Chooser
-from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.strategy_work import Assignment
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, read_view, view_of
+from reasond_server.requests.task_checks import check_task, digest_of
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_result
 from reasond_server.types import Result
@@ -30,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
-    from reasond_server.clock import Clock
-    from reasond_server.desk import ExecutionDesk
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.reasoning.strategy_work import ReasoningKind

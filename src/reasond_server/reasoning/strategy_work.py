@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from reasond_server.errors import InternalError, ReasondError
-from reasond_server.logs.stored.codec import detail_digest
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.eventlog.stored.codec import detail_digest
 from reasond_server.reasoning.answer_finishing import finish_answer
 from reasond_server.reasoning.offered_models import preface_model
-from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
-from reasond_server.reasoning.requests import decode_task
 from reasond_server.reasoning.run_programs import JournaledPrograms, TracedPrograms
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
+from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
+from reasond_server.requests.task_checks import decode_task
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError, foreign_plan, nonces, read_work
@@ -40,9 +40,9 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.clock import Clock
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import Recovery
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import Recovery
     from reasond_server.reasoning.offered_models import OfferedModels
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run

@@ -12,7 +12,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.desk import ExecutionDesk
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.types import CostClass, Execution, Json, LoggedEvent, Principal, Task
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Protocol
 
-from reasond_server.errors import DrainingError, OverloadedError
+from reasond_server.errors.limits import DrainingError, OverloadedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:

@@ -8,16 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.logs.store import Change, Lease
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.eventlog.store import Change, Lease
 from reasond_server.runs.phase import CANCELS, LEAVES, STOP_REASONS, Phase, Trigger
 from reasond_server.runs.work import ABANDONED, RunEnding, cancel_with, ending_of_error, ending_of_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reasond_server.clock import Clock
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import RunObserver

@@ -7,7 +7,9 @@ import hmac
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, NotResumableError, ToolOutcomeUnknownError, show
+from reasond_server.errors.base import InternalError, show
+from reasond_server.errors.executions import NotResumableError
+from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.run_journal import RESULT, STARTED
 from reasond_server.types import NOTHING
 

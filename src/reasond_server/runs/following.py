@@ -6,10 +6,11 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
-from reasond_server.logs.mailbox import FlushTimer, Mailbox
-from reasond_server.logs.sizes import size_of
-from reasond_server.logs.store import Change
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
+from reasond_server.eventlog.mailbox import FlushTimer, Mailbox
+from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.store import Change
 from reasond_server.runs.admission import draining
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.work import failure_of
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from typing import Self
 
-    from reasond_server.clock import Clock
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Event, Execution, LoggedEvent, TextDelta

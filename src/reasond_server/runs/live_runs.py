@@ -14,7 +14,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reasond_server.logs.mailbox import Mailbox
+    from reasond_server.eventlog.mailbox import Mailbox
     from reasond_server.runs.run import Run
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from reasond_server.errors import NotResumableError, ReasondError
+from reasond_server.errors.executions import NotResumableError
+from reasond_server.eventlog.log import RunLog
+from reasond_server.eventlog.redaction import redact
 from reasond_server.llm.metering import MeteredModel, TokenAccount
-from reasond_server.logs.log import RunLog
-from reasond_server.logs.redaction import redact
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, encode_remark
@@ -26,11 +26,12 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.clock import Clock
+    from reasond_server.base.clock import Clock
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.leases import Tenure
+    from reasond_server.eventlog.store import Creation, Record, Recovery
+    from reasond_server.eventlog.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
-    from reasond_server.logs.leases import Tenure
-    from reasond_server.logs.store import Creation, Record, Recovery
-    from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver

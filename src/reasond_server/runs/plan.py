@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from reasond_server.clock import nonce_of
-from reasond_server.errors import NotResumableError
+from reasond_server.base.clock import nonce_of
+from reasond_server.errors.executions import NotResumableError
 from reasond_server.runs.work import WorkRequest
 from reasond_server.types.values import value
 

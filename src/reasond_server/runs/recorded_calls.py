@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import NotResumableError, ReasondError, error_of
+from reasond_server.errors.executions import NotResumableError
+from reasond_server.errors.reasons import error_of
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
@@ -15,6 +16,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent
 
 VERSION = 1

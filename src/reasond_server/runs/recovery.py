@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import ReasondError
-from reasond_server.logs.leases import Upkeep
+from reasond_server.errors.base import ReasondError
+from reasond_server.eventlog.leases import Upkeep
 from reasond_server.runs.making import going_on_failed
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError
@@ -16,9 +16,9 @@ from reasond_server.runs.recorded_calls import ReplayError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from reasond_server.clock import Clock
-    from reasond_server.logs.leases import Sweep
-    from reasond_server.logs.store import ExecutionStore, Lease, Recovery
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.leases import Sweep
+    from reasond_server.eventlog.store import ExecutionStore, Lease, Recovery
     from reasond_server.runs.admission import Admission, Leavable, Place
     from reasond_server.runs.driving import Driver
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits

@@ -7,13 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    ExecutionNotFoundError,
-    OverloadedError,
-    RequestIdReusedError,
-    show,
-)
+from reasond_server.errors.base import show
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.errors.limits import OverloadedError
+from reasond_server.errors.request import RequestIdReusedError
 from reasond_server.runs.making import Predecessor
 from reasond_server.runs.plan import PlanError, decode_plan
 from reasond_server.runs.recorded_calls import ReplayError
@@ -23,7 +20,7 @@ from reasond_server.types import ExecutionState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from reasond_server.logs.store import Claim, ExecutionStore
+    from reasond_server.eventlog.store import Claim, ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.types import Execution
 

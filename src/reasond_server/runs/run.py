@@ -7,9 +7,9 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import InternalError, ReasondError
-from reasond_server.logs.log import is_gone
-from reasond_server.logs.store import Record
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.eventlog.log import is_gone
+from reasond_server.eventlog.store import Record
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
 from reasond_server.runs.work import RunEnding, cancel_with
 from reasond_server.types import TextDelta
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from reasond_server.logs.leases import Tenure
-    from reasond_server.logs.log import RunLog
-    from reasond_server.logs.mailbox import Subscriber
+    from reasond_server.eventlog.leases import Tenure
+    from reasond_server.eventlog.log import RunLog
+    from reasond_server.eventlog.mailbox import Subscriber
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects

@@ -11,10 +11,10 @@ from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, ModelFinish, WrappedModel
-from reasond_server.logs.store import Record
 from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,

@@ -8,11 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.clock import Clock
-from reasond_server.errors import OverloadedError, StoreUnavailableError
-from reasond_server.logs.leases import Sweep, Tenure, sweep_nothing
-from reasond_server.logs.store import Creation, Lease
-from reasond_server.logs.writer import LogWriter
+from reasond_server.base.clock import Clock
+from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
+from reasond_server.eventlog.leases import Sweep, Tenure, sweep_nothing
+from reasond_server.eventlog.store import Creation, Lease
+from reasond_server.eventlog.writer import LogWriter
 from reasond_server.runs.admission import Admission, Leavable, Place
 from reasond_server.runs.driving import Driver
 from reasond_server.runs.live_runs import LiveRuns, Load, RunnerLimits
@@ -26,8 +26,8 @@ from reasond_server.types import Execution, ExecutionState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.eventlog.store import Claim, ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import Claim, ExecutionStore
     from reasond_server.runs.making import Prepared, WorkKind
     from reasond_server.runs.run import Run, Work
     from reasond_server.telemetry.observers import WorkObserver

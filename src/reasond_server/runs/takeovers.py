@@ -10,13 +10,13 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.logs.store import Record
+from reasond_server.eventlog.store import Record
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.logs.store import Recovery
+    from reasond_server.eventlog.store import Recovery
 
 MAX_FRUITLESS_TAKEOVERS: Final = 2
 """After so many takeovers without anything written since, an execution is given up."""

@@ -5,23 +5,17 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import (
-    UNSPENT,
-    ContextExhaustedError,
-    ModelFailedError,
-    ModelTimeoutError,
-    StoreUnavailableError,
-    TokenBudgetExhaustedError,
-    error_of,
-)
+from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT, ContextExhaustedError, ModelFailedError, ModelTimeoutError
+from reasond_server.errors.reasons import error_of
 from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.types import Budget, ExecutionFailure, FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.store import SessionClaim
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import SessionClaim
     from reasond_server.types import Usage
 
 ABANDONED: Final = "Nobody waited for the result any more."

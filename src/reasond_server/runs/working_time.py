@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from reasond_server.logs.store import Record, Recovery
+    from reasond_server.eventlog.store import Record, Recovery
     from reasond_server.types import Event
 
 

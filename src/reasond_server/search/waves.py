@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

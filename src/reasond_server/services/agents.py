@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, WRITE_AGENTS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
-from reasond_server.http_api.jsonrpc_calls import Method
+from reasond_server.http_api.http_calls import Method
+from reasond_server.http_api.json_mapping import agent_json, card_json
 from reasond_server.http_api.params import GetCardParams, ListAgentsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.wire.json_mapping import agent_json, card_json
 
 if TYPE_CHECKING:
     from reasond_server.agents.agent_service import AgentService

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.http_api.jsonrpc_calls import Method, Methods, Streaming
-from reasond_server.openai_api.chat_params import ChatParams, ModelParams
-from reasond_server.openai_api.completions import Completions
-from reasond_server.openai_api.model_catalogue import ModelCatalogue
-from reasond_server.openai_api.openai_endpoint import CHAT_METHOD, MODELS_METHOD, OpenAiEndpoint
-from reasond_server.openai_api.turn_chats import TurnChats
+from reasond_server.http_api.http_calls import Method, Methods, Streaming
+from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
+from reasond_server.protocols.chat.completions import Completions
+from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
+from reasond_server.protocols.chat.openai_endpoint import CHAT_METHOD, MODELS_METHOD, OpenAiEndpoint
+from reasond_server.protocols.chat.turn_chats import TurnChats
 from reasond_server.services.reasoning import DECLARATION
 from reasond_server.services.turns import DECLARATION as TURNS
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.http_api.http_app import Interface
-    from reasond_server.openai_api.model_presets import ModelPreset
+    from reasond_server.protocols.chat.model_presets import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 

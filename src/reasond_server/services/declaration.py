@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reasond_server.grpc_api.handlers import MethodTable
-    from reasond_server.http_api.jsonrpc_calls import Method
+    from reasond_server.http_api.http_calls import Method
 
 
 @value

@@ -7,20 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
-from reasond_server.http_api.jsonrpc_calls import Method, Streaming
+from reasond_server.http_api.http_calls import Method, Streaming
+from reasond_server.http_api.json_mapping import execution_json, result_json, task_json
 from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListExecutionsParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_mapping import execution_json, result_json, task_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.desk import ExecutionDesk
-    from reasond_server.http_api.jsonrpc_calls import Cursor
+    from reasond_server.executions.desk import ExecutionDesk
+    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal, StreamEvent
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
-from reasond_server.http_api.jsonrpc_calls import Method, Streaming
+from reasond_server.http_api.http_calls import Method, Streaming
+from reasond_server.http_api.json_mapping import result_json, strategy_json
 from reasond_server.http_api.params import ExecuteParams, NoParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_mapping import result_json, strategy_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.http_api.jsonrpc_calls import Cursor
+    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal, StreamEvent

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE_REPAIRS, READ_EXECUTIONS
 from reasond_server.grpc_api.repair_servicer import RepairServicer
-from reasond_server.http_api.jsonrpc_calls import Method, Streaming
+from reasond_server.http_api.http_calls import Method, Streaming
+from reasond_server.http_api.json_kinds import kind_json
+from reasond_server.http_api.json_mapping import repair_view_json, snapshot_json
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
-from reasond_server.repair.repair_service import RepairCursor
+from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.wire.json_kinds import kind_json
-from reasond_server.wire.json_mapping import repair_view_json, snapshot_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.http_api.jsonrpc_calls import Cursor
-    from reasond_server.repair.repair_service import RepairService
+    from reasond_server.http_api.http_calls import Cursor
+    from reasond_server.repair.service.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal, StreamEvent
     from reasond_server.types.repairs import RepairTask

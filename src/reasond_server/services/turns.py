@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE_TURNS, READ_TURNS
 from reasond_server.grpc_api.turn_servicer import TurnServicer
-from reasond_server.http_api.jsonrpc_calls import Method, Streaming
+from reasond_server.http_api.http_calls import Method, Streaming
+from reasond_server.http_api.json_kinds import kind_json
+from reasond_server.http_api.json_mapping import turn_view_json
 from reasond_server.http_api.params import (
     AttachTurnParams,
     ListSessionsParams,
@@ -24,13 +26,11 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.turn_requests import check_part
 from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types.turns import TurnState
-from reasond_server.wire.json_kinds import kind_json
-from reasond_server.wire.json_mapping import turn_view_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.http_api.jsonrpc_calls import Cursor
+    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.http_api.params import TurnStreamParams
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService, TurnView

@@ -6,7 +6,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.paths import find_collisions, find_problems
 from reasond_server.types.snapshots import FileEntry
 from reasond_server.types.values import value

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from reasond_server.errors import StoreFullError
+from reasond_server.errors.limits import StoreFullError
 from reasond_server.snapshots.manifests import derive_snapshot_id, measure_manifest
 from reasond_server.snapshots.refusals import build_not_found_error, build_unknown_content_error, require_quota
 from reasond_server.types.snapshots import Snapshot

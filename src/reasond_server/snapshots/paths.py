@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

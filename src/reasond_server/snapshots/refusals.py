@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, StoreFullError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.errors.repairs import SnapshotNotFoundError
+from reasond_server.errors.request import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,9 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.repairs import SnapshotNotFoundError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, build_entries, check_manifest, digest_of, find_in_files
 from reasond_server.types.snapshots import SourceFile
 

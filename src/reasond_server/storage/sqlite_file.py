@@ -15,7 +15,8 @@ import threading
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, show
+from reasond_server.errors.base import InternalError, SettingsError, show
+from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.storage.revisions import (
     VERSION_TABLE,
     SchemaState,

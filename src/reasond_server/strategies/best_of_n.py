@@ -29,14 +29,10 @@ from reasond_server.context.samples import (
 from reasond_server.context.scores import read_score
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors import (
-    UNSPENT,
-    InvalidConfigError,
-    ModelError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-    Violation,
-)
+from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT, ModelError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from reasond_server.clock import new_nonce
+from reasond_server.base.clock import new_nonce
 from reasond_server.context.calls import ModelReply, hear, run_by_size
 from reasond_server.context.carryover import Carryover, Compression, compress
 from reasond_server.context.carryover_call import Summary, summarize
@@ -24,7 +24,10 @@ from reasond_server.context.window_plan import (
     WindowPlan,
     plan_windows,
 )
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError, TokenBudgetExhaustedError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason

@@ -13,7 +13,7 @@ from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.final_replies import describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import CostClass, FinishReason, PlanAndSolveMetrics, StageStep

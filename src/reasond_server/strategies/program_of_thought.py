@@ -12,7 +12,7 @@ from pydantic import Field
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, build_refusal, clip_output

@@ -21,7 +21,9 @@ from reasond_server.context.samples import (
 )
 from reasond_server.context.stages import prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors import UNSPENT, ModelError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from reasond_server.clock import new_nonce
-from reasond_server.errors import InternalError
+from reasond_server.base.clock import new_nonce
+from reasond_server.errors.base import InternalError
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
@@ -253,7 +253,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         """
         if model is None:
             # Imported here, because callers with their own model do not need it.
-            from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
+            from reasond_server.demo import DemoModel  # noqa: PLC0415 - see above
 
             outcome = await self.reason(
                 query, model=(demo := DemoModel()), material=material, programs=programs, **config

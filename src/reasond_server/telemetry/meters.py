@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import error_classes
+from reasond_server.errors.reasons import error_classes
 from reasond_server.telemetry.repair_meters import RepairMeters
 from reasond_server.telemetry.series import Registry, Vocabulary
 from reasond_server.telemetry.turn_meters import TurnMeters

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cancelling import end_task
-from reasond_server.errors import StoreUnavailableError
+from reasond_server.base.cancelling import end_task
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.telemetry.observers import ProcessFacts
 
 if TYPE_CHECKING:

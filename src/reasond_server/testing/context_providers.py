@@ -16,7 +16,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
 from reasond_server.turns.providers import ProviderStates, require_provider

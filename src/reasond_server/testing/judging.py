@@ -8,14 +8,14 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.tags import RESERVED_TAGS
-from reasond_server.errors import ContextExhaustedError, ModelFailedError, ModelUnavailableError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.grpc_api.conversion import iteration_message, metrics_message
+from reasond_server.http_api.json_kinds import kind_json
+from reasond_server.http_api.json_mapping import trace_items
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing.conformance import require
 from reasond_server.testing.models import Reply
 from reasond_server.types import Iteration, Metrics, ToolCall, Usage
-from reasond_server.wire.json_kinds import kind_json
-from reasond_server.wire.json_mapping import trace_items
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest

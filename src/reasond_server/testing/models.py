@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.stopping import StopFilter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from reasond_server.errors import ReasondError
+    from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import ToolCall
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatModel, WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote

@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
-from reasond_server.errors import (
-    ContextExhaustedError,
-    InternalError,
-    InvalidConfigError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-)
-from reasond_server.plugins import PLUGIN_NAME
-from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
+from reasond_server.base.plugins import PLUGIN_NAME
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
+from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.testing.judging import (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]  # it has no types
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.tools.expressions import (
     MAX_EXPRESSION_CHARACTERS,
     CalculationError,

@@ -11,7 +11,8 @@ import difflib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, show
+from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ToolSpec
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult

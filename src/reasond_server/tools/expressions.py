@@ -10,8 +10,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import show
-from reasond_server.syntax import parse_expression_tree
+from reasond_server.base.syntax import parse_expression_tree
+from reasond_server.errors.base import show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

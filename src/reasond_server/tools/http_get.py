@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from pydantic import Field
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.tool import (
     ArgumentsRefusedError,
@@ -119,7 +119,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         import aiohttp  # noqa: PLC0415 - as above
         from yarl import URL  # noqa: PLC0415 - as above
 
-        from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+        from reasond_server.base.http_responses import BoundedResponse  # noqa: PLC0415 - as above
 
         connector = aiohttp.TCPConnector(
             resolver=_build_resolver(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import Violation, show
+from reasond_server.errors.base import Violation, show
 from reasond_server.tools.schema_steps import MAX_STEPS, SchemaUnusableError, StepCounter
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from reasond_server.errors import SettingsError, show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.llm.openai.addressing import find_proxy
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import httpx2
     import mcp
 
-    from reasond_server.errors import Violation
+    from reasond_server.errors.base import Violation
     from reasond_server.tools.tool import Tool, ToolContext
     from reasond_server.types import Json
 

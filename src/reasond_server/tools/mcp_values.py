@@ -12,7 +12,7 @@ from reasond_server.tools.tool import ToolFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.errors import Violation
+    from reasond_server.errors.base import Violation
     from reasond_server.types import Json
 
 _MAX_DESCRIPTION: Final = 2_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from reasond_server.errors import SandboxUnavailableError
+from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.types.values import value
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024

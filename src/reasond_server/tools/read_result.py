@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.tools.results import resolve_pointer, to_json_text
 from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.tools.json_reading import read_json
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import SettingsError
-from reasond_server.plugins import PluginGroup
+from reasond_server.base.plugins import PluginGroup
+from reasond_server.errors.base import SettingsError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
 from reasond_server.tools.http_get import HttpGet

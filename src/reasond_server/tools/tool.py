@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reasond_server.base.violations import violations_of
 from reasond_server.types.values import value
-from reasond_server.violations import violations_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.errors import Violation
+    from reasond_server.errors.base import Violation
     from reasond_server.types import Json
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

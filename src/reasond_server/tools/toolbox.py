@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import InternalError, show
+from reasond_server.errors.base import InternalError, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

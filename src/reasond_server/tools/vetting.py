@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.plugins import PluginGroup
+from reasond_server.base.plugins import PluginGroup
 from reasond_server.turns.providers import require_provider
 from reasond_server.types.turns import ContextScope, ModeChange, ModelCallStep, TurnStarted
 

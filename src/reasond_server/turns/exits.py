@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from reasond_server.logs.store import Recovery
+    from reasond_server.eventlog.store import Recovery
     from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.types.turns import ContextGoal, ContextItem
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import (
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.turns import (
     EtagMismatchError,
     HandoffExpiredError,
     ToolResultsMissingError,
     ToolResultsUnexpectedError,
     TurnNotAwaitingError,
-    Violation,
-    show,
 )
 from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.tools.json_reading import read_strict_json

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from reasond_server.context.reasoning_context import write_steps
 from reasond_server.context.reasoning_parts import PromptPart
 from reasond_server.context.step_messages import WireIds
-from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.store import ExecutionFilter
 from reasond_server.llm.model import Message, Role
-from reasond_server.logs.store import ExecutionFilter
 from reasond_server.turns.fold import fold
 from reasond_server.turns.prompting import ask, list_records, read_renderings
 from reasond_server.types.values import value
@@ -19,8 +20,8 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import ExecutionStore
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.types import Execution
     from reasond_server.types.turns import TurnStarted

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
-from reasond_server.errors import ContextExhaustedError, HandoffExpiredError, ReasondError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.turns import HandoffExpiredError
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
-from reasond_server.logs.store import Record
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.work import RunEnding
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from reasond_server.clock import Clock
+    from reasond_server.base.clock import Clock
     from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run

@@ -15,7 +15,8 @@ from reasond_server.context.text_calls import (
     cut_invention,
     read_action,
 )
-from reasond_server.errors import InternalError, ModelProtocolError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import Message, Role
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.types.values import value

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from reasond_server.errors import (
-    ReasondError,
-    ToolFailedInTurnError,
-    ToolNotRegisteredError,
-    ToolOutcomeUnknownError,
-    show,
-)
+from reasond_server.errors.base import ReasondError, show
+from reasond_server.errors.turns import ToolFailedInTurnError, ToolNotRegisteredError, ToolOutcomeUnknownError
 from reasond_server.tools.execution import has_failed
 from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
 from reasond_server.types import FinishReason

@@ -10,8 +10,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from reasond_server.errors import InternalError
-from reasond_server.plugins import PLUGIN_NAME
+from reasond_server.base.plugins import PLUGIN_NAME
+from reasond_server.errors.base import InternalError
 from reasond_server.types.turns import ContextGoal, ContextScope, ModelCallStep
 from reasond_server.types.values import value
 

@@ -8,15 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access import audit
-from reasond_server.errors import (
-    EtagMismatchError,
-    ExecutionNotFoundError,
-    HandoffExpiredError,
-    ReasondError,
-    TurnNotAwaitingError,
-    TurnNotFoundError,
-    show,
-)
+from reasond_server.errors.base import ReasondError, show
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.turns import EtagMismatchError, HandoffExpiredError, TurnNotAwaitingError, TurnNotFoundError
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry, digest_of_reentry
 from reasond_server.turns.history import TURN
@@ -27,8 +21,8 @@ from reasond_server.types.turns import Reentered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.clock import Clock
-    from reasond_server.desk import ExecutionDesk
+    from reasond_server.base.clock import Clock
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.runs.runner import Runner
     from reasond_server.telemetry.observers import TurnObserver

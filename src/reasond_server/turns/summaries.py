@@ -15,7 +15,8 @@ from reasond_server.context.citations import check_citations
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.reasoning_parts import StoredRendering
 from reasond_server.context.step_messages import fence_observation
-from reasond_server.errors import ModelError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelError
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.turns.model_calls import TurnReply
 from reasond_server.turns.prompting import log_renderings
@@ -24,7 +25,7 @@ from reasond_server.types.turns import ContextGoal, ContextItem, ModelCallStep, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.clock import Clock
+    from reasond_server.base.clock import Clock
     from reasond_server.context.reasoning_parts import ContextInputs, ReasoningContext
     from reasond_server.llm.model import TokenCounter
     from reasond_server.turns.fold import TurnProgress

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import show
-from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
+from reasond_server.errors.base import show
+from reasond_server.requests.payloads import MAX_DEPTH, depth_of
 from reasond_server.tools.json_reading import read_strict_json
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidRequestError, Violation, show
-from reasond_server.reasoning.requests import (
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.requests.task_checks import (
     MAX_SYSTEM_CHARACTERS,
     find_in_budget,
     find_in_history,
@@ -24,7 +26,6 @@ from reasond_server.turns.policy import OnUnknownOutcome
 from reasond_server.turns.tool_schemas import read_schema
 from reasond_server.turns.turn_tools import OWN_TOOLS
 from reasond_server.types.turns import ContextScope
-from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -10,17 +10,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import ADMIN, TOOLS
-from reasond_server.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
-from reasond_server.errors import (
-    EtagMismatchError,
-    InvalidRequestError,
-    SessionNotFoundError,
-    Violation,
-    show,
-)
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
+from reasond_server.eventlog.store import SessionClaim
+from reasond_server.executions.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.logs.store import SessionClaim
-from reasond_server.reasoning.requests import digest_of
+from reasond_server.requests.task_checks import digest_of
 from reasond_server.runs.work import WorkRequest, failure_of
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import current_trace, note_result
@@ -38,10 +34,10 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from reasond_server.clock import Clock
-    from reasond_server.desk import ExecutionDesk
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
-    from reasond_server.logs.store import ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.telemetry.observers import TurnObserver

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import Violation
+from reasond_server.errors.base import Violation
 from reasond_server.llm.model import ToolSpec
 from reasond_server.reasoning.run_tools import TracedToolbox
 from reasond_server.tools.read_result import READ_TOOL_RESULT

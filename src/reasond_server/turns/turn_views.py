@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidRequestError, Violation, show
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.tools.read_result import find_places
 from reasond_server.tools.results import cut_to_bytes, resolve_pointer, to_json_text
 from reasond_server.turns.fold import TurnProgress

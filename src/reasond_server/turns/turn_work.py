@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.logs.store import SessionEnd
+from reasond_server.eventlog.store import SessionEnd
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import foreign_plan, nonces
 from reasond_server.runs.repeated_steps import RepeatedSteps
@@ -49,9 +49,9 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.clock import Clock
+    from reasond_server.base.clock import Clock
+    from reasond_server.eventlog.store import ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
-    from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest

@@ -19,7 +19,8 @@ from reasond_server.access.agent_secrets import (
     is_secret_hash,
 )
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+from reasond_server.errors.access import TokenInvalidError
+from reasond_server.errors.limits import OverloadedError, RateLimitedError
 from tests.unit.access.parts import MAIN
 
 if TYPE_CHECKING:

@@ -2,27 +2,28 @@ from __future__ import annotations
 
 import logging
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation
-from reasond_server.errors import (
+from reasond_server.errors.access import IssuerUnavailableError, PermissionMissingError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import (
     DrainingError,
-    ExecutionNotFoundError,
-    InvalidRequestError,
-    IssuerUnavailableError,
-    ModelFailedError,
     OverloadedError,
-    PermissionMissingError,
     RateLimitedError,
-    ReasondError,
     SlowConsumerError,
     StoreFullError,
     StoreUnavailableError,
 )
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types import Principal
+
+if TYPE_CHECKING:
+    from reasond_server.errors.base import ReasondError
 
 ANN = Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
 

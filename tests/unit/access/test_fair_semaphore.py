@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.access.agent_secrets import FairSemaphore
-from reasond_server.errors import OverloadedError
+from reasond_server.errors.limits import OverloadedError
 
 
 class Desk:

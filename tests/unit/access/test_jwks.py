@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
-from reasond_server.errors import IssuerUnavailableError
+from reasond_server.errors.access import IssuerUnavailableError
 from tests.unit.access.test_token_keys import jwk_of
 from tests.unit.runs.conftest import in_virtual_time
 

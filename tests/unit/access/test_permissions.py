@@ -16,7 +16,7 @@ from reasond_server.access.permissions import (
     require_strategy,
     require_tools,
 )
-from reasond_server.errors import PermissionMissingError
+from reasond_server.errors.access import PermissionMissingError
 from reasond_server.types import Principal
 
 

@@ -19,7 +19,7 @@ from reasond_server.access.token_keys import (
     parse_public_key,
 )
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
-from reasond_server.errors import TokenInvalidError
+from reasond_server.errors.access import TokenInvalidError
 from tests.unit.access.parts import MAIN, NOW, RULES, Clock, claims, sign
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

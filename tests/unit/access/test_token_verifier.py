@@ -20,7 +20,7 @@ from reasond_server.access.token_verifier import (
     VerifiedToken,
     VerifiedTokenCache,
 )
-from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
 from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, sign, verifier_of
 

@@ -5,7 +5,7 @@ import pytest
 
 from reasond_server.access.token_keys import create_ephemeral_key
 from reasond_server.access.tokens import TokenMinter, build_missing_token_error
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types import Principal
 from tests.unit.access.parts import MAIN, NOW, Clock, verifier_of
 

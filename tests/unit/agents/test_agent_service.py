@@ -8,7 +8,8 @@ import pytest
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card, etag_of
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.errors import AgentNotFoundError, EtagMismatchError, InvalidRequestError
+from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
+from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.types import Principal
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

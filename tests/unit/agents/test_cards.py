@@ -22,7 +22,8 @@ from reasond_server.agents.cards import (
     parse_card,
     strategies_of,
 )
-from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
 
 LIMIT = 262_144
 SCHEMES = (

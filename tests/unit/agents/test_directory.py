@@ -15,7 +15,9 @@ from reasond_server.agents.stored_directory import (
     SqliteAgentRows,
     StoredAgentDirectory,
 )
-from reasond_server.errors import AgentNotFoundError, EtagMismatchError, InvalidRequestError, StoreFullError
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
+from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.storage.sqlite_file import SqliteFile
 

@@ -13,7 +13,7 @@ import pytest
 
 from reasond_server.cli import backend_checks
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from tests.unit.llm.openai.odd_server import Manners, odd_server
 
 if TYPE_CHECKING:

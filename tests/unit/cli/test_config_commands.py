@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.cli import config_commands
 from reasond_server.config import ReasoningSettings
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from tests.unit.config.seed_000 import CR_1_AND_2
 
 if TYPE_CHECKING:

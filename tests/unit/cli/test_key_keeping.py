@@ -11,7 +11,7 @@ from reasond_server.cli.key_keeping import WantedKey, create, revoke, show
 from reasond_server.cli.outcome import CommandError
 from reasond_server.config import load
 from reasond_server.config.api_key_file import read_api_keys
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path

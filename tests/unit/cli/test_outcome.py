@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.cli.outcome import MEANINGS, CommandError, ExitCode, finish, warn
-from reasond_server.errors import InternalError, SettingsError
+from reasond_server.errors.base import InternalError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

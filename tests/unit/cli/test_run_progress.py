@@ -8,8 +8,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from reasond import Iteration, Usage
 from reasond.v1.strategies_pb2 import BoundedContextStep, ReactStep, ReadingProgress, StageStep, TreeStep
+from reasond_server.base.plugins import list_built_in
 from reasond_server.cli.run_progress import RunProgress, ShownProgress, count_most_steps, describe_span, draw_bar
-from reasond_server.plugins import list_built_in
 from reasond_server.reasoning.registry import STRATEGIES
 
 WITHOUT = {"chain_of_thought", "tree_of_thought"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.app import Listening
+from reasond_server.assembly.app import Listening
 from reasond_server.cli.outcome import CommandError
 from reasond_server.cli.serving import _removing as removing
 from reasond_server.cli.serving import banner, write_ready_file

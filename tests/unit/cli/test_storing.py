@@ -4,7 +4,7 @@ import pytest
 
 from reasond_server.cli.doctor import examine
 from reasond_server.cli.storing import migrate
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 NO_FILE = Path("/dev/null")
 FREE = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.addresses import Listening
+from reasond_server.base.addresses import Listening
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.supervising import LINK_VARIABLE, Link, Supervisor, supervise
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 READY = """
 import os, signal, sys, threading
-from reasond_server.addresses import Listening
+from reasond_server.base.addresses import Listening
 from reasond_server.cli.supervising import Link
 link = Link.of(os.environ)
 done = threading.Event()

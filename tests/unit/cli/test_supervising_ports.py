@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from reasond_server.cli.supervising import reserve_port
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import reasond
 from reasond import AsyncClient, Client, ErrorReason, ReasondError
 from reasond.errors import error_of
-from reasond_server.errors import error_classes
+from reasond_server.errors.reasons import error_classes
 from reasond_server.grpc_api.statuses import status_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.config.api_key_file import MOST_KEYS, ApiKeyRow, changing, read_api_keys
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path

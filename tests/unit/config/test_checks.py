@@ -6,7 +6,7 @@ import pytest
 
 from reasond_server.config import Settings, choose_provider, require_servable
 from reasond_server.config.checks import cross_check
-from reasond_server.errors import SettingsError, Violation
+from reasond_server.errors.base import SettingsError, Violation
 
 KEY = {"id": "main", "secret_env": "S"}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from reasond_server.config.problems import explain, settings_error
-from reasond_server.errors import Violation
+from reasond_server.errors.base import Violation
 
 
 def test_an_error_without_words_of_its_own_is_still_located() -> None:

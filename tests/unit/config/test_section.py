@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from reasond_server.config import load, settings_as_rows
 from reasond_server.config.section import BackendSettings
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path

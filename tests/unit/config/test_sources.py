@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.config import LoadedSettings, Settings, load
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from tests.unit.config.seed_000 import CR_1_AND_2, FEATURE_4
 
 TABLES = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.config import load, settings_as_rows
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path

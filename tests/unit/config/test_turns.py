@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.config import Settings, load
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnContext, TurnPolicy
 
 if TYPE_CHECKING:

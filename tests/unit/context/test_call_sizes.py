@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.context.calls import LEAST_TOKENS, bound_prompt, count_prompt, measure_room
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import EstimatingCounter, WordPieceCounter
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
 from reasond_server.testing import ScriptedModel

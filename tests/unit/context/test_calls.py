@@ -10,7 +10,7 @@ import pytest
 from reasond_server.context.calls import ModelReply, ReplyListener, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, ReasoningText, Text
 from reasond_server.testing import Reply as Scripted

@@ -13,13 +13,9 @@ from reasond_server.context.carryover_call import (
 )
 from reasond_server.context.replies import ParsedReply
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import (
-    InternalError,
-    ModelFailedError,
-    ModelTimeoutError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelFailedError, ModelTimeoutError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.testing import Reply, ScriptedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from reasond_server.clock import new_nonce
+from reasond_server.base.clock import new_nonce
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role

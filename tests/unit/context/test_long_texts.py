@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.context import tags
+from reasond_server.demo.demo_model import DemoModel
 from reasond_server.llm.counting import word_pieces
-from reasond_server.llm.demo.demo_model import DemoModel
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.chain_of_thought import ChainOfThought, ChainOfThoughtConfig

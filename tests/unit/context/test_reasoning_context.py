@@ -15,7 +15,7 @@ from reasond_server.context.reasoning_parts import (
     StoredRendering,
 )
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Message, Role
 from reasond_server.types import ToolCall, ToolResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.context.segments import split_text
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 
 COUNTER = WordPieceCounter()

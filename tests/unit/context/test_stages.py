@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.stages import Shown, StageCalls, prepare_stages
-from reasond_server.errors import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Task
 

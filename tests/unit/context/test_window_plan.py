@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from reasond_server.context.window_plan import WindowLimits, WindowPlan, plan_windows, suggest_carryover
-from reasond_server.errors import InvalidConfigError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.types import (
     CarryoverMode,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.engines.budget_shares import BudgetShares
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.types import Budget, Usage, UsageSource
 
 MOST = Budget(max_total_tokens=100, max_output_tokens=40, max_model_calls=2)

@@ -10,19 +10,19 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
-from reasond_server.core import system_clock
+from reasond_server.assembly.core import system_clock
+from reasond_server.assembly.stores import open_stores
 from reasond_server.engines.claim_check import ClaimCheckCodec, workflow_id_of
 from reasond_server.engines.payload_store import BATCH, RECORD, PayloadStore
-from reasond_server.errors import InternalError
-from reasond_server.logs.store import Lease
-from reasond_server.stores import open_stores
+from reasond_server.errors.base import InternalError
+from reasond_server.eventlog.store import Lease
 from reasond_server.types import Execution, ExecutionState, StrategySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from reasond_server.stores import Stores
+    from reasond_server.assembly.stores import Stores
 
 TENANT = "a tenant/with a slash"
 

@@ -22,8 +22,8 @@ from reasond.v1 import (
     turn_service_pb2_grpc,
 )
 from reasond_server.access.permissions import require_permission
-from reasond_server.desk import ExecutionLog, ExecutionPage, Observation
-from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
+from reasond_server.executions.desk import ExecutionLog, ExecutionPage, Observation
 from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.handlers import MethodTable
 from reasond_server.grpc_api.listening import GrpcOptions

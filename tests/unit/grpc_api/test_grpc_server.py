@@ -9,7 +9,7 @@ from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc  # type: ignore[imp
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # likewise
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
     EVENTS,

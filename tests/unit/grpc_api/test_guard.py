@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from reasond.v1.execution_service_pb2 import GetExecutionRequest
-from reasond_server.errors import InvalidRequestError, OverloadedError
+from reasond_server.errors.limits import OverloadedError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import ErrorGuard, current_call
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,

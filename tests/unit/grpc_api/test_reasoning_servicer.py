@@ -9,7 +9,9 @@ import pytest
 
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
-from reasond_server.errors import InvalidConfigError, SlowConsumerError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import SlowConsumerError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.telemetry.observers import Unobserved

@@ -12,8 +12,10 @@ from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
 from reasond.v1.execution_pb2 import Budget as BudgetMessage
 from reasond.v1.execution_pb2 import ExecutionCursor
-from reasond_server.errors import InvalidConfigError, InvalidRequestError, SnapshotNotFoundError, Violation
-from reasond_server.repair.repair_service import RepairCursor
+from reasond_server.errors.base import Violation
+from reasond_server.errors.repairs import SnapshotNotFoundError
+from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
+from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.types import Budget
 from reasond_server.types.repairs import (
     Check,

@@ -7,7 +7,8 @@ import pytest
 from google.protobuf import duration_pb2
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
-from reasond_server.errors import InvalidConfigError, InvalidRequestError, StrategyRequiredError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyRequiredError
 from reasond_server.grpc_api.requests import (
     budget_of,
     finish_reason_of,

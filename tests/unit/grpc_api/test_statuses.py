@@ -5,20 +5,11 @@ import base64
 import grpc
 import pytest
 
-from reasond_server.errors import (
-    ContextExhaustedError,
-    DrainingError,
-    InternalError,
-    InvalidConfigError,
-    InvalidRequestError,
-    ModelFailedError,
-    RateLimitedError,
-    ReasondError,
-    SettingsError,
-    StrategyNotFoundError,
-    Violation,
-    error_classes,
-)
+from reasond_server.errors.base import InternalError, ReasondError, SettingsError, Violation
+from reasond_server.errors.limits import DrainingError, RateLimitedError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError
+from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyNotFoundError
 from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clipped_message, code_of, status_of
 from tests.unit.grpc_api.parts import details_of
 

@@ -8,9 +8,10 @@ from google.protobuf import json_format, struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import InternalError, InvalidRequestError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.structs import fill_struct, json_of_struct
-from reasond_server.reasoning.payloads import MAX_DEPTH
+from reasond_server.requests.payloads import MAX_DEPTH
 
 SCALARS = (
     st.none()

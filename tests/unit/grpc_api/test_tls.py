@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.errors import SettingsError
+from reasond_server.base.certificates import TlsFiles
+from reasond_server.errors.base import SettingsError
 from reasond_server.grpc_api.listening import CertificateReloader
-from reasond_server.wire.certificates import TlsFiles
 from tests.unit.grpc_api.certificates import Authority, Identity, encrypt, write
 from tests.unit.grpc_api.parts import SOON, new_server
 

@@ -13,7 +13,9 @@ from reasond.v1 import turns_pb2
 from reasond.v1.execution_pb2 import Budget as BudgetMessage
 from reasond.v1.execution_pb2 import ExecutionCursor
 from reasond.v1.strategies_pb2 import ToolResult as ToolResultMessage
-from reasond_server.errors import InvalidRequestError, TurnLeasedError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.grpc_api.turn_conversion import turn_event_message
 from reasond_server.turns.turn_service import TurnCursor, TurnView
 from reasond_server.types import Budget, ToolResult

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.unfolding import MAX_FIELDS, may_unfold, require_few_fields
 
 KIND = reasoning_service_pb2.ReasonRequest.DESCRIPTOR

@@ -16,11 +16,11 @@ from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
-from reasond_server.core import Core, assemble
 from reasond_server.http_api.http_app import HttpApp, HttpLimits
+from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.executions import serve_executions
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from reasond_server.base.certificates import TlsFiles
     from reasond_server.http_api.connections import ConnectionLimits
     from reasond_server.llm.model import ChatModel
-    from reasond_server.wire.certificates import TlsFiles
 
 KEY = SigningKey(id="tests", secret=b"a secret of the tests, 32 bytes.")
 MINTER = TokenMinter(key=KEY, issuer="reasond", audience="reasond", max_lifetime_s=3600)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import TokenInvalidError
-from reasond_server.http_api.jsonrpc_calls import take_token
+from reasond_server.errors.access import TokenInvalidError
+from reasond_server.http_api.http_calls import take_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,16 +4,10 @@ import asyncio
 
 import pytest
 
-from reasond_server.errors import (
-    InternalError,
-    InvalidRequestError,
-    OverloadedError,
-    SettingsError,
-    StrategyNotFoundError,
-    StrategyRequiredError,
-    Violation,
-)
-from reasond_server.http_api.jsonrpc_calls import error_object, failure_of
+from reasond_server.errors.base import InternalError, SettingsError, Violation
+from reasond_server.errors.limits import OverloadedError
+from reasond_server.errors.request import InvalidRequestError, StrategyNotFoundError, StrategyRequiredError
+from reasond_server.http_api.http_calls import error_object, failure_of
 
 
 def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ParseError, ReasondError
+from reasond_server.errors.request import ParseError
+from reasond_server.http_api.http_calls import error_object
 from reasond_server.http_api.jsonrpc import MAX_ANSWER_BYTES, MAX_DEPTH, MAX_VALUES, RpcParams, dispatch, parse
-from reasond_server.http_api.jsonrpc_calls import error_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from reasond_server.errors.base import ReasondError
 
 
 class Echo:

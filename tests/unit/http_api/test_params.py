@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.http_api.json_mapping import task_json
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, read_params
-from reasond_server.reasoning.requests import check_task
+from reasond_server.requests.task_checks import check_task
 from reasond_server.types import Budget, FinishReason, Task
-from reasond_server.wire.json_mapping import task_json
 from tests.unit.grpc_api.test_task_conversion import WHOLE
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ModelTimeoutError
-from reasond_server.repair.repair_service import RepairCursor
+from reasond_server.errors.model import ModelTimeoutError
+from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.types.repairs import RepairGoal, RepairTask
 from reasond_server.types.snapshots import SourceFile
 from tests.unit.grpc_api.test_repair_servicer import PLAN, TASK

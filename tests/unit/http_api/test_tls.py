@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from reasond_server.errors import SettingsError
+from reasond_server.base.certificates import TlsFiles
+from reasond_server.errors.base import SettingsError
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.http_server import FollowingContext
-from reasond_server.wire.certificates import TlsFiles
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ToolFailedInTurnError
+from reasond_server.errors.turns import ToolFailedInTurnError
 from reasond_server.turns.turn_service import TurnCursor, TurnView
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.turns import (

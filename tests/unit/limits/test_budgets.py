@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.budgets import DAY_S, MINUTE_S, MemoryTokenLedger, TokenLimits
 
 

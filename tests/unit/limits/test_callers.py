@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from tests.unit.telemetry.parts import metrics, values

@@ -7,7 +7,7 @@ import time
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.callers import SharedHealth
 from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestGate, release_slot
 from reasond_server.limits.shared import Fallback, FallbackAdmission, OnFailure

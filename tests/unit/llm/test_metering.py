@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import (
-    UNSPENT,
-    InternalError,
-    ModelFailedError,
-    ModelUnavailableError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT, ModelFailedError, ModelUnavailableError
 from reasond_server.limits.budgets import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.counting.estimates import count_at_least

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
-from reasond_server.errors import InternalError, TokenBudgetExhaustedError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.budgets import MemoryTokenLedger, Reservation, TokenLimits
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.llm.counting import EstimatingCounter, WordPieceCounter

@@ -7,7 +7,8 @@ from itertools import count
 
 import pytest
 
-from reasond_server.errors import ModelTimeoutError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Message, Role
 from reasond_server.telemetry.observers import Unobserved

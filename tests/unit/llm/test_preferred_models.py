@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from reasond_server.errors import ModelFailedError, ModelUnavailableError
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
 from reasond_server.llm.preferred_models import PreferredModels

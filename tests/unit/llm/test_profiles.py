@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.llm.profiles import (
     PROFILES,
     LimitField,

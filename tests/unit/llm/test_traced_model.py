@@ -7,8 +7,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from reasond_server.errors import ModelUnavailableError
-from reasond_server.llm.demo import DemoModel
+from reasond_server.demo import DemoModel
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
 from reasond_server.llm.traced_model import TracedModel, trace_model
 from reasond_server.telemetry.exporting import TracingOptions

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.desk import ExecutionDesk
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry

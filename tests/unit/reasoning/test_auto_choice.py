@@ -9,7 +9,7 @@ import pytest
 
 from reasond_server.agents.cards import parse_card
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.errors import InvalidConfigError, StrategyNotFoundError, StrategyRequiredError
+from reasond_server.errors.request import InvalidConfigError, StrategyNotFoundError, StrategyRequiredError
 from reasond_server.reasoning.auto_choice import measure_fit
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.configuration import StrategyConfiguration

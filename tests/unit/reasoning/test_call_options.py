@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
-from reasond_server.core import Core, assemble
-from reasond_server.errors import InvalidRequestError, ModelFailedError, ModelUnavailableError
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.model import Role
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import Principal, Result, Task

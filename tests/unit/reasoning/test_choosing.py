@@ -7,10 +7,10 @@ import pytest
 
 from reasond_server.agents.cards import parse_card
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.errors import (
+from reasond_server.errors.access import PermissionMissingError
+from reasond_server.errors.request import (
     AgentNotFoundError,
     InvalidConfigError,
-    PermissionMissingError,
     StrategyNotFoundError,
     StrategyRequiredError,
 )

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from reasond_server.errors import InvalidConfigError, SettingsError
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import SandboxUnavailableError
+from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.reasoning.run_programs import JournaledPrograms, SandboxPrograms
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.run_journal import RunJournal
@@ -24,7 +24,7 @@ from tests.sandboxing import ENVIRONMENT, LEVELS, LIMITS, find_survivors, runnin
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.logs.store import Record
+    from reasond_server.eventlog.store import Record
     from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import SandboxLimits
     from reasond_server.telemetry.observers import ProgramObserver

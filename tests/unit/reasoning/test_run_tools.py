@@ -1,4 +1,4 @@
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.reasoning.run_tools import decode_result, encode_result
 from reasond_server.types import ToolResult
 

@@ -1,11 +1,7 @@
 import pytest
 
-from reasond_server.errors import (
-    SettingsError,
-    StrategyNotFoundError,
-    StrategyNotSupportedError,
-    StrategyRequiredError,
-)
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.request import StrategyNotFoundError, StrategyNotSupportedError, StrategyRequiredError
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.selection import Wish, select
 from reasond_server.types import StrategySource

@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from reasond_server.agents.cards import parse_card
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
-from reasond_server.core import Core, assemble
-from reasond_server.errors import (
+from reasond_server.errors.access import PermissionMissingError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
+from reasond_server.errors.request import (
     AgentNotFoundError,
-    ExecutionNotFoundError,
-    InternalError,
     InvalidConfigError,
     InvalidRequestError,
-    ModelUnavailableError,
-    OverloadedError,
-    PermissionMissingError,
     RequestIdReusedError,
-    StoreUnavailableError,
     StrategyNotSupportedError,
 )
 from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reasond_server.errors import RateLimitedError, StoreUnavailableError
+from reasond_server.errors.limits import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestGate
 from tests.unit.reasoning.company import ALICE, Company, task_of

@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
-from reasond_server.core import Core, assemble
-from reasond_server.errors import (
-    DrainingError,
-    ExecutionNotFoundError,
-    InternalError,
-    ModelFailedError,
-    ReasondError,
-    StoreFullError,
-    StoreUnavailableError,
-)
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Append, Claim, Lease, LeaseLostError, Recovery
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import DrainingError, StoreFullError, StoreUnavailableError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Append, Claim, Lease, LeaseLostError, Recovery
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.views import read_view
 from reasond_server.strategies.strategy import (

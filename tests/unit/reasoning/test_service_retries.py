@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.logs.store import Claim
+from reasond_server.eventlog.store import Claim
 from reasond_server.reasoning.service import ReasoningService
 from reasond_server.runs.phase import Trigger
 from reasond_server.types import Execution, ExecutionState, FinishReason, Task

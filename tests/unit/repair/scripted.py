@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.repair.repair_service import RepairService
+from reasond_server.repair.service.repair_service import RepairService
 from reasond_server.types import (
     Execution,
     ExecutionFailure,

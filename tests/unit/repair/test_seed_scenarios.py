@@ -9,12 +9,12 @@ import math
 import random
 from typing import TYPE_CHECKING
 
-from reasond_server.repair.repair_policy import RepairParameters
+from reasond_server.repair.search.repair_policy import RepairParameters
 from reasond_server.types.repairs import CandidateStep, RepairSearch
-from tests.unit.repair.test_repair_run import ScriptedActivities, of_kind, work
+from tests.unit.repair.search.test_repair_run import ScriptedActivities, of_kind, work
 
 if TYPE_CHECKING:
-    from reasond_server.repair.activities import CandidateOrder, RepairCandidate
+    from reasond_server.repair.search.activities import CandidateOrder, RepairCandidate
 
 CASES = 200
 ACCURACY, WITH_EVIDENCE = 0.05, 0.3

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from reasond_server.clock import Clock
+from reasond_server.base.clock import Clock
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import (
     ChatRequest,
@@ -22,7 +23,6 @@ from reasond_server.llm.model import (
     Text,
     TokenCounter,
 )
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import Assignment, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.runs.work import WorkRequest

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.request import StrategyNotFoundError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.llm.traced_model import trace_model
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.following import Follower

@@ -2,10 +2,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Message, TokenCounter
-from reasond_server.logs.store import Record
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.recorded_calls import RecordedCall, encode_call
 from reasond_server.runs.run_journal import RunJournal

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from reasond_server.errors import DrainingError, OverloadedError
+from reasond_server.errors.limits import DrainingError, OverloadedError
 from reasond_server.runs.admission import Admission, Place
 from tests.unit.telemetry.parts import metrics, values
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import ModelTimeoutError, ReasondError, StoreFullError, StoreUnavailableError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
+from reasond_server.errors.model import ModelTimeoutError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Append, Lease, Renewal
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Append, Lease, Renewal
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.following import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import InternalError, ToolOutcomeUnknownError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.strategies.strategy import RunContext, StrategyConfig
@@ -16,7 +17,7 @@ from reasond_server.testing import ScriptedModel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.logs.store import Record
+    from reasond_server.eventlog.store import Record
 
 NONCE = "n" * 28
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.leases import MARGIN_SHARE, Tenure
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.leases import MARGIN_SHARE, Tenure
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner

@@ -4,15 +4,12 @@ from contextlib import aclosing
 
 import pytest
 
-from reasond_server.errors import (
-    ExecutionNotFoundError,
-    InternalError,
-    InvalidConfigError,
-    ModelUnavailableError,
-    StoreUnavailableError,
-    Violation,
-)
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.errors.base import InternalError, Violation
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
+from reasond_server.errors.request import InvalidConfigError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.following import Follower, _next_page
 from reasond_server.runs.runner import Runner, RunnerLimits

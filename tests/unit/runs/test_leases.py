@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.leases import Sweep, Upkeep, sweep_nothing
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Lease, Recovery, Renewal
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.leases import Sweep, Upkeep, sweep_nothing
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Lease, Recovery, Renewal
 from tests.unit.runs.conftest import ManualClock, in_virtual_time, passed_s
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import STOP_REASONS, Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import StrategyNotFoundError
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Recovery
-from reasond_server.logs.writer import LogWriter
+from reasond_server.errors.request import StrategyNotFoundError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Recovery
+from reasond_server.eventlog.writer import LogWriter
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.live_runs import RunnerLimits

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelRateLimitedError
+from reasond_server.errors.model import ModelRateLimitedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text, ToolSpec
 from reasond_server.runs.recorded_calls import (
     AnswerParts,

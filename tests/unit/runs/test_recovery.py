@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reasond_server.errors import DrainingError
+from reasond_server.errors.limits import DrainingError
 from reasond_server.runs.run import Subscribers
 from reasond_server.types import (
     Execution,

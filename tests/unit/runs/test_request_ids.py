@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError, OverloadedError, StoreUnavailableError
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Claim
+from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Claim
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.request_ids import RequestIds, is_standing
 from reasond_server.runs.runner import Runner, RunnerLimits

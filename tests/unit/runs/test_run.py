@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from reasond_server.errors import InternalError
-from reasond_server.logs.mailbox import Mailbox
+from reasond_server.errors.base import InternalError
+from reasond_server.eventlog.mailbox import Mailbox
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import FinishReason, TextDelta
-from tests.unit.logs.test_writer import SlowStore
+from tests.unit.eventlog.test_writer import SlowStore
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
 Assign = Callable[..., ReasoningWork]

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import (
-    InternalError,
-    ModelFailedError,
-    NotResumableError,
-    ReasondError,
-    TokenBudgetExhaustedError,
-    ToolOutcomeUnknownError,
-)
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.executions import NotResumableError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.turns import ToolOutcomeUnknownError
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text, ToolSpec
-from reasond_server.logs.store import Record
 from reasond_server.reasoning.run_tools import JournaledToolbox
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.recorded_calls import digest_of_texts

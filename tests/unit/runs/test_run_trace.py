@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.reasoning.strategy_work import ReasoningWork
     from reasond_server.runs.runner import Runner
 

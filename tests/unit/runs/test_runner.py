@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from reasond_server.errors import (
-    DrainingError,
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import DrainingError, OverloadedError
+from reasond_server.errors.model import (
     ModelFailedError,
     ModelRateLimitedError,
     ModelTimeoutError,
     ModelUnavailableError,
-    OverloadedError,
-    ReasondError,
-    RequestIdReusedError,
 )
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.errors.request import RequestIdReusedError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits

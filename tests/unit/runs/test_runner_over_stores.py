@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import (
-    ReasondError,
-    StoreUnavailableError,
-)
-from reasond_server.logs.mailbox import Mailbox
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Append, Claim, Lease, Renewal
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.mailbox import Mailbox
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Append, Claim, Lease, Renewal
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork

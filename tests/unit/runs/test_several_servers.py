@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.store import Lease
+from reasond_server.assembly.stores import Stores, open_stores
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.store import Lease
 from reasond_server.runs.live_runs import LiveRuns
-from reasond_server.stores import Stores, open_stores
 from reasond_server.types import (
     ExecutionState,
     FinishReason,

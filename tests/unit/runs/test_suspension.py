@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import InternalError, StoreFullError
-from reasond_server.logs.store import LeaseLostError
+from reasond_server.assembly.stores import open_stores
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.eventlog.store import LeaseLostError
 from reasond_server.runs.following import Follower
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.stores import open_stores
 from reasond_server.types import (
     NOTHING,
     ExecutionStarted,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-    from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Append, ExecutionStore
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.store import Append, ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.types import Execution
 

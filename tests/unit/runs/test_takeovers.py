@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reasond_server.logs.store import Record, Recovery
+from reasond_server.eventlog.store import Record, Recovery
 from reasond_server.runs.takeovers import count_fruitless_takeovers, write_takeover
 from reasond_server.types import Execution, ExecutionStarted, ExecutionState, LoggedEvent, StrategySource
 

@@ -1,12 +1,8 @@
 import pytest
 
-from reasond_server.errors import (
-    ModelFailedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    ReasondError,
-    StoreUnavailableError,
-)
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.model import ModelFailedError, ModelTimeoutError, ModelUnavailableError
 from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.runs.work import ending_of_error
 from reasond_server.types import FinishReason, Usage

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.reasons import Reason
+from reasond_server.errors.base import Reason
 from scripts.api_docs import FOLDER, pages
 from scripts.error_docs import PATH as ERRORS_PATH
 from scripts.error_docs import content, list_declared, meanings

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ERRORS = "src/reasond_server/errors.py"
-OTHER = "src/reasond_server/app.py"
+OTHER = "src/reasond_server/assembly/app.py"
 
 
 def make_file(name: str, lines: list[int], *, of: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.search.waves import run_wave
 
 if TYPE_CHECKING:

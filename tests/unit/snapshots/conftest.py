@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from reasond_server.assembly.stores import Stores, open_stores
 from reasond_server.snapshots.manifests import build_entries, digest_of
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
-from reasond_server.stores import Stores, open_stores
 from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 
 KEPT_S = 3600.0
 QUOTA = SnapshotQuota(max_bytes=1_000_000, max_snapshots=5)

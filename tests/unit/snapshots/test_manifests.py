@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.manifests import (
     MAX_UPLOAD_BYTES,
     MAX_VIOLATIONS,

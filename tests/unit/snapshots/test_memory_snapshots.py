@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from reasond_server.errors import StoreFullError
+from reasond_server.errors.limits import StoreFullError
 from reasond_server.snapshots.memory_snapshots import MemorySnapshotStore
 from reasond_server.snapshots.snapshot_store import SnapshotQuota
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import Uploader
 
 

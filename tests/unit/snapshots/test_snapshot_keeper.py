@@ -4,12 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError
+from reasond_server.errors.repairs import SnapshotNotFoundError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, SnapshotLimits, digest_of
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotStore
 from reasond_server.types.snapshots import SourceFile
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import entries_of
 
 LIMITS = SnapshotLimits(max_bytes=100_000, max_files=3000, retention_s=60)

@@ -6,10 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from reasond_server.errors import InvalidRequestError, SnapshotNotFoundError, StoreFullError
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.errors.repairs import SnapshotNotFoundError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.manifests import digest_of
 from reasond_server.snapshots.snapshot_store import SnapshotStore
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import KEPT_S, QUOTA, Uploader, entries_of
 
 A, B, C, D = b"a" * 10, b"b" * 20, b"\x00\xff\r\nc", b""

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.snapshots.manifests import digest_of
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import Uploader, open_all, open_snapshots
 
 SECRET = b"a text that must not stay " * 200

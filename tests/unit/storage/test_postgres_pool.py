@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError
+from reasond_server.errors.base import InternalError, SettingsError
+from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.storage.postgres_pool import (
     PgConnection,
     PostgresPool,

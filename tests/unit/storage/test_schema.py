@@ -12,14 +12,15 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from reasond_server.errors import SettingsError, StoreUnavailableError
+from reasond_server.assembly.stores import examine_stores, migrate_stores, open_stores
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.storage import migrating, revisions
 from reasond_server.storage.migrating import upgrade_schema
 from reasond_server.storage.postgres_pool import read_database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
 from reasond_server.storage.sqlite_file import SqliteFile, read_file_state
-from reasond_server.stores import examine_stores, migrate_stores, open_stores
-from tests.unit.logs.stored.conftest import Time
+from tests.unit.eventlog.stored.conftest import Time
 
 EXECUTION = (
     "INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, version, "

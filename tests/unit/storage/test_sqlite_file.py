@@ -10,7 +10,8 @@ from sqlite3 import Connection
 
 import pytest
 
-from reasond_server.errors import InternalError, SettingsError, StoreUnavailableError
+from reasond_server.errors.base import InternalError, SettingsError
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.storage.sqlite_file import SqliteFile, migrate_file, read_file_state
 
 PAGE = 4096

@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import (
-    ContextExhaustedError,
-    InvalidConfigError,
-    ModelFailedError,
-    ModelUnavailableError,
-    SandboxUnavailableError,
-    TokenBudgetExhaustedError,
-)
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
+from reasond_server.errors.repairs import SandboxUnavailableError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.best_of_n import BestOfN, BestOfNConfig

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
-from reasond_server.errors import ModelTimeoutError
+from reasond_server.demo.demo_model import DemoModel
+from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.demo.demo_model import DemoModel
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig

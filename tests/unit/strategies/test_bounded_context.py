@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from reasond_server.errors import InvalidConfigError, ModelFailedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.clock import Clock
+from reasond_server.assembly.stores import open_stores
+from reasond_server.base.clock import Clock
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
 from reasond_server.reasoning.strategy_work import Assignment, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.runs.work import WorkRequest
-from reasond_server.stores import open_stores
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import RunContext
 from reasond_server.testing import FunctionModel
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from reasond_server.eventlog.log import RunLog
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatRequest, ModelEvent
-    from reasond_server.logs.log import RunLog
-    from reasond_server.logs.store import ExecutionStore
 
 WRITTEN_BYTES = 4096
 """What each window writes, at the least."""

@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.context.fences import write_fence_rule
 from reasond_server.context.sections import build_prompt
-from reasond_server.errors import ModelFailedError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 QUESTION: Final = "What is the only remedy for the confusion caused by the tremors of the air?"
-BOOK: Final = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")
+BOOK: Final = resources.files("reasond_server").joinpath("demo/data/opticks.txt").read_text("utf-8")
 TEXTS: Final = {
     "prose": BOOK[:30_000],
     "russian": "Стена имеет четверо ворот, и река течёт к северу от неё.\n\n" * 150,

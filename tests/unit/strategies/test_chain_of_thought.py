@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from reasond_server.errors import ContextExhaustedError, ModelFailedError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.chain_of_thought import ChainOfThought, ChainOfThoughtConfig

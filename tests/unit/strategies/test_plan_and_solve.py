@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.plan_and_solve import PlanAndSolve, PlanAndSolveConfig

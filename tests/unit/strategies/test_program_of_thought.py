@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, SandboxUnavailableError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.program_of_thought import ProgramOfThought, ProgramOfThoughtConfig, read_program

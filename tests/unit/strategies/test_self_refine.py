@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, ModelFailedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.self_refine import SelfRefine, SelfRefineConfig, read_verdict

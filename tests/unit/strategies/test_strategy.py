@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, StrategyConfig, Wrote
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import CustomMetrics, FinishReason, Task

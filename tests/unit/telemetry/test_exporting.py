@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.telemetry.exporting import CarefulExporter, TracingOptions, sink_of, sink_to
 from reasond_server.telemetry.propagation import TraceContext
 from tests.spans import Spans

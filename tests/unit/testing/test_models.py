@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, ModelFailedError, ModelUnavailableError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import (
     ChatModel,

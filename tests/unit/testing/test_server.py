@@ -1,7 +1,7 @@
 import pytest
 
 from reasond import AsyncClient, Client
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.testing import ScriptedModel, running_server, running_server_in_thread
 
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
-from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.testing import ConformanceError, StrategyConformance

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from pydantic import Field
 
-from reasond_server.errors import InternalError, TokenBudgetExhaustedError
+from reasond_server.errors.base import InternalError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.tools.execution import RunToolbox, ToolLimits, refuse_call, require_tool
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.tool import ModelledTool, Tool, ToolArguments, ToolContext, ToolFailedError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.tools.mcp import McpOptions, McpServer, build_tool_name, describe_server, require_mcp
 from reasond_server.tools.tool import ToolFailedError
 

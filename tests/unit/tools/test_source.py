@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.tools.calculator import Calculator
 from reasond_server.tools.current_time import CurrentTime
 from reasond_server.tools.source import INSTALLED_TOOLS, Tools

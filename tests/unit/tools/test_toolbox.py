@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import ToolCall, ToolResult
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.stores import open_stores
+from reasond_server.assembly.stores import open_stores
 from tests.turning import WallClock
 from tests.unit.turns.recovering import Servers, forget_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.logs.store import ExecutionFilter, Lease
+from reasond_server.eventlog.store import ExecutionFilter, Lease
 from reasond_server.testing import Reply
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry
@@ -19,7 +19,7 @@ from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools
 if TYPE_CHECKING:
     from typing import Any
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.testing import Reply
     from reasond_server.turns.turn_service import TurnView
     from reasond_server.types.turns import TurnReentry, TurnResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import TurnStart
 from tests.turning import TurnServer, WallClock, ask_tools, client_tool

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import InternalError, InvalidRequestError, SettingsError
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.errors.base import InternalError, SettingsError
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.turns.built_in_providers import BUILT_IN_NAMES, INSTALLED_PROVIDERS, build_providers
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.providers import ProviderStates

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel

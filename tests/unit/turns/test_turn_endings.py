@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from reasond_server.errors import HandoffExpiredError, ReasondError, TurnNotAwaitingError
-from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.errors.turns import HandoffExpiredError, TurnNotAwaitingError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_work import TurnWork
 from reasond_server.types import FinishReason
@@ -20,7 +20,8 @@ from tests.unit.turns.recovering import Servers, end_of, start_and_die
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.store import ExecutionStore
 
 
 @pytest.fixture(name="servers")

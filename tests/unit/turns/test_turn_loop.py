@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import (
+from reasond_server.errors.turns import (
     ToolFailedInTurnError,
     ToolNotRegisteredError,
     ToolResultsMissingError,

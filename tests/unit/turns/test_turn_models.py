@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, ModelProtocolError
+from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
+from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import Role
-from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.types import Budget, FinishReason, Usage

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import (
-    EtagMismatchError,
-    HandoffExpiredError,
-    ReasondError,
-    ToolOutcomeUnknownError,
-    TurnLeasedError,
-)
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.turns import EtagMismatchError, HandoffExpiredError, ToolOutcomeUnknownError, TurnLeasedError
 from reasond_server.testing import Reply
 from reasond_server.turns.loop import RESERVED
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
-    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.turns.turn_service import TurnView
 
 

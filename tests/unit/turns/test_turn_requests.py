@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import InvalidRequestError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.turns.turn_requests import check_part, check_reentry_shape, check_start
 from reasond_server.types import Budget, HistoryMessage, Speaker, ToolResult

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError, ToolNotRegisteredError
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.store import Lease
+from reasond_server.errors.model import ModelUnavailableError
+from reasond_server.errors.turns import ToolNotRegisteredError
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.store import Lease
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.testing import Reply
 from reasond_server.tools.source import Tools

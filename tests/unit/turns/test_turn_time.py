@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from reasond_server.errors import (
-    ToolOutcomeUnknownError,
-)
+from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.turns import (
     TurnStart,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from reasond_server.clock import Clock
-from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.logs.stored.codec import encode_event
+from reasond_server.base.clock import Clock
+from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.codec import encode_event
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.types.turns import TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle

@@ -11,7 +11,10 @@ from pydantic import Field
 from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError, TokenBudgetExhaustedError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
 from reasond_server.types import CostClass, CustomMetrics, CustomStep, FinishReason, Task

@@ -11,7 +11,8 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError, show
+from reasond_server.errors.base import show
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 
 if TYPE_CHECKING:
     from reasond_server.llm.counting.tokenizers import Ranks

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

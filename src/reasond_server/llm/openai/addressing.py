@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from reasond_server.errors import SettingsError, show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.types.values import value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from reasond_server.errors import (
+from reasond_server.errors.model import (
     ModelError,
     ModelFailedError,
     ModelProtocolError,

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from reasond_server.errors import SettingsError, show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.llm.counting import EstimatingCounter, choose_counter
 from reasond_server.llm.counting.tokenizers import TiktokenCounter, ranks_of
 from reasond_server.llm.model import ChatRequest

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reasond_server.errors import (
+from reasond_server.errors.base import show
+from reasond_server.errors.model import (
     ContentFilteredError,
     ContextExhaustedError,
     ModelError,
@@ -20,7 +21,6 @@ from reasond_server.errors import (
     ModelRateLimitedError,
     ModelTimeoutError,
     ModelUnavailableError,
-    show,
 )
 from reasond_server.llm.openai.json_values import parse_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ImagePart

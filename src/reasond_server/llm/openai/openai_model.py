@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ModelError, ModelUnavailableError
+from reasond_server.errors.model import ModelError, ModelUnavailableError
 from reasond_server.llm.model import Finished
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.answer import (

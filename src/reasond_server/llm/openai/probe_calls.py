@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 
-from reasond_server.errors import ModelUnavailableError, show
-from reasond_server.http_responses import BoundedResponse
+from reasond_server.base.http_responses import BoundedResponse
+from reasond_server.errors.base import show
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.openai.addressing import RequestHeads
 
 if TYPE_CHECKING:

@@ -10,14 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from reasond_server.errors import (
-    AccessError,
-    ModelError,
-    ModelFailedError,
-    PermissionMissingError,
-    SettingsError,
-    show,
-)
+from reasond_server.errors.access import AccessError, PermissionMissingError
+from reasond_server.errors.base import SettingsError, show
+from reasond_server.errors.model import ModelError, ModelFailedError
 from reasond_server.llm.openai.probe_calls import ProbeClient
 from reasond_server.llm.profiles import LimitField, SchemaLevel, find_differences, find_profile, is_hosted, merge
 from reasond_server.types.values import value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import show
+from reasond_server.errors.base import show
 from reasond_server.llm.model import ReasoningText, Text
 from reasond_server.types.values import value
 

@@ -10,7 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import ModelProtocolError, show
+from reasond_server.errors.base import show
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url
 from reasond_server.llm.openai.protocol import (

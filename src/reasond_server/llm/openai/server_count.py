@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import ContextExhaustedError, ModelError
+from reasond_server.errors.model import ContextExhaustedError, ModelError
 from reasond_server.llm.openai.faults import UpstreamFaultError
 
 if TYPE_CHECKING:

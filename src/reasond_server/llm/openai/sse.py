@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError
 
 _BOM = b"\xef\xbb\xbf"
 _CR = b"\r"

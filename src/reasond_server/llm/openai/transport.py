@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError, show
+from reasond_server.errors.base import show
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.addressing import RequestHeads, build_missing_package_error, find_proxy
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -354,7 +355,7 @@ def _open_session(
     """Return a session, which belongs to the running event loop."""
     import aiohttp  # noqa: PLC0415 - only when used
 
-    from reasond_server.http_responses import BoundedResponse  # noqa: PLC0415 - as above
+    from reasond_server.base.http_responses import BoundedResponse  # noqa: PLC0415 - as above
 
     connector = aiohttp.TCPConnector(
         ssl=tls,

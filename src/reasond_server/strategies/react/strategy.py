@@ -11,7 +11,8 @@ from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
-from reasond_server.errors import ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.context.replies import Fragment
+    from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ToolSpec
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task, ToolResult

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.text_calls import bound_specs, clean_call
-from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.strategies.react import prompts as words
 from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
+from reasond_server.errors.base import Violation
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.tree_of_thought.config import LEAST_THOUGHT_TOKENS
 from reasond_server.types.values import value

@@ -7,18 +7,15 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from reasond_server.clock import new_nonce
+from reasond_server.base.clock import new_nonce
 from reasond_server.context.answers import normalize_answer
 from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import (
-    ContentFilteredError,
-    InvalidConfigError,
-    ModelError,
-    TokenBudgetExhaustedError,
-    Violation,
-)
+from reasond_server.errors.base import Violation
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContentFilteredError, ModelError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import fork_of
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance

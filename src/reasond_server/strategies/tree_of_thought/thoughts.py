@@ -14,7 +14,7 @@ from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_points, read_score
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ContentFilteredError
+from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
 from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of

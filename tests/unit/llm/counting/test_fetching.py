@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.fetching import fetch_ranks
 from reasond_server.llm.counting.tokenizers import Ranks
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import InternalError
+from reasond_server.errors.base import InternalError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Forkable, WordPieceCounter, fork_of
 from reasond_server.llm.counting.learning import TemplateAllowance
 from reasond_server.llm.counting.tokenizers import EncodedCounter

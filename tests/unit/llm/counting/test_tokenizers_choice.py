@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, choose_counter
 from reasond_server.llm.counting.learning import TemplateAllowance
 from reasond_server.llm.counting.tokenizers import TiktokenCounter

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.counting.tokenizers import TokenizerFileCounter, load_tokenizer_file
 from reasond_server.llm.model import Message, Role

@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.llm.openai.addressing import RequestHead, RequestHeads, find_proxy
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.telemetry.propagation import OutgoingTrace, TraceContext

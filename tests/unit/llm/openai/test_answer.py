@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelFailedError, ModelProtocolError
+from reasond_server.errors.model import ModelFailedError, ModelProtocolError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, Text
 from reasond_server.llm.openai.answer import AnswerReader, Deadline, StreamedAnswer, WaitLimits

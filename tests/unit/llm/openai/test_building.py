@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import SettingsError
+from reasond_server.errors.base import SettingsError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text

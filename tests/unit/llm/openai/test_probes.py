@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors import ModelFailedError, ModelUnavailableError, PermissionMissingError, SettingsError
+from reasond_server.errors.access import PermissionMissingError
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.probes import Report, probe
 from reasond_server.llm.profiles import ModelProfile, SchemaLevel, find_profile, merge

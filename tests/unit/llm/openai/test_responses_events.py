@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError

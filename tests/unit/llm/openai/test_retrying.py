@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.openai.backend_options import RetryPolicy
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retrying import ConcurrencyCap, NoRoomError, Retries, RetryBudget, compute_backoff_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ContextExhaustedError, ModelUnavailableError
+from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.model import Message, Role
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.server_count import ServerCount

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.openai.sse import ServerEvent, SseReader
 
 LINES = st.sampled_from(

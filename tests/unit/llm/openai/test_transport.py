@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ModelProtocolError, ModelTimeoutError, ModelUnavailableError, SettingsError
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.model import ModelProtocolError, ModelTimeoutError, ModelUnavailableError
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.transport import OpenAITransport

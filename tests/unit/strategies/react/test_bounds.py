@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ContextExhaustedError, ModelUnavailableError, TokenBudgetExhaustedError
-from reasond_server.llm.demo import DemoModel
+from reasond_server.demo import DemoModel
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Role
 from reasond_server.strategies.react import React, ReactConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors.base import ReasondError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import FunctionModel, Reply
 from tests.unit.strategies.react.parts import Recorder, events_of, native

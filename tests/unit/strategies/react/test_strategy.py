@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish, Role
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.testing import Reply, ScriptedModel

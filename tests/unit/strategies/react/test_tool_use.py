@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ToolSpec
 from reasond_server.strategies.react.tool_use import (

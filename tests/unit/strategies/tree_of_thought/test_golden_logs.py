@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ModelFailedError, ReasondError
+from reasond_server.errors.base import ReasondError
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote
 from reasond_server.strategies.tree_of_thought import TreeOfThought, TreeOfThoughtConfig

@@ -10,13 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import (
-    ContextExhaustedError,
-    InvalidConfigError,
-    ModelFailedError,
-    ModelUnavailableError,
-    TokenBudgetExhaustedError,
-)
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
+from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish

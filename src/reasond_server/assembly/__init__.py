@@ -1,0 +1,1 @@
+"""Settings become parts, and the parts a server: the only room that knows both."""

@@ -1,0 +1,490 @@
+"""The composition root: builds the core and the listeners from the settings; starts, drains and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from reasond_server.access.permissions import ADMIN, require_permission
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
+from reasond_server.assembly.backends import find_backend_problems, model_name_of, model_of, named_models_of
+from reasond_server.assembly.core import assemble, open_stores_of, registry_of, system_clock
+from reasond_server.assembly.instruments import (
+    listener_of,
+    measuring_of,
+    page_of,
+    provider_name,
+    span_sink_of,
+    tls_files_of,
+)
+from reasond_server.assembly.limiting import limiting_of
+from reasond_server.assembly.repair_engines import engine_of, repair_worker_of
+from reasond_server.assembly.store_watch import StoreWatch
+from reasond_server.assembly.verifiers import agent_tokens_of, minter_of, verification_of
+from reasond_server.assembly.workshops import open_workshop
+from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
+from reasond_server.config import require_servable
+from reasond_server.config.sources import FileWatch
+from reasond_server.console.console_pages import CONSOLE_PATH, console_pages
+from reasond_server.errors.base import InternalError
+from reasond_server.grpc_api.grpc_server import GrpcServer
+from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.standard_services import HealthServicer
+from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
+from reasond_server.http_api.http_calls import Methods
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.metrics_page import METRICS_PATH
+from reasond_server.http_api.page_gate import PageGate
+from reasond_server.llm.traced_model import trace_model
+from reasond_server.protocols.chat.openai_endpoint import OPENAI_ROOT
+from reasond_server.services import DECLARED
+from reasond_server.services.agents import serve_agents
+from reasond_server.services.chats import serve_chats
+from reasond_server.services.executions import serve_executions
+from reasond_server.services.reasoning import read_partial, serve_reasoning
+from reasond_server.services.repairs import serve_repairs
+from reasond_server.services.turns import serve_turns
+from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
+from reasond_server.turns.history import TURN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from reasond_server.assembly.core import Core
+    from reasond_server.assembly.instruments import Counting
+    from reasond_server.assembly.stores import Stores
+    from reasond_server.assembly.workshops import OpenedWorkshop
+    from reasond_server.base.clock import Clock
+    from reasond_server.config import LoadedSettings, ServerSettings
+    from reasond_server.engines.temporal import TemporalEngine
+    from reasond_server.http_api.http_app import Interface
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.services.declaration import Service
+    from reasond_server.telemetry.exporting import SpanSink
+    from reasond_server.types import Json
+
+__all__ = ["Listening", "Server", "serve"]
+
+_log = logging.getLogger("reasond.app")
+_OBJECTS_PER_LOOK = 30_000
+# All executions have ended by then; this time lets their last events reach the clients.
+_LAST_WRITES_S = 2.0
+_LAST_SPANS_S = 2.0
+
+
+class Server:
+    """One process: the core, gRPC and HTTP on one event loop.
+
+    With `dev` the server signs with a key of its own and issues a token with all permissions. `registry`, `model`,
+    `clock` and `spans` replace those that the settings describe.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        environ: Mapping[str, str],
+        dev: bool = False,
+        model: ChatModel | None = None,
+        registry: StrategyRegistry | None = None,
+        clock: Clock | None = None,
+        spans: SpanSink | None = None,
+    ) -> None:
+        """Check everything that can be checked before the store is opened; no listener is started yet.
+
+        Raises:
+            SettingsError: the configuration is refused or cannot be used.
+        """
+        settings = loaded.settings
+        require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
+        for warning in loaded.find_exposed_files():
+            _log.warning("%s", warning)
+        self._settings = settings
+        self._dev = dev
+        self._clock = clock or system_clock()
+        self._spans = spans or span_sink_of(settings, environ, instance_id=self._clock.new_id())
+        self._tracing = None if self._spans is None else self._spans.tracing
+        self._registry = registry_of(settings) if registry is None else registry
+        self._measuring = measuring_of(
+            settings,
+            environ,
+            strategies=[strategy.name for strategy in self._registry],
+            model=model_name_of(settings, environ) if model is None else model.name,
+            look=self._snapshot,
+        )
+        observer = self._measuring.observer
+        model = model or model_of(settings, environ, loaded.folder, observer=observer)
+        self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
+        named_models = named_models_of(settings, environ, loaded.folder, observer=observer)
+        self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
+        self._verification = verification_of(loaded, dev=dev, now=self._clock.now, observer=observer)
+        self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
+        self._limiting = limiting_of(settings.limits, observer=observer)
+        self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
+        self._watching: list[asyncio.Task[None]] = []
+        self._health = HealthServicer(services=[each.name for each in DECLARED])
+        self._is_ready = False
+        self._is_draining = False
+        self._stores: Stores | None = None
+        self._store_watch: StoreWatch | None = None
+        self._environ = environ
+        self._engine: TemporalEngine | None = None
+        self._workshop: OpenedWorkshop | None = None
+        self._core: Core | None = None
+        self._grpc: GrpcServer | None = None
+        self._http_app: HttpApp | None = None
+        self._http: HttpServer | None = None
+        gate = PageGate(
+            authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
+        )
+        self._metrics_page = page_of(settings, self._counting, gate)
+        self._metrics_http = listener_of(settings, self._counting, gate, new_call_id=self._clock.new_id)
+
+    @property
+    def _counting(self) -> Counting | None:
+        """The metrics of this server; None if nothing is counted."""
+        return self._measuring.counting
+
+    async def start(self) -> Listening:
+        """Open the store, bind the listeners, report ready, and return the addresses.
+
+        Raises:
+            SettingsError: the store cannot be used, an address cannot be bound or TLS files cannot be used; everything
+                that was opened is closed again.
+        """
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+        self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
+        if self._stores is not None:
+            self._store_watch = StoreWatch(self._stores, set_usable=self._set_usable)
+            self._watching.append(asyncio.create_task(self._store_watch.run(), name="watch of the store"))
+        self._set_ready(is_ready=True)
+        return Listening(
+            grpc=self._grpc_target(),
+            http=self._http_base_url(),
+            token=self._dev_token() if self._dev else "",
+            model=self._model.name,
+            store=self._stores.place if self._stores is not None else "",
+            warnings=tuple(self._model.warnings),
+            metrics=self._metrics_url(),
+            console=self._console_url(),
+        )
+
+    async def drain(self) -> None:
+        """Report not ready, wait for the load balancers, close the listeners, let executions end, and stop."""
+        server = self._settings.server
+        # New work is still accepted during the delay, until the load balancers have stopped sending it.
+        self._is_ready = False
+        self._is_draining = True
+        if self._grpc is not None:
+            self._grpc.begin_drain()
+        if self._http is not None:
+            self._http.begin_drain()
+        await asyncio.sleep(drain_delay_of(server, dev=self._dev))
+        # Before new work is refused: a client that is still connected would retry a refused call here.
+        if self._http is not None:
+            self._http.close_listener()
+        if self._grpc is not None:
+            await self._grpc.close_listeners()
+        _log.info("draining", extra={"grace_s": server.drain_grace_s})
+        if self._core is not None:
+            await self._core.runner.drain(grace_s=server.drain_grace_s)
+        await self.stop(grace_s=_LAST_WRITES_S)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Stop at once: executions end or are left to other processes; listeners close within `grace_s` seconds."""
+        self._is_ready = False
+        if self._core is not None:
+            await self._core.runner.stop()
+        listeners = (self._grpc, self._http, self._metrics_http)
+        await asyncio.gather(*(each.stop(grace_s) for each in listeners if each is not None))
+        if self._counting is not None:
+            await self._counting.sampler.aclose()
+        if self._core is not None:
+            await self._core.tools.aclose()
+        if self._engine is not None:
+            await self._engine.aclose()
+        if self._workshop is not None:
+            await self._workshop.aclose()
+        for task in self._watching:
+            task.cancel()
+        await self._verification.aclose()
+        await self._limiting.aclose()
+        for model in (self._model, *self._named_models.values()):
+            await model.aclose()
+        stores, self._stores = self._stores, None
+        if stores is not None:
+            await stores.aclose()
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            await spans.aclose(within_s=_LAST_SPANS_S)
+
+    async def _open(self) -> None:
+        """Open the store, build the parts that need it, and bind the listeners."""
+        settings = self._settings
+        self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
+        if settings.repair.enabled or settings.reasoning.program_environment:
+            self._workshop = await open_workshop(settings.repair)
+        self._engine = engine = engine_of(settings, stores, self._environ)
+        self._core = core = assemble(
+            settings,
+            model=self._model,
+            registry=self._registry,
+            clock=stores.time_of(self._clock),
+            store=stores.executions,
+            directory=stores.agents,
+            snapshots=stores.snapshots,
+            limits=self._limiting.callers,
+            observer=self._measuring.observer,
+            tracing=self._tracing,
+            backends=self._named_models,
+            workshop=None if self._workshop is None else self._workshop.workshop,
+            engine=engine,
+        )
+        if engine is not None and self._workshop is not None:
+            worker = repair_worker_of(
+                settings,
+                stores,
+                self._workshop.workshop,
+                model=self._model,
+                backends=self._named_models,
+                limits=self._limiting.callers,
+                observer=self._measuring.observer,
+            )
+            engine.begin_work(worker, settings.engine.work_on)
+        agents = AgentService(
+            directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
+        )
+        services = self._services(core, agents)
+        self._grpc = self._grpc_server(services)
+        if settings.server.http_address:
+            self._http = self._http_server(core, agents, services)
+        await core.tools.start()
+        await self._grpc.start()
+        for listener in (self._http, self._metrics_http):
+            if listener is not None:
+                await listener.start()
+        if self._counting is not None:
+            self._counting.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
+        core.runner.begin()
+
+    def _set_usable(self, is_usable: bool) -> None:  # noqa: FBT001 - a callback
+        """Report ready or not with the store, unless the server drains."""
+        if not self._is_draining:
+            self._set_ready(is_ready=is_usable)
+
+    def _set_ready(self, *, is_ready: bool) -> None:
+        self._is_ready = is_ready
+        self._health.set_ready(is_ready=is_ready)
+
+    def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
+        """Return the services for both transports."""
+        server, observer = self._settings.server, self._measuring.observer
+        size, wait_s = GrpcOptions.of(server).max_send_bytes, server.write_timeout_s
+        tasks, every = core.executions, core.observed
+        return (
+            serve_reasoning(core.reasoning, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_turns(core.turns, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_repairs(core.repairs, write_timeout_s=wait_s, observer=observer),
+            serve_executions(tasks, every, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_agents(agents),
+        )
+
+    def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
+        return GrpcServer(
+            options=GrpcOptions.of(self._settings.server),
+            services=services,
+            health=self._health,
+            authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
+            require=require_permission,
+            new_call_id=self._clock.new_id,
+            observer=self._measuring.observer,
+            tracing=self._tracing,
+        )
+
+    def _http_server(self, core: Core, agents: AgentService, services: Sequence[Service]) -> HttpServer:
+        server = self._settings.server
+        observer = self._measuring.observer
+        methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
+        self._http_app = app = HttpApp(
+            methods=methods,
+            card=agents.build_own_card,
+            authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
+            require=require_permission,
+            is_ready=lambda: self._is_ready,
+            agent_tokens=self._agent_tokens,
+            new_call_id=self._clock.new_id,
+            tracing=self._tracing,
+            limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
+            observer=observer,
+            metrics=self._metrics_page,
+            interfaces=self._interfaces(core),
+            further_pages=console_pages() if server.console else None,
+        )
+        host, port = split_address(server.http_address)
+        limits = ConnectionLimits(max_connections=server.max_http_connections, write_timeout_s=server.write_timeout_s)
+        return HttpServer(
+            app=app,
+            host=host,
+            port=port,
+            tls=tls_files_of(server),
+            limits=limits,
+            on_slow=partial(observer.slow_consumer, JSONRPC),
+            reuse_port=server.so_reuseport,
+        )
+
+    def _interfaces(self, core: Core) -> Mapping[str, Interface]:
+        """Return the protocols besides JSON-RPC, by the root of their paths."""
+        own = self._settings.openai
+        if not own.enabled:
+            return {}
+        return {OPENAI_ROOT: serve_chats(core.reasoning, core.turns, presets=own.models, now=self._clock.now)}
+
+    def _snapshot(self) -> ServerSnapshot:
+        """Return the present state of the server, for the metrics."""
+        load = None if self._core is None else self._core.runner.load
+        return ServerSnapshot(
+            rpcs=0 if self._grpc is None else self._grpc.in_flight,
+            http_requests=0 if self._http_app is None else self._http_app.in_flight,
+            running=0 if load is None else load.running,
+            queued=0 if load is None else load.queued,
+            places=0 if load is None else load.places,
+            is_ready=self._is_ready,
+            is_draining=self._is_draining,
+            is_limits_degraded=self._limiting.health.is_degraded,
+            store=UNSEEN_STORE if self._store_watch is None else self._store_watch.facts,
+        )
+
+    def _card(self) -> Json:
+        """Return this server's agent card, with its public addresses as URLs, as A2A requires."""
+        server = self._settings.server
+        base = (server.public_http_url or self._http_base_url()).rstrip("/") if self._http else ""
+        grpc_scheme = "https" if server.tls == "files" else "http"
+        target = self._grpc_target()
+        own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
+        strategies = {strategy.name: strategy.description for strategy in self._registry}
+        return build_server_card(
+            name="reasond",
+            version=version("reasond-server"),
+            grpc_url=server.public_grpc_url or own,
+            jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
+            strategies=strategies,
+            supported_methods=sorted(
+                name
+                for each in DECLARED
+                for name in each.methods
+                if each.aliases.get(name, name) in {name, *strategies}
+            ),
+        )
+
+    def _grpc_target(self) -> str:
+        """Return the target that a gRPC client connects to."""
+        server = self._settings.server
+        if not server.grpc_address:
+            return f"unix:{server.grpc_unix_socket}"
+        return replace_port(server.grpc_address, 0 if self._grpc is None else self._grpc.port)
+
+    def _http_base_url(self) -> str:
+        """Return the base URL of HTTP; empty if HTTP is off."""
+        server = self._settings.server
+        if self._http is None:
+            return ""
+        scheme = "https" if server.tls == "files" else "http"
+        return f"{scheme}://{replace_port(server.http_address, self._http.port)}"
+
+    def _console_url(self) -> str:
+        """Return the URL of the console; empty if it is off."""
+        base = self._http_base_url()
+        return f"{base}{CONSOLE_PATH}" if base and self._settings.server.console else ""
+
+    def _metrics_url(self) -> str:
+        """Return the URL of the separate metrics listener; empty if there is none."""
+        address, own = self._settings.metrics.address, self._metrics_http
+        if own is None:
+            return ""
+        scheme = "https" if self._settings.server.tls == "files" and not is_loopback(address) else "http"
+        return f"{scheme}://{replace_port(address, own.port)}{METRICS_PATH}"
+
+    def _dev_token(self) -> str:
+        """Return a token with all permissions, valid for a day at most."""
+        auth = self._settings.auth
+        signing = self._verification.signing
+        if signing is None:
+            raise InternalError("a development server has a key of its own")
+        return minter_of(auth, signing).mint(
+            subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
+        )
+
+
+def drain_delay_of(server: ServerSettings, *, dev: bool) -> float:
+    """Return the seconds from the stop signal until new work is refused.
+
+    With `dev` there is no load balancer to wait for, so the delay is 0 unless the settings name one.
+    """
+    return server.drain_delay_s if not dev or "drain_delay_s" in server.model_fields_set else 0.0
+
+
+async def serve(
+    loaded: LoadedSettings, *, environ: Mapping[str, str], dev: bool, on_ready: Callable[[Listening], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends all runs at once and reports this to clients.
+
+    Raises:
+        SettingsError: the server cannot start.
+    """
+    server = Server(loaded, environ=environ, dev=dev)
+    async with _stop_signals() as signals:
+        on_ready(await server.start())
+        spare_collector()
+        await signals.get()
+        draining = asyncio.create_task(server.drain())
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, again):
+            task.cancel()
+        if not draining.done():
+            await server.stop(grace_s=_LAST_WRITES_S)
+        with contextlib.suppress(asyncio.CancelledError):
+            await draining
+
+
+def spare_collector() -> None:
+    """Exempt the objects that exist now from garbage collection, and collect less often.
+
+    Reference counting frees the objects of a call, because they contain no reference cycles, except five of gRPC's that
+    hold the metadata (0.8 KB). They are collected after 6,000 calls, and are 3 of the 8 MB by which a server grows in
+    its first 10,000 calls. A collection after every 700 new objects took a tenth of the time of a call. With a hundred
+    calls that waited for a model, collections after every 10,000 objects took 3 % of the time, those of now 1 %.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_PER_LOOK)
+
+
+@contextlib.asynccontextmanager
+async def _stop_signals() -> AsyncGenerator[asyncio.Queue[int], None]:
+    """Put SIGTERM and SIGINT into a queue while the context lasts."""
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, queue.put_nowait, number)
+    try:
+        yield queue
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

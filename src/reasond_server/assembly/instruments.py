@@ -1,0 +1,246 @@
+"""Builds metrics and tracing from the settings: counters, the values of labels, and the destinations of spans."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from reasond_server.assembly.backends import read_backend_options
+from reasond_server.base.addresses import is_loopback, split_address
+from reasond_server.base.certificates import TlsFiles
+from reasond_server.config import choose_provider
+from reasond_server.console.console_pages import CONSOLE_PATH
+from reasond_server.errors.base import SettingsError
+from reasond_server.errors.reasons import error_classes
+from reasond_server.grpc_api.standard_services import STANDARD_METHODS
+from reasond_server.grpc_api.statuses import CODES
+from reasond_server.http_api.http_app import PATHS
+from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
+from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.profiles import is_hosted
+from reasond_server.protocols.chat.openai_endpoint import OPENAI, OPENAI_PATHS
+from reasond_server.repair.service.repair_work import REPAIR
+from reasond_server.runs.phase import STOP_REASONS
+from reasond_server.services import DECLARED
+from reasond_server.services.chats import CHAT_METHODS
+from reasond_server.telemetry.exporting import TracingOptions, sink_of
+from reasond_server.telemetry.observers import (
+    API_KEY_OUTCOMES,
+    HANDOFF_OUTCOMES,
+    PROGRAM_OUTCOMES,
+    REENTRY_OUTCOMES,
+    TURN_EXITS,
+    UNOBSERVED,
+)
+from reasond_server.tools.mcp import build_tool_name
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.turns.history import TURN
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
+from reasond_server.types import FinishReason, SavingsBaseline
+from reasond_server.types.repairs import CheckStatus
+from reasond_server.types.turns import ContextGoal, Rendering
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from reasond_server.config import ServerSettings, Settings, ToolsSettings
+    from reasond_server.http_api.page_gate import PageGate
+    from reasond_server.telemetry.exporting import SpanSink
+    from reasond_server.telemetry.exposition import Exposition
+    from reasond_server.telemetry.observers import Observer, ServerSnapshot
+    from reasond_server.telemetry.sampling import Sampler
+
+PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
+"""The names of the configured providers in spans."""
+_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_TOOL_OUTCOMES = ("ok", "failed", "timeout", "invalid_arguments", "unknown_tool", "refused", "cancelled")
+_WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
+
+
+@value
+class Counting:
+    """What a server with metrics has besides the observer: the sampler, and the exposition that is scraped.
+
+    With `is_shared` a scrape returns the sums of all processes that share a folder.
+    """
+
+    sampler: Sampler
+    exposition: Exposition
+    is_shared: bool = False
+
+
+@value
+class Measuring:
+    """The observer of all rooms; `counting` is None if nobody can read the metrics, and then nothing is counted."""
+
+    observer: Observer
+    counting: Counting | None = None
+
+
+def measuring_of(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    strategies: Iterable[str],
+    model: str,
+    look: Callable[[], ServerSnapshot],
+) -> Measuring:
+    """Return what `settings` ask for; `look` returns the server's state, `strategies` and `model` are label values."""
+    is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)
+    if not settings.reasoning.performance.enable_metrics or not is_readable:
+        return Measuring(observer=UNOBSERVED)
+    # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
+    from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
+
+    vocabulary = Vocabulary(words=words_of(settings, strategies=strategies, model=model))
+    metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))
+    sampler = Sampler(metrics=metrics, look=look)
+    folder = environ.get(_FOLDER_VARIABLE, "")
+    exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)
+    return Measuring(
+        observer=metrics, counting=Counting(sampler=sampler, exposition=exposition, is_shared=bool(folder))
+    )
+
+
+def page_of(settings: Settings, counting: Counting | None, gate: PageGate) -> MetricsPage | None:
+    """Return the metrics page of the HTTP listener; None if the listener has none."""
+    if counting is None or not settings.metrics.on_http:
+        return None
+    return MetricsPage(counting.exposition.scrape, gate=gate)
+
+
+def listener_of(
+    settings: Settings, counting: Counting | None, gate: PageGate, *, new_call_id: Callable[[], str]
+) -> HttpServer | None:
+    """Return the separate listener for metrics; None if there is none.
+
+    If other machines can reach it, it uses the TLS files of HTTP and requires a token, unless the operator allows
+    anonymous readers.
+    """
+    own, server = settings.metrics, settings.server
+    if counting is None or not own.address:
+        return None
+    is_local = is_loopback(own.address)
+    page = MetricsPage(counting.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
+    host, port = split_address(own.address)
+    return HttpServer(
+        app=MetricsApp(page, new_call_id=new_call_id),
+        host=host,
+        port=port,
+        tls=None if is_local else tls_files_of(server),
+        setting="[metrics] address",
+        reuse_port=counting.is_shared,
+    )
+
+
+def tls_files_of(server: ServerSettings) -> TlsFiles | None:
+    """Return the TLS files of HTTP; None if TLS is off or ends at a proxy."""
+    if server.tls != "files":
+        return None
+    return TlsFiles(
+        certificate=server.tls_certificate, private_key=server.tls_private_key, client_ca=server.tls_client_ca
+    )
+
+
+def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
+    """Return the allowed values of every label whose values callers, models or other programs could choose."""
+    reasons = set(error_classes())
+    finishes = {finish.value for finish in ModelFinish}
+    backends = settings.llm.backends
+    models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
+    methods = {name for each in DECLARED for name in (*each.methods, *(path[1:] for path in each.operations))}
+    return {
+        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport}),
+        "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
+        "code": frozenset(CODES),
+        "route": frozenset({*PATHS, *OPENAI_PATHS, CONSOLE_PATH}),
+        "status": frozenset(
+            map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 499, 500, 503, 504))
+        ),
+        "reason": frozenset({*reasons, *STOP_REASONS.values()}),
+        "strategy": frozenset({*strategies, TURN, REPAIR}),
+        "finish_reason": frozenset(finish.value for finish in FinishReason),
+        "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
+        "model": frozenset(models - {""}),
+        "backend": frozenset({"llm", *backends}),
+        "tool": frozenset(tools_of(settings.tools)),
+        "outcome": frozenset(
+            {
+                *reasons,
+                *finishes,
+                *("closed", "resumed", "written_off"),
+                *_TOOL_OUTCOMES,
+                *_WAIT_OUTCOMES,
+                *PROGRAM_OUTCOMES,
+                *HANDOFF_OUTCOMES,
+                *REENTRY_OUTCOMES,
+                *API_KEY_OUTCOMES,
+                *(status.value for status in CheckStatus),
+            }
+        ),
+        "exit": frozenset(TURN_EXITS),
+        "goal": frozenset(goal.value for goal in ContextGoal),
+        "rendering": frozenset(rendering.value for rendering in Rendering),
+    }
+
+
+def tools_of(tools: ToolsSettings) -> set[str]:
+    """Return the names of tools in the settings; SERVER__other stands for all other tools of an MCP server."""
+    offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
+    fetching = {"http_get"} if tools.http_get.allow_hosts else set()
+    return {
+        *tools.enabled,
+        READ_TOOL_RESULT,
+        MODE_STATE_CHANGE,
+        *fetching,
+        *offered,
+        *(f"{name}__other" for name in tools.mcp),
+    }
+
+
+def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
+    """Return the tracing options; trace context goes to models of known providers only if the settings ask for it."""
+    section = settings.tracing
+    told = set(section.propagate_to)
+    models = "hosted_models" if _is_hosted_model(settings, environ) else "models"
+    return TracingOptions(
+        endpoint=section.endpoint,
+        protocol=section.protocol,
+        sample_ratio=section.sample_ratio,
+        follows_callers=section.follow_callers,
+        has_content=section.content,
+        propagate_to=(told & {"tools"}) | ({"models"} if models in told else set()),
+        version=version("reasond-server"),
+        instance_id=instance_id,
+        environ=environ,
+    )
+
+
+def span_sink_of(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> SpanSink | None:
+    """Return the destination of spans; None if nothing is traced.
+
+    Raises:
+        SettingsError: the settings name an endpoint, but the packages are not installed.
+    """
+    return sink_of(tracing_options(settings, environ, instance_id=instance_id))
+
+
+def provider_name(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the name of the model's provider in spans."""
+    return PROVIDERS[choose_provider(settings, environ)]
+
+
+def _is_hosted_model(settings: Settings, environ: Mapping[str, str]) -> bool:
+    if choose_provider(settings, environ) == "demo":
+        return False
+    try:
+        return is_hosted(read_backend_options(settings, environ).base_url)
+    except SettingsError:
+        # The model was passed to the server, and the settings describe none. Hosted is the careful assumption.
+        return True

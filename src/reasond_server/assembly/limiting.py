@@ -1,0 +1,185 @@
+"""Builds the limits that the settings ask for: requests, executions at once and tokens, in memory or in Redis."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from reasond_server.errors.base import SettingsError
+from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
+from reasond_server.limits.callers import CallerLimits, SharedHealth
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from reasond_server.config import LimitsSettings
+    from reasond_server.limits.budgets import TokenLedger
+    from reasond_server.limits.request_limits import RequestAdmission, RequestGate, RequestLimits
+    from reasond_server.limits.shared import RedisSlots, RedisTokenLedger
+    from reasond_server.telemetry.observers import LimitObserver
+
+
+@value
+class Limiting:
+    """The limits of a server; `health` says whether Redis can be reached."""
+
+    callers: CallerLimits
+    health: SharedHealth
+    redis: Redis | None = None
+    slots: RedisSlots | None = None
+    tokens: RedisTokenLedger | None = None
+
+    async def aclose(self) -> None:
+        """Release the remaining permits and reservations, and close the connections."""
+        await self.callers.aclose()
+        if self.slots is not None:
+            await self.slots.aclose()
+        if self.tokens is not None:
+            await self.tokens.aclose()
+        if self.redis is not None:
+            await self.redis.aclose()
+
+
+def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED) -> Limiting:
+    """Return the limits that `settings` ask for, which report refusals to `observer`; absent limits cost nothing.
+
+    Raises:
+        SettingsError: the settings name Redis, but its package is not installed or its address is not valid.
+    """
+    health = SharedHealth(monotonic=time.monotonic)
+    redis = _open_redis(settings) if settings.storage == "redis" else None
+    slots = None if redis is None else _build_redis_slots(settings, redis)
+    tokens = None if redis is None else _build_redis_ledger(settings, redis)
+    admission = None if redis is None else _build_shared(settings, redis, slots)
+    callers = CallerLimits(
+        gate=_build_gate(settings, health, admission, observer),
+        ledger=_build_ledger(settings, health, tokens),
+        weights=settings.weights,
+        by=settings.by,
+        observer=observer,
+    )
+    return Limiting(callers=callers, health=health, redis=redis, slots=slots, tokens=tokens)
+
+
+def _open_redis(settings: LimitsSettings) -> Redis:
+    try:
+        from redis.asyncio import Redis  # noqa: PLC0415 - a server without Redis starts without its package
+    except ImportError:
+        raise SettingsError(
+            'limits.storage = "redis" needs the package redis', remedy="Install reasond-server[redis]."
+        ) from None
+    try:
+        # Half a second limits a new connection; Fallback limits each call.
+        return Redis.from_url(settings.redis_url.get_secret_value(), socket_connect_timeout=0.5, socket_timeout=0.5)
+    except ValueError:
+        raise SettingsError(
+            "limits.redis_url is no address of Redis", remedy='Write one such as "redis://127.0.0.1:6379/0".'
+        ) from None
+
+
+def _read_token_limits(settings: LimitsSettings, *, share: int = 1) -> TokenLimits:
+    return TokenLimits(
+        per_minute=_share(settings.tokens_per_minute, share), per_day=_share(settings.tokens_per_day, share)
+    )
+
+
+def _share(amount: int, servers: int) -> int | None:
+    """Return the share of `amount` that each of `servers` may use without Redis; None without a limit."""
+    return max(1, amount // servers) if amount else None
+
+
+def _build_redis_ledger(settings: LimitsSettings, redis: Redis) -> RedisTokenLedger | None:
+    """Return the budgets that all servers share; None without a limit."""
+    limits = _read_token_limits(settings)
+    if not limits.buckets:
+        return None
+    from reasond_server.limits.shared import RedisTokenLedger  # noqa: PLC0415 - needs the package redis
+
+    return RedisTokenLedger(redis=redis, limits=limits)
+
+
+def _build_ledger(
+    settings: LimitsSettings, health: SharedHealth, shared: RedisTokenLedger | None
+) -> TokenLedger | None:
+    limits = _read_token_limits(settings)
+    if not limits.buckets:
+        return None
+    if shared is None:
+        return MemoryTokenLedger(limits=limits, monotonic=time.monotonic)
+    from reasond_server.limits.shared import Fallback, FallbackLedger  # noqa: PLC0415 - needs the package redis
+
+    local = MemoryTokenLedger(limits=_read_token_limits(settings, share=settings.replicas), monotonic=time.monotonic)
+    fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
+    return FallbackLedger(shared=shared, local=local, fallback=fallback)
+
+
+def _build_gate(
+    settings: LimitsSettings, health: SharedHealth, shared: RequestAdmission | None, observer: LimitObserver
+) -> RequestGate | None:
+    """Return the gate of requests; None without limits, and then nothing is imported for it."""
+    if not _has_request_limits(settings):
+        return None
+    from reasond_server.limits.request_limits import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
+
+    local = _build_local(settings, servers=1 if shared is None else settings.replicas)
+    has_slots = settings.concurrent_requests > 0
+    if shared is None:
+        return RequestGate(admission=local, has_slots=has_slots, observer=observer)
+    from reasond_server.limits.shared import Fallback, FallbackAdmission  # noqa: PLC0415 - needs the package redis
+
+    fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
+    admission = FallbackAdmission(shared=shared, local=local, fallback=fallback)
+    return RequestGate(admission=admission, has_slots=has_slots, observer=observer)
+
+
+def _read_request_limits(settings: LimitsSettings, *, servers: int) -> RequestLimits | None:
+    """Return the limits that each of `servers` applies without Redis; None if requests are not counted."""
+    from reasond_server.limits.request_limits import RequestLimits  # noqa: PLC0415 - as above
+
+    minute, hour = (_share(amount, servers) for amount in (settings.requests_per_minute, settings.requests_per_hour))
+    return RequestLimits(per_minute=minute, per_hour=hour) if minute or hour else None
+
+
+def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
+    """Return the admission that each of `servers` applies without Redis."""
+    from reasond_server.limits.request_limits import DirectAdmission, MemorySlots  # noqa: PLC0415 - as above
+
+    most, limits, rates = (
+        _share(settings.concurrent_requests, servers),
+        _read_request_limits(settings, servers=servers),
+        None,
+    )
+    if limits is not None:
+        from reasond_server.limits.request_windows import MemoryRates, MemoryWindows  # noqa: PLC0415 - as above
+
+        rates = MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=limits)
+    return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
+
+
+def _has_request_limits(settings: LimitsSettings) -> bool:
+    return bool(settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests)
+
+
+def _build_redis_slots(settings: LimitsSettings, redis: Redis) -> RedisSlots | None:
+    """Return the slots that all servers share; None if executions at once are not counted."""
+    if not settings.concurrent_requests:
+        return None
+    from reasond_server.limits.shared import RedisSlots  # noqa: PLC0415 - needs the package redis
+
+    return RedisSlots(redis=redis, most=settings.concurrent_requests)
+
+
+def _build_shared(settings: LimitsSettings, redis: Redis, slots: RedisSlots | None) -> RequestAdmission | None:
+    """Return the admission that all servers share; None without a limit."""
+    if not _has_request_limits(settings):
+        return None
+    from reasond_server.limits.request_limits import DirectAdmission  # noqa: PLC0415 - as above
+
+    limits, rates = _read_request_limits(settings, servers=1), None
+    if limits is not None:
+        from reasond_server.limits.shared_rates import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
+
+        rates = RedisRates(storage=build_redis_storage(redis), limits=limits)
+    return DirectAdmission(rates=rates, slots=slots)

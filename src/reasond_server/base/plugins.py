@@ -1,0 +1,138 @@
+"""Plug-ins: what installed packages offer by entry point, loaded only if the operator enabled it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_points
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import InternalError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@cache
+def _look_up(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
+    """Return a function that selects among what all packages below `path`, that of this process, offer.
+
+    It is kept, because each look reads the metadata of every package.
+    """
+    del path
+    return entry_points().select
+
+
+@cache
+def list_built_in(group: str) -> Sequence[str]:
+    """Return the names that the server's own distribution offers in an entry-point group, sorted."""
+    return tuple(sorted(point.name for point in distribution("reasond-server").entry_points.select(group=group)))
+
+
+class Plugin(Protocol):
+    """What all plug-ins have in common."""
+
+    @property
+    def name(self) -> str:
+        """The name, which is that of its entry point: configuration uses the one and results the other."""
+        ...
+
+
+PluginT = TypeVar("PluginT", bound=Plugin)
+
+
+class PluginGroup(Generic[PluginT]):
+    """The plug-ins of one entry-point group.
+
+    Args:
+        group: the entry-point group; each entry names an instance, or a class or function that makes one.
+        noun: what one of them is called in errors.
+        setting: the key that enables them, as errors name it.
+        require: returns a plug-in if it is valid; else raises an InternalError whose text is for its author.
+        reserved: names of built-in ones, which packages cannot take.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        noun: str,
+        setting: str,
+        require: Callable[[object], PluginT],
+        reserved: Collection[str] = (),
+    ) -> None:
+        self.group = group
+        self._noun = noun
+        self._setting = setting
+        self._require = require
+        self._reserved = reserved
+
+    def find_installed(self) -> EntryPoints:
+        """Return the entry points that were there at the first look; `load` refuses a name that several have."""
+        return _look_up(tuple(sys.path))(group=self.group)
+
+    def load(self, enabled: Iterable[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[PluginT]:
+        """Return the `enabled` plug-ins, each once, in that order.
+
+        Raises:
+            SettingsError: one is not installed, cannot be loaded, is not valid, or has a name that is not its entry's,
+                is reserved, or is offered more than once: the order of the path must not decide what runs.
+        """
+        names = tuple(dict.fromkeys(enabled))
+        known = list(self.find_installed() if installed is None else installed) if names else []
+        # Only what is enabled is imported: a broken or slow package that is only installed must do no harm.
+        return tuple(self._load_one(self._choose_point(name, known)) for name in names)
+
+    def _choose_point(self, name: str, known: Sequence[EntryPoint]) -> EntryPoint:
+        """Return the only entry point of that name; see `load`."""
+        setting, points = self._setting, [point for point in known if point.name == name]
+        offers = " and ".join(map(_describe_offer, points))
+        if name in self._reserved:
+            also = f"; it is offered by {offers} too" if offers else ""
+            raise SettingsError(
+                f"{setting} names {name!r}, which is built in{also}", remedy="Remove the name, or rename yours."
+            )
+        if not points:
+            names = sorted({point.name for point in known})
+            raise SettingsError(
+                f"{setting} names {name!r}, which is not installed{suggest_nearest(name, names)}",
+                remedy=f"Installed are: {', '.join(names) or 'none'}. Install its package or remove the name.",
+            )
+        if len(points) > 1:
+            raise SettingsError(
+                f"{setting} names {name!r}, which is offered more than once: by {offers}",
+                remedy=f"Uninstall all but one of them, or give each {self._noun} a name of its own.",
+            )
+        return points[0]
+
+    def _load_one(self, point: EntryPoint) -> PluginT:
+        noun, setting, name = self._noun, self._setting, point.name
+        try:
+            loaded = point.load()
+            is_maker = isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "name"))
+            plugin = self._require(loaded() if is_maker else loaded)
+        except InternalError as error:
+            raise SettingsError(
+                f"Entry point {name!r} ({point.value}) gives no {noun}: {error.message}", remedy="Update its package."
+            ) from error
+        except Exception as error:
+            raise SettingsError(
+                f"{noun[0].upper()}{noun[1:]} {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
+                remedy=f"Update its package or remove the name from {setting}.",
+            ) from error
+        if plugin.name != name:
+            raise SettingsError(
+                f"Entry point {name!r} ({point.value}) gives a {noun} named {plugin.name!r}",
+                remedy=f"Name the entry point as the {noun} names itself.",
+            )
+        return plugin
+
+
+def _describe_offer(point: EntryPoint) -> str:
+    """Return the package of an entry point with its version, and what the entry names."""
+    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return f"{package} ({point.value})"

@@ -1,0 +1,295 @@
+"""The logs of the store in memory, with indexes to find those to remove."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from reasond_server.errors.limits import StoreFullError
+from reasond_server.eventlog.contract import (
+    LARGEST_LOG_BYTES,
+    build_expired_error,
+    build_id_taken_error,
+    build_log_full_error,
+    build_not_found_error,
+    events_of,
+    find_refusal,
+    may_repeat,
+)
+from reasond_server.eventlog.memory_log import KeptLog
+from reasond_server.eventlog.memory_sessions import SessionTable
+from reasond_server.eventlog.memory_tenants import TenantTable
+from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
+from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.store import Claim, Creation, Record
+from reasond_server.types import ExecutionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.eventlog.memory_sessions import SessionRow
+    from reasond_server.eventlog.store import Append, SessionClaim
+    from reasond_server.types import Execution
+
+_FORGOTTEN_KEPT = 10_000
+# The heap of expiry times is cleaned once it has this many entries more than twice the number of logs.
+_STALE_ENDS = 1000
+
+
+class LogTable:
+    """The logs by id, with indexes to find those to remove: bounded in number, bytes and time."""
+
+    def __init__(
+        self,
+        *,
+        max_executions: int,
+        max_bytes: int,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        quota: TenantQuota = UNBOUNDED,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.tenants = TenantTable(quota)
+        self.logs: dict[str, KeptLog] = {}
+        self.claims: dict[tuple[str, str], str] = {}
+        self.max_executions = max_executions
+        self.largest_log = max(max_bytes, LARGEST_LOG_BYTES)
+        self._now = now
+        self._monotonic = monotonic
+        self._forgotten: OrderedDict[str, str] = OrderedDict()
+        # A heap, so that no call has to look at every log.
+        self._expiring: list[tuple[datetime, str]] = []
+        self.sessions = SessionTable(
+            max_sessions=max_executions, max_per_tenant=quota.executions, find=self.find_execution, now=now
+        )
+
+    def append(self, part: Append) -> ReasondError | None:
+        """Append one part, or return the error that refuses it."""
+        name = part.execution.execution_id
+        log = self.logs.get(name)
+        if log is not None and log.execution.tenant != part.execution.tenant:
+            log = None
+        head = log.head() if log else None
+        if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
+            return None
+        events = events_of(part)
+        refused = find_refusal(part, events, head, size=part.size, largest=self.largest_log)
+        if refused is None and part.creation is not None:
+            log, refused = self._create(part.execution, part.creation)
+        if refused is not None or log is None:
+            return refused
+        count = len(part.entries)
+        log.events += events
+        if len(events) < count:
+            log.records = log.records or []
+            log.records += [entry for entry in part.entries if isinstance(entry, Record)]
+        log.execution = part.execution
+        log.version += count
+        self.tenants.grow(log, part.size)
+        if part.execution.expire_time is not None:
+            self._expire_at(part.execution.expire_time, name)
+        if part.execution.state is ExecutionState.SUSPENDED:
+            # The copy frees the spare capacity of the list.
+            log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
+            self.tenants.count_waiting(log, 1)
+        elif part.execution.state.has_ended:
+            self._end(log, keeps_records=part.keeps_records, keeps_plan=part.keeps_plan)
+            if part.execution.session_id:
+                self.tenants.size += self.sessions.leave(part.execution, part.session_end)
+                self._keep_with_session(part.execution)
+        return None
+
+    def _create(self, execution: Execution, creation: Creation) -> tuple[KeptLog | None, ReasondError | None]:
+        """Return a new log, or the error that refuses it."""
+        if execution.execution_id in self.logs:
+            return None, build_id_taken_error(execution.execution_id)
+        try:
+            self.make_room(for_new=1, tenant=execution.tenant, kind=execution.kind)
+        except StoreFullError as error:
+            return None, error
+        return self.add(execution, creation), None
+
+    def add(
+        self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
+    ) -> KeptLog:
+        """Add a new log that begins with `records`."""
+        log = KeptLog(
+            execution=execution,
+            digest=digest,
+            plan=creation.plan,
+            owner=creation.lease.owner,
+            lease_until=self._monotonic() + creation.lease.seconds,
+            records=[*records] or None,
+            version=len(records),
+        )
+        self.logs[execution.execution_id] = log
+        self.tenants.add(log)
+        self.tenants.grow(log, len(creation.plan) + (sum(map(size_of, records)) if records else 0))
+        return log
+
+    def require_room(self, log: KeptLog, size: int) -> None:
+        """Count `size` bytes that are added to a log.
+
+        Raises:
+            StoreFullError: the log, or its tenant, has no room for them.
+        """
+        if log.size + size > self.largest_log:
+            raise build_log_full_error(self.largest_log)
+        self.tenants.require_bytes(log.execution.tenant, size)
+        self.tenants.grow(log, size)
+
+    def _end(self, log: KeptLog, *, keeps_records: bool, keeps_plan: bool) -> None:
+        """Drop what only a running execution needs."""
+        if not keeps_records:
+            freed = 0 if log.records is None else sum(map(size_of, log.records))
+            log.records = None
+            if not keeps_plan:
+                freed += len(log.plan)
+                log.plan = ""
+            self.tenants.grow(log, -freed)
+        self.tenants.end(log)
+
+    def find_execution(self, execution_id: str) -> Execution | None:
+        """Return an execution of any tenant; None if the table does not hold it."""
+        log = self.logs.get(execution_id)
+        return None if log is None else log.execution
+
+    def find_cancelled(self, tenant: str, execution_id: str) -> KeptLog | None:
+        """Return the log of a cancelled execution, from which a new one can inherit; None if there is none."""
+        log = self.logs.get(execution_id)
+        if log is None or log.execution.tenant != tenant or log.execution.state is not ExecutionState.CANCELLED:
+            return None
+        return log
+
+    def claim_of(self, execution_id: str) -> Claim:
+        """Return the claim of an execution that the table holds."""
+        log = self.logs[execution_id]
+        return Claim(execution_id=execution_id, digest=log.digest)
+
+    def find(self, tenant: str, execution_id: str) -> KeptLog:
+        """Return the log. Raises as `ExecutionStore.find`."""
+        log = self.logs.get(execution_id)
+        if log is not None and log.execution.tenant == tenant:
+            return log
+        if self._forgotten.get(execution_id) == tenant:
+            raise build_expired_error(execution_id)
+        raise build_not_found_error(execution_id)
+
+    def remove(self, execution_id: str) -> KeptLog:
+        """Remove a log that the table holds, with its request id."""
+        log = self.logs.pop(execution_id)
+        self.tenants.remove(log)
+        self.release(log.execution)
+        if log.execution.session_id:
+            self.sessions.detach(log.execution)
+        return log
+
+    def release(self, execution: Execution) -> None:
+        """Release the request id of `execution`, unless another execution has it by now."""
+        key = (execution.tenant, execution.request_id)
+        if self.claims.get(key) == execution.execution_id:
+            del self.claims[key]
+
+    def _forget(self, execution_id: str) -> None:
+        self._forgotten[execution_id] = self.remove(execution_id).execution.tenant
+        if len(self._forgotten) > _FORGOTTEN_KEPT:
+            self._forgotten.popitem(last=False)
+
+    def forget_expired(self, limit: int | None = None) -> int:
+        """Remove up to `limit` expired executions; return how many."""
+        now, forgotten, expiring = self._now(), 0, self._expiring
+        while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
+            _, execution_id = heapq.heappop(expiring)
+            log = self.logs.get(execution_id)
+            # An execution of a session is kept longer than it was planned at its end.
+            if log is not None and log.execution.expire_time is not None and log.execution.expire_time <= now:
+                self._forget(execution_id)
+                forgotten += 1
+        return forgotten
+
+    def enter_session(self, execution: Execution, claim: SessionClaim) -> None:
+        """Let a new execution enter its session, which it may do."""
+        self.tenants.size += self.sessions.enter(execution, claim)
+        self._keep_with_session(execution)
+
+    def _keep_with_session(self, execution: Execution) -> None:
+        """Keep the ended executions of a session as long as the session."""
+        row, now = self.sessions.row_of(execution), self._now()
+        if row is None:
+            return
+        until = row.session.expire_time
+        for name in row.executions:
+            log = self.logs[name]
+            planned = log.execution.expire_time
+            if planned is not None and now < planned < until:
+                log.execution = replace(log.execution, expire_time=until)
+                self._expire_at(until, name)
+
+    def remove_session(self, row: SessionRow, *, remembers: bool = True) -> None:
+        """Remove a session without open execution, and its executions; it `remembers` their ids unless told not to."""
+        for name in [*row.executions]:
+            if remembers:
+                self._forget(name)
+            else:
+                self.remove(name)
+        self.tenants.size -= self.sessions.remove(row)
+
+    def _expire_at(self, moment: datetime, execution_id: str) -> None:
+        """Schedule the removal of a log at `moment`."""
+        if len(self._expiring) > 2 * len(self.logs) + _STALE_ENDS:
+            self._expiring = [(at, name) for at, name in self._expiring if name in self.logs]
+            heapq.heapify(self._expiring)
+        heapq.heappush(self._expiring, (moment, execution_id))
+
+    def make_room(
+        self, *, for_new: int, tenant: str = "", kind: str = "", sparing: str = "", session_id: str = ""
+    ) -> None:
+        """Remove executions that have ended until there is room for `for_new` more of `kind` for `tenant`.
+
+        Those of a tenant that has more than its share go first, and then those that ended longest ago. If that is not
+        enough, the sessions go that were updated longest ago, except the one with this id.
+        """
+        if for_new:
+            self.tenants.require_room(tenant, kind)
+        while len(self.logs) + for_new > self.max_executions or self.tenants.size > self.max_bytes:
+            oldest = self.tenants.find_oldest_ended(sparing=sparing)
+            unused = self.sessions.find_oldest(sparing=session_id) if oldest is None else None
+            if oldest is None and unused is None and for_new:
+                raise StoreFullError(
+                    f"The store holds {len(self.logs)} running executions and has no room for another",
+                    remedy="Wait until one has ended, or raise [store] max_executions or max_bytes.",
+                    metadata={"max_executions": str(self.max_executions), "max_bytes": str(self.max_bytes)},
+                )
+            if oldest is not None:
+                self._forget(oldest)
+            elif unused is not None:
+                self.remove_session(unused)
+            else:
+                return
+
+    def make_room_in_session(self, execution: Execution, claim: SessionClaim, *, sparing: str) -> None:
+        """Make room for a new execution in a session. Raises as `ExecutionStore.create`."""
+        self.sessions.require_entry(execution.tenant, claim)
+        self.tenants.require_room(execution.tenant, execution.kind)
+        surplus = self.sessions.find_surplus(execution.tenant, claim.session_id)
+        if surplus is not None:
+            self.remove_session(surplus)
+        self.make_room(
+            for_new=1, tenant=execution.tenant, kind=execution.kind, sparing=sparing, session_id=claim.session_id
+        )
+
+
+def _repeats(part: Append, log: KeptLog) -> bool:
+    """Return whether `part` repeats the last append of the log; `may_repeat` holds already."""
+    known = log.execution
+    if known.session_id:
+        # The session may have prolonged it since.
+        known = replace(known, expire_time=part.execution.expire_time)
+    if part.execution != known:
+        return False
+    events = events_of(part)
+    return not events or log.events[-len(events) :] == events

@@ -1,0 +1,339 @@
+"""Reads, follows, observes, lists, cancels and deletes the executions of a caller, for every kind of work."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
+
+from pydantic_core import from_json, to_json
+
+from reasond_server.access import audit
+from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.eventlog.contract import build_not_found_error
+from reasond_server.eventlog.store import ExecutionFilter
+from reasond_server.telemetry.scope import note_execution
+from reasond_server.types import ExecutionState
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from datetime import datetime
+
+    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.runs.following import Follower
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.runner import Runner
+    from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
+
+_DEFAULT_PAGE = 50
+_LARGEST_PAGE = 100
+_STOP_ELSEWHERE_S = 10.0
+_LOOK_AGAIN_S = 1.0
+
+
+@value
+class ExecutionLog:
+    """An execution and the events of its log so far; `plan` is what it works on, empty where it was not read."""
+
+    execution: Execution
+    events: Sequence[LoggedEvent]
+    plan: str = ""
+
+
+@value
+class Observation:
+    """An execution as it was found, and its events from there on; they raise as `Follower.follow`."""
+
+    execution: Execution
+    events: AsyncGenerator[StreamEvent, None]
+
+
+@value
+class ExecutionPage:
+    """One page of executions, newest first; the token is empty on the last page."""
+
+    executions: Sequence[Execution]
+    next_page_token: str
+
+
+class ExecutionDesk:
+    """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
+
+    It finds executions of one `kind` of work only; an empty one stands for every kind. Those of the kind `or_kind` it
+    lists, cancels and deletes as well; their own service reads and follows them. The permissions to read and to list
+    apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
+
+    The audit log records what is found and refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        follower: Follower,
+        kind: str,
+        require_use: Callable[[Principal, Execution], None],
+        or_kind: str = "",
+    ) -> None:
+        self.kind = kind
+        self._or_kind = or_kind
+        self._require_use = require_use
+        self._store = store
+        self._runner = runner
+        self._follower = follower
+
+    async def read(self, caller: Principal, execution_id: str, *, with_plan: bool = False) -> ExecutionLog:
+        """Return the execution with its log so far. Raises as `resume`, but does not check its use."""
+        execution = await self._find(caller, execution_id)
+        events = await self._read_events(execution)
+        if not with_plan:
+            return ExecutionLog(execution=execution, events=events)
+        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
+        return ExecutionLog(execution=execution, events=events, plan=kept.plan)
+
+    async def resume(
+        self,
+        caller: Principal,
+        execution_id: str,
+        *,
+        after_sequence: int,
+        include_deltas: bool = False,
+        keep_running: bool = False,
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events of an execution above `after_sequence`, including future ones.
+
+        With `keep_running` the execution continues when this stream is cut, in any process that runs it or takes it
+        over. This takes effect before the first event and cannot be revoked.
+
+        Raises:
+            ExecutionNotFoundError: this caller has no such execution.
+            PermissionMissingError: the caller may not use it.
+            CursorExpiredError: its log is no longer kept.
+            InvalidRequestError: `after_sequence` is beyond the end of the log.
+        """
+        execution = await self._find(caller, execution_id, is_used=True)
+        link_rpc_to(self._runner.find_live(execution_id))
+        _require_place(execution, after_sequence, field="resume.after_sequence")
+        if keep_running:
+            await self._keep(execution)
+        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def observe(
+        self, caller: Principal, execution_id: str, *, after_sequence: int, include_deltas: bool = False
+    ) -> Observation:
+        """Return an execution and its events as `resume` yields them.
+
+        Who reads them neither keeps the execution running nor cancels it by leaving. Raises as `resume`.
+        """
+        execution = await self._find(caller, execution_id, is_used=True)
+        link_rpc_to(self._runner.find_live(execution_id))
+        _require_place(execution, after_sequence, field="after_sequence")
+        return Observation(
+            execution=execution,
+            events=self._follower.follow(
+                execution, after=after_sequence, include_deltas=include_deltas, is_observer=True
+            ),
+        )
+
+    async def follow(
+        self, execution: Execution, *, include_deltas: bool, keep_running: bool = False
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield all events of an execution that was just started or found for this caller; otherwise as `resume`."""
+        if keep_running:
+            await self._keep(execution)
+        async with aclosing(self._follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, caller: Principal, execution_id: str) -> Execution:
+        """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
+
+        An execution in another process, or in none, is returned in its present state after 10 seconds at most.
+        """
+        return await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
+
+    async def list(
+        self,
+        caller: Principal,
+        *,
+        strategy: str = "",
+        finish_reason: FinishReason | None = None,
+        state: ExecutionState | None = None,
+        create_time_after: datetime | None = None,
+        create_time_before: datetime | None = None,
+        session_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> ExecutionPage:
+        """Return a page of the caller's executions, newest first.
+
+        They began at `create_time_after` or later, and before `create_time_before`.
+
+        Raises:
+            InvalidRequestError: `page_size` is negative, `page_token` is not from the page before, or no time is
+                between the two.
+        """
+        if page_size < 0:
+            text = f"must be at least 0, got {page_size}"
+            raise InvalidRequestError.of(Violation(field="page_size", description=text))
+        if create_time_after and create_time_before and create_time_after >= create_time_before:
+            text = f"must be later than create_time_after, {create_time_after.isoformat()}"
+            raise InvalidRequestError.of(Violation(field="create_time_before", description=text))
+        size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
+        wanted = ExecutionFilter(
+            strategy=strategy,
+            finish_reason=finish_reason,
+            state=state,
+            created_since=create_time_after,
+            created_until=create_time_before,
+            kind=self.kind,
+            or_kind=self._or_kind,
+            session_id=session_id,
+        )
+        before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
+        token = (
+            write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _filters_of(wanted))
+            if len(found) > size
+            else ""
+        )
+        return ExecutionPage(executions=found[:size], next_page_token=token)
+
+    async def delete(self, caller: Principal, execution_id: str) -> None:
+        """Stop the execution if it runs, and delete it. Raises as `resume`."""
+        await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
+        await self._store.delete(caller.tenant, execution_id)
+
+    async def _find(
+        self, caller: Principal, execution_id: str, *, is_used: bool = False, may_be_other: bool = False
+    ) -> Execution:
+        """Return the caller's execution of this kind, or with `may_be_other` of the other one.
+
+        With `is_used`, refuse it if the caller may not use it.
+        """
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        try:
+            execution = await self._store.find(caller.tenant, execution_id)
+            self._require_access(caller, execution, is_used=is_used, or_kind=self._or_kind if may_be_other else "")
+        except ReasondError as error:
+            audit.refuse(error, execution_id)
+            raise
+        note_concerned(execution_id)
+        return execution
+
+    def _require_access(self, caller: Principal, execution: Execution, *, is_used: bool, or_kind: str) -> None:
+        if self.kind and execution.kind not in {self.kind, or_kind}:
+            raise build_not_found_error(execution.execution_id)
+        if is_used:
+            self._require_use(caller, execution)
+
+    async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
+        """Return the events of the log; of a damaged log, the events before the damage and the last one."""
+        tenant, name = execution.tenant, execution.execution_id
+        try:
+            events = await self._store.read(tenant, name)
+        except InternalError:
+            events = ()
+        if not execution.state.has_ended or (events and events[-1].sequence >= execution.last_sequence):
+            return events
+        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
+
+    async def _keep(self, execution: Execution) -> None:
+        """Let the execution run without subscribers; nothing to do if its request asked for that already."""
+        run = self._runner.find_live(execution.execution_id)
+        if run is not None:
+            if run.work.request.keep_running:
+                return
+            run.subscribers.keep()
+        if not execution.state.has_ended:
+            await self._store.request_keep(execution.tenant, execution.execution_id)
+
+    async def _stop(self, execution: Execution) -> Execution:
+        """Stop an execution in any process, and return it in its new state."""
+        run = self._runner.find_live(execution.execution_id)
+        if run is not None:
+            run.cancel()
+            await run.wait_for_end()
+            # The run may have suspended itself before the cancellation.
+            execution = await self._store.find(execution.tenant, execution.execution_id)
+        if execution.state is ExecutionState.SUSPENDED:
+            await self._runner.stop_suspended(execution.tenant, execution.execution_id)
+            # Another process may have woken it before.
+            execution, run = await self._store.find(execution.tenant, execution.execution_id), None
+        if execution.state is ExecutionState.RUNNING and run is None:
+            await self._stop_elsewhere(execution)
+        return await self._store.find(execution.tenant, execution.execution_id)
+
+    async def _stop_elsewhere(self, execution: Execution) -> None:
+        """Ask the process that runs the execution to stop it, and wait for the end, 10 seconds at most."""
+        moved = asyncio.Event()
+        tenant, execution_id = execution.tenant, execution.execution_id
+        with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_ELSEWHERE_S):
+                await self._store.request_cancel(tenant, execution_id)
+                while not (await self._store.find(tenant, execution_id)).state.has_ended:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await moved.wait()
+                    moved.clear()
+
+
+def _require_place(execution: Execution, after_sequence: int, *, field: str) -> None:
+    if not 0 <= after_sequence <= execution.last_sequence:
+        text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
+        raise InvalidRequestError.of(Violation(field=field, description=text))
+
+
+def link_rpc_to(run: Run | None) -> None:
+    """Link the span of the current RPC to `run`, if the run is active in this process."""
+    if run is not None:
+        run.trace.link_rpc()
+
+
+def note_concerned(execution_id: str) -> None:
+    """Add the execution's id to the audit log and the access log of the current call."""
+    audit.concern(execution_id)
+    note_execution(execution_id)
+
+
+def write_page_token(time: datetime, name: str, filters: Sequence[str | None] = ()) -> str:
+    """Return the token of the page that begins after the item with this time and name, for these `filters`."""
+    return base64.urlsafe_b64encode(to_json([time.timestamp(), name, *filters])).decode()
+
+
+def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[float, str]:
+    """Return the time in seconds and the name that `token` stands for.
+
+    Raises:
+        InvalidRequestError: this server did not make the token, or it was made for other filters.
+    """
+    try:
+        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
+            case [float(time), str(name), *told] if told == [*filters]:
+                return time, name
+    except (ValueError, binascii.Error):
+        pass
+    text = "must be the next_page_token of the page before, with the same filters"
+    raise InvalidRequestError.of(Violation(field="page_token", description=text))
+
+
+def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
+    """Return the filters that are set, as a token has them."""
+    named = {
+        "strategy": wanted.strategy,
+        "finish_reason": wanted.finish_reason,
+        "session": wanted.session_id,
+        "state": wanted.state,
+        "since": wanted.created_since,
+        "until": wanted.created_until,
+    }
+    return [f"{name} {told}" for name, told in named.items() if told]

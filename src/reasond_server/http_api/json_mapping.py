@@ -1,0 +1,327 @@
+"""Domain values as JSON, with keys in the order of seed 001; `json_kinds` converts declared kinds.
+
+Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`) and times are RFC 3339
+in UTC. Every key is always present, with null for an unknown value; only a result has no `error` unless the execution
+failed, and no `answer_json` unless its answer satisfies the schema of the task. Keys that seed 001 does not have
+(`execution_id`, `finish_reason`, `usage` and so on) are added; none of its keys is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+
+from reasond_server.http_api.json_kinds import WRITERS, JsonObject, kind_json, milliseconds, timestamp
+from reasond_server.types import BoundedContextStep, Iteration, ReactStep, Result, Thought, Usage
+from reasond_server.types.kinds import EVENTS, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.agents.agent_service import CardView
+    from reasond_server.agents.directory import RegisteredAgent
+    from reasond_server.reasoning.service import StrategyInfo
+    from reasond_server.types import Execution, Metrics, StreamEvent, Task, ToolCall, ToolResult
+    from reasond_server.types.repairs import RepairView
+    from reasond_server.types.snapshots import Snapshot
+    from reasond_server.types.turns import Turn, TurnResult
+
+MAX_TRACE_BYTES: Final = 1024 * 1024
+"""Most bytes of JSON that the items of one trace may take."""
+_MOST_BYTES: Final = 6
+"""Most bytes that a character of a text takes, as an escape such as `\\u0000`."""
+_PUNCTUATION: Final = 6
+"""Bytes around a key and a text: four quotation marks, a colon and a comma."""
+
+
+def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
+    """Return `result` with `steps` as its trace, in the shape that seed 001 defines for `reasoning.execute`.
+
+    A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were omitted.
+    """
+    items = [item for step in steps for item in trace_items(step, answer=result.answer)]
+    kept = _within(items, MAX_TRACE_BYTES)
+    warnings = list(result.warnings)
+    if len(kept) < len(items):
+        warnings.append(
+            f"The trace holds the first {len(kept)} of {len(items)} items: all of them are over {MAX_TRACE_BYTES} "
+            "bytes. Stream the execution to read every step."
+        )
+    return _result(result, warnings, trace=kept)
+
+
+def task_json(task: Task) -> JsonObject:
+    """Return `task` as the parameters of `reasoning.execute` that ask for it again."""
+    told = asdict(task)
+    budget = told["budget"]
+    elapsed_s = budget.pop("max_elapsed_s")
+    budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
+    told["strategy_config"] = told.pop("config")
+    told["images"] = [{"media_type": image.media_type, "data": image.base64} for image in task.images]
+    return told
+
+
+def completed_json(result: Result) -> JsonObject:
+    """Return `result` without a trace, as the last event of a stream carries it."""
+    return _result(result, list(result.warnings))
+
+
+def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> JsonObject:
+    """Return `result` with `warnings`, and with the member `trace` if it is given."""
+    shown = {
+        "answer": result.answer,
+        "strategy_used": result.strategy_used,
+        "metrics": metrics_json(result.metrics),
+        **trace,
+        "execution_id": result.execution_id,
+        "finish_reason": result.finish_reason.value if result.finish_reason else None,
+        "strategy_source": result.strategy_source.value,
+        "model": result.model,
+        "warnings": warnings,
+    }
+    if result.answer_json:
+        shown["answer_json"] = json.loads(result.answer_json)
+    if result.error is not None:
+        shown["error"] = {"reason": result.error.reason, "message": result.error.message}
+    return shown
+
+
+def metrics_json(metrics: Metrics) -> JsonObject:
+    """Return `metrics`; `strategy_specific` is empty if the run ended before its first step."""
+    return {
+        "total_tokens": metrics.usage.total_tokens,
+        "execution_time_ms": milliseconds(metrics.execution_time_s),
+        "strategy_specific": {} if metrics.strategy_specific is None else kind_json(metrics.strategy_specific),
+        "usage": WRITERS[Usage](metrics.usage),
+    }
+
+
+def execution_json(execution: Execution) -> JsonObject:
+    """Return `execution` for its owner; the tenant is omitted."""
+    return {
+        "execution_id": execution.execution_id,
+        "state": execution.state.value,
+        "strategy": execution.strategy,
+        "strategy_source": execution.strategy_source.value,
+        "finish_reason": execution.finish_reason.value if execution.finish_reason else None,
+        "create_time": timestamp(execution.create_time),
+        "end_time": timestamp(execution.end_time) if execution.end_time else None,
+        "expire_time": timestamp(execution.expire_time) if execution.expire_time else None,
+        "last_sequence": execution.last_sequence,
+        "usage": WRITERS[Usage](execution.usage),
+        "request_id": execution.request_id,
+        "model": execution.model,
+    }
+
+
+def strategy_json(info: StrategyInfo) -> JsonObject:
+    """Return the public description of a strategy, with the JSON Schema of its configuration."""
+    return {
+        "name": info.name,
+        "description": info.description,
+        "config_schema": dict(info.config_schema),
+        "default_config": dict(info.default_config),
+        "capabilities": list(info.capabilities),
+        "is_default": info.is_default,
+        "ceilings": dict(info.ceilings),
+        "cost_class": info.cost_class.value if info.cost_class else None,
+        "cost_formula": info.cost_formula,
+    }
+
+
+def card_json(view: CardView) -> JsonObject:
+    """Return an agent's card; `card_json` is the card byte for byte, so that signatures still verify."""
+    return {
+        "card": dict(view.card),
+        "card_json": view.card_json,
+        "etag": view.etag,
+        "supported_methods": list(view.supported_methods),
+        "capabilities": list(view.capabilities),
+    }
+
+
+def agent_json(agent: RegisteredAgent) -> JsonObject:
+    """Return an agent of the directory for its owner; the tenant is omitted."""
+    return {
+        "agent_id": agent.agent_id,
+        "card": dict(agent.card),
+        "card_json": agent.card_json,
+        "capabilities": list(agent.capabilities),
+        "strategies": list(agent.strategies),
+        "etag": agent.etag,
+        "create_time": timestamp(agent.create_time),
+        "update_time": timestamp(agent.update_time),
+        "expire_time": timestamp(agent.expire_time) if agent.expire_time else None,
+    }
+
+
+def event_json(event: StreamEvent, *, id_name: str = "execution_id") -> JsonObject:
+    """Return one event of a stream: its sequence number, its time, and its body under the key `event_name(event)`.
+
+    `id_name` is the key of its log's id.
+    """
+    kind = event.event.__class__
+    return {
+        id_name: event.execution_id,
+        "sequence": event.sequence,
+        "create_time": timestamp(event.create_time),
+        EVENTS.kinds[kind].wire_tag: _BODIES.get(kind, kind_json)(event.event),
+    }
+
+
+def event_name(event: StreamEvent) -> str:
+    """Return the name of the field that carries `event` in the response of its streaming RPC."""
+    return EVENTS.kinds[event.event.__class__].wire_tag
+
+
+def is_logged(event: StreamEvent) -> bool:
+    """Return whether `event` has its own sequence number, so that a stream can resume after it."""
+    return EVENTS.kinds[event.event.__class__].is_logged
+
+
+def turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
+    """Return a turn, and how it ended; null before that."""
+    return {"turn": kind_json(turn), "result": None if result is None else kind_json(result)}
+
+
+def repair_view_json(view: RepairView) -> JsonObject:
+    """Return the execution of a repair, and how it ended; null before that."""
+    return {
+        "execution": execution_json(view.execution),
+        "repair": None if view.repair is None else kind_json(view.repair),
+    }
+
+
+def snapshot_json(snapshot: Snapshot) -> JsonObject:
+    """Return a snapshot without its files, and the digests of the contents that are missing."""
+    return {
+        "snapshot": {
+            "snapshot_id": snapshot.snapshot_id,
+            "file_count": snapshot.file_count,
+            "total_bytes": snapshot.total_bytes,
+            "expire_time": timestamp(snapshot.expire_time),
+        },
+        "missing": list(snapshot.missing),
+    }
+
+
+def iteration_json(step: Iteration) -> JsonObject:
+    """Return `step` in the structure of the proto's Iteration."""
+    return {
+        "index": step.index,
+        "answer_found": step.answer_found,
+        "usage": WRITERS[Usage](step.usage),
+        "elapsed_ms": milliseconds(step.elapsed_s),
+        STEPS.kinds[step.detail.__class__].wire_tag: WRITERS[step.detail.__class__](step.detail),
+    }
+
+
+_BODIES: Final[Mapping[type, Callable[[Any], JsonObject]]] = {Iteration: iteration_json, Result: completed_json}
+"""Functions that write the body of events with more members than their fields."""
+
+
+def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
+    """Return the items of `step` in a trace: one item, or for chain of thought a `reasoning` and an `answer`.
+
+    `answer` is the answer of the run: seed 001 shows it as the observation of the ReAct cycle that found it.
+    """
+    detail = step.detail
+    if isinstance(detail, Thought):
+        pair = (("reasoning", detail.text), ("answer", detail.answer))
+        return [{"type": kind, "content": content} for kind, content in pair if content]
+    if isinstance(detail, ReactStep):
+        return [_cycle_item(step, detail, answer)]
+    kind, body = STEPS.kinds[detail.__class__], kind_json(detail)
+    if kind.body:
+        return [body]
+    item = {
+        "type": kind.trace_type,
+        "iteration": step.index,
+        "content": body.pop(kind.headline),
+        "answer_found": step.answer_found,
+        "tokens": step.usage.total_tokens,
+        "execution_time_ms": milliseconds(step.elapsed_s),
+    }
+    if isinstance(detail, BoundedContextStep):
+        # The tokens are those of the window; calls for a carryover are not part of it.
+        item |= {"type": "reading" if detail.reading else "reasoning", "tokens": body.pop("window_tokens")}
+    return [item | body]
+
+
+def describe_step(step: Iteration) -> str:
+    """Return what a step did as text: its headline, the calls of ReAct with their results, or third-party JSON."""
+    detail = step.detail
+    if isinstance(detail, ReactStep):
+        calls, results = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+        named = (detail.thought, calls and f"Action: {calls}", results and f"Observation: {results}")
+        return "\n".join(text for text in named if text)
+    kind = STEPS.kinds[detail.__class__]
+    if kind.body:
+        return to_json(kind_json(detail), inf_nan_mode="null").decode()
+    text: str = getattr(detail, kind.headline)
+    return text
+
+
+def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
+    """Return a cycle: seed 001's six keys first, then the calls and results behind `action` and `observation`."""
+    action, observation = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+    if step.answer_found and not detail.actions:
+        action, observation = "Answer", answer
+    return {
+        "iteration": step.index,
+        "thought": detail.thought,
+        "action": action,
+        "observation": observation,
+        "answer_found": step.answer_found,
+        "tokens": step.usage.total_tokens,
+        "type": "cycle",
+        "execution_time_ms": milliseconds(step.elapsed_s),
+        **kind_json(detail),
+    }
+
+
+def _action(calls: Sequence[ToolCall]) -> str:
+    """Return calls as text, one per line, such as `calculator({"expression": "2+2"})`."""
+    return "\n".join(f"{call.name}({call.arguments_json})" for call in calls)
+
+
+def _observation(result: ToolResult) -> str:
+    """Return a result as text: the value of a JSON string, any other JSON unchanged."""
+    try:
+        value = json.loads(result.result_json)
+    except (ValueError, RecursionError):
+        value = None
+    text = value if isinstance(value, str) else result.result_json
+    return f"Error: {text}" if result.is_error else text
+
+
+def _surely_fit(items: list[JsonObject], limit: int) -> bool:
+    """Return whether `items` of texts alone take at most `limit` bytes of JSON, whatever the texts are.
+
+    Nearly every trace does, and its texts need not be written to see that.
+    """
+    characters = 0
+    for item in items:
+        for name, text in item.items():
+            if type(text) is not str:
+                return False
+            characters += len(name) + len(text)
+    return _MOST_BYTES * characters + _PUNCTUATION * sum(map(len, items)) + 3 * len(items) + 2 <= limit
+
+
+def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
+    """Return as many of the first `items` as fit into `limit` bytes of JSON, separators included."""
+    # Two brackets, and one comma less than items.
+    if _surely_fit(items, limit) or len(to_json(items, inf_nan_mode="null")) - 1 <= limit:
+        return items
+    kept: list[JsonObject] = []
+    room = limit
+    for item in items:
+        room -= len(to_json(item, inf_nan_mode="null")) + 1
+        if room < 0:
+            break
+        kept.append(item)
+    return kept

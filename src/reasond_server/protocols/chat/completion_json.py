@@ -1,0 +1,99 @@
+"""The JSON that every completion is made of: ids, usage, and the chunks of a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+
+from reasond_server.http_api.event_frames import frame_event
+from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES
+from reasond_server.types import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from reasond_server.types import StreamEvent, Usage
+
+_LENGTH: Final = "length"
+_FINISHES: Final = {
+    FinishReason.ANSWERED: "stop",
+    FinishReason.ANSWERED_UNTAGGED: "stop",
+    FinishReason.CONTENT_FILTERED: "content_filter",
+}
+BETWEEN: Final = "\n\n"
+"""What stands between the texts of two steps."""
+HEARTBEAT: Final = b": heartbeat\n\n"
+DONE: Final = frame_event(b"[DONE]")
+
+
+class ChunkFrames:
+    """Writes the chunks of one stream; the first one is `begin`."""
+
+    def __init__(self, *, model: str, includes_usage: bool) -> None:
+        self._model = model
+        self._includes_usage = includes_usage
+        self._head = b""
+
+    def begin(self, event: StreamEvent) -> bytes:
+        """Return the first chunk, which names the author; `event` has the id and the time."""
+        about = describe_completion(event.execution_id, event.create_time, self._model, kind="chat.completion.chunk")
+        self._head = to_json(about)[:-1]
+        return self.choose({"role": "assistant", "content": ""})
+
+    def reason(self, text: str) -> bytes:
+        """Return a chunk of reasoning, under both names that clients read."""
+        return self.choose({"reasoning_content": text, "reasoning": text})
+
+    def choose(self, delta: Mapping[str, Any], finish: str | None = None, **more: object) -> bytes:
+        """Return a chunk with `delta`; `more` are members of its own."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self._write({"choices": [choice], **({"usage": None} if self._includes_usage else {}), **more})
+
+    def tell_usage(self, usage: Usage) -> bytes:
+        """Return the chunk of the usage; empty if it was not asked for."""
+        return self._write({"choices": [], "usage": usage_json(usage)}) if self._includes_usage else b""
+
+    def _write(self, rest: dict[str, Any]) -> bytes:
+        return frame_event(self._head + b"," + to_json(rest, inf_nan_mode="null")[1:])
+
+
+def describe_completion(execution_id: str, created: datetime, model: str, *, kind: str) -> dict[str, Any]:
+    """Return the first members of a completion or of a chunk."""
+    return {
+        "id": f"chatcmpl-{execution_id}",
+        "object": kind,
+        "created": int(created.timestamp()),
+        "model": model,
+    }
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """Return the usage by OpenAI's names."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def finish_of(reason: FinishReason | None) -> str:
+    """Return OpenAI's finish reason; an answer that something has cut short ends by its length."""
+    return _FINISHES.get(reason, _LENGTH) if reason else _LENGTH
+
+
+def keep_reasoning(texts: list[str], most_bytes: int = MAX_TRACE_BYTES) -> tuple[list[str], Sequence[str]]:
+    """Return as many of the first `texts` as fit, and a warning if some do not."""
+    room = most_bytes
+    for place, text in enumerate(texts):
+        room -= len(text.encode("utf-8", "surrogatepass"))
+        if room < 0:
+            warning = (
+                f"The reasoning holds the first {place} of {len(texts)} steps: all of them are over {most_bytes} "
+                "bytes. Stream the completion to read every step."
+            )
+            return texts[:place], (warning,)
+    return texts, ()

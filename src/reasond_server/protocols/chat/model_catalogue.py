@@ -1,0 +1,116 @@
+"""The names that clients give as `model`: each stands for a strategy, and maybe for more that the operator fixed.
+
+`reasond` is the server's default strategy, `reasond/<strategy>` a strategy, and any other name a table of
+`[openai.models]`. Nothing but this name, and the parameters beside it, chooses how a request is worked on: never a text
+inside a message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.access.permissions import may_use_strategy
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import SettingsError, Violation, show
+from reasond_server.errors.request import StrategyNotFoundError
+from reasond_server.protocols.chat.model_presets import ModelPreset
+from reasond_server.reasoning.auto_choice import AUTO
+from reasond_server.types import NO_BUDGET, Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.reasoning.service import StrategyInfo
+    from reasond_server.types import Principal
+
+OWN_MODEL: Final = "reasond"
+"""The model that stands for the server's default strategy."""
+
+
+class ModelCatalogue:
+    """The models of this server.
+
+    `strategies` are those that are enabled; with `offers_auto` the rule `auto` is offered, too. `presets` are the
+    operator's models.
+
+    Raises:
+        SettingsError: a preset names a strategy that is not enabled, or a parameter that its strategy lacks.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategies: Sequence[StrategyInfo],
+        presets: Mapping[str, ModelPreset] | None = None,
+        offers_auto: bool = False,
+    ) -> None:
+        self._parameters = {each.name: frozenset(each.config_schema.get("properties", ())) for each in strategies}
+        if offers_auto:
+            # The rule chooses a strategy by itself, with the defaults of that strategy.
+            self._parameters[AUTO] = frozenset()
+        self._default = next((each.name for each in strategies if each.is_default), None)
+        named = {f"{OWN_MODEL}/{name}": ModelPreset(strategy=name) for name in self._parameters}
+        self._presets = {OWN_MODEL: ModelPreset(), **named, **(presets or {})}
+        self._check(presets or {})
+
+    def find(self, name: str) -> ModelPreset:
+        """Return what the model `name` stands for.
+
+        Raises:
+            StrategyNotFoundError: there is no such model.
+        """
+        preset = self._presets.get(name)
+        if preset is None:
+            hint = suggest_nearest(name, self._presets)
+            raise StrategyNotFoundError(
+                f"There is no model {show(name)} here{hint}",
+                violations=[Violation(field="model", description=f"must be a model of this server{hint}")],
+            )
+        return preset
+
+    def find_parameters(self, preset: ModelPreset, agent: str | None) -> frozenset[str]:
+        """Return the parameters of the strategy that will work; empty if an agent chooses it."""
+        strategy = preset.strategy or (None if agent else self._default)
+        return self._parameters.get(strategy or "", frozenset())
+
+    def list_for(self, caller: Principal) -> list[str]:
+        """Return the models whose strategy `caller` may use."""
+        return [name for name, preset in self._presets.items() if self._may_use(caller, preset)]
+
+    def _may_use(self, caller: Principal, preset: ModelPreset) -> bool:
+        strategy = preset.strategy or (None if preset.agent else self._default)
+        # Without a strategy of its own, the model of the server works only with an agent that the request names.
+        if strategy is None:
+            return preset.agent is not None
+        return strategy == AUTO or may_use_strategy(caller, strategy)
+
+    def _check(self, presets: Mapping[str, ModelPreset]) -> None:
+        """Refuse presets that could never work."""
+        problems: list[Violation] = []
+        for name, preset in presets.items():
+            key = f"openai.models.{name}"
+            if preset.strategy is not None and preset.strategy not in self._parameters:
+                hint = suggest_nearest(preset.strategy, self._parameters)
+                problems.append(Violation(field=f"{key}.strategy", description=f"is no enabled strategy{hint}"))
+                continue
+            known = self.find_parameters(preset, preset.agent)
+            for parameter in preset.config if known or preset.strategy else ():
+                if parameter not in known:
+                    hint = suggest_nearest(parameter, known)
+                    problems.append(Violation(field=f"{key}.config.{parameter}", description=f"is not known{hint}"))
+        if problems:
+            text = "; ".join(
+                f"[{one.field.rpartition('.')[0]}] {one.field.rpartition('.')[2]} {one.description}" for one in problems
+            )
+            raise SettingsError(text, violations=problems)
+
+
+def narrow(one: Budget, other: Budget) -> Budget:
+    """Return the lower bound of each kind."""
+    if other is NO_BUDGET:
+        return one
+    bounds = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(Budget)}
+    return Budget(
+        **{name: min((bound for bound in pair if bound is not None), default=None) for name, pair in bounds.items()}
+    )

@@ -1,0 +1,189 @@
+"""The paths below /v1/: they are called as JSON-RPC is, on the same service, and answered in OpenAI's way.
+
+An error before the first event is an HTTP status with OpenAI's error object; afterwards it is an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.http_api.connections import departure_of, unless_client_leaves
+from reasond_server.http_api.event_frames import frame_event, send_stream
+from reasond_server.http_api.exchange import RefusalError, exchange_of, host_of, send_answer
+from reasond_server.http_api.http_calls import Calls, Dialect, failure_of
+from reasond_server.http_api.intake import take_in_call
+from reasond_server.http_api.jsonrpc import parse_body
+from reasond_server.protocols.chat.openai_errors import describe_error, describe_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.http_api.http_calls import Call, Gate, Methods
+    from reasond_server.http_api.intake import Intake
+    from reasond_server.telemetry.observers import CallObserver
+
+OPENAI_ROOT: Final = "/v1/"
+CHAT_PATH: Final = "/v1/chat/completions"
+MODELS_PATH: Final = "/v1/models"
+OPENAI_PATHS: Final = (CHAT_PATH, MODELS_PATH)
+"""The paths that metrics name."""
+
+CHAT_METHOD: Final = "openai.chat_completions"
+MODELS_METHOD: Final = "openai.models"
+OPENAI: Final = Dialect(
+    transport="openai", describe=describe_error, missing_hint="Send it as api_key, in 'Authorization: Bearer <token>'"
+)
+
+_RESPONSES_PATH: Final = "/v1/responses"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_CLOSE: Final = (b"connection", b"close")
+_NO_RESPONSES: Final = (
+    "the Responses interface is not served here; use Chat Completions, POST /v1/chat/completions, which streams steps"
+)
+_NOTHING: Final = "there is nothing at this address; POST /v1/chat/completions and GET /v1/models are here"
+
+
+class OpenAiEndpoint:
+    """Serves all paths below /v1/. `methods` has CHAT_METHOD and MODELS_METHOD."""
+
+    def __init__(self, methods: Methods, gate: Gate, intake: Intake, observer: CallObserver) -> None:
+        self._methods = methods
+        self._gate = gate
+        self._intake = intake
+        self._observer = observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        exchange = exchange_of(scope)
+        exchange.rpc_system = OPENAI.transport
+        try:
+            await self._serve(scope, exchange, receive, send)
+        except RefusalError as refusal:
+            body, headers = describe_refusal(refusal, exchange.call_id)
+            await send_answer(send, refusal.status, body, headers=headers)
+
+    async def _serve(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Serve the path of the request.
+
+        Raises:
+            RefusalError: there is nothing at the path, or it takes other methods.
+        """
+        path: str = scope["path"]
+        calls = Calls(
+            methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer, dialect=OPENAI
+        )
+        if path == CHAT_PATH:
+            _enter(CHAT_PATH, ("POST",), scope, exchange)
+            await self._complete(calls, scope, exchange, receive, send)
+        elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
+            _enter(MODELS_PATH, ("GET", "HEAD"), scope, exchange)
+            name = path[len(MODELS_PATH) + 1 :]
+            await _send(send, _encode_answer(await calls.call(MODELS_METHOD, {"model": name}), calls))
+        else:
+            is_responses = path == _RESPONSES_PATH or path.startswith(f"{_RESPONSES_PATH}/")
+            raise RefusalError(404, _NO_RESPONSES if is_responses else _NOTHING)
+
+    async def _complete(self, calls: Calls, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+        departure = departure_of(scope)
+        try:
+            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake, host=host_of(scope))
+        except ReasondError as error:
+            # The rest of the body is not read.
+            await _send(send, calls.refuse(error), _CLOSE)
+            return
+        try:
+            answer = await unless_client_leaves(_answer(calls, body, exchange, send), departure)
+        finally:
+            self._intake.let_go(body)
+        if answer is not None:
+            await _send(send, answer)
+
+
+async def _answer(calls: Calls, body: bytearray, exchange: Exchange, send: Send) -> Mapping[str, Any] | None:
+    """Return the answer to a chat as {status, headers, body}; None if it was streamed."""
+    try:
+        params = await _read(body, exchange)
+    except ReasondError as error:
+        return calls.refuse(error)
+    if params.get("stream") is True:
+        return await _stream(calls.open(CHAT_METHOD), params, send)
+    return _encode_answer(await calls.call(CHAT_METHOD, params), calls)
+
+
+async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:
+    """Return the parameters in `body` and in the header Idempotency-Key.
+
+    Raises:
+        ParseError: the body is no JSON.
+        InvalidRequestError: the body is no object, or names another id than the header.
+    """
+    params = await parse_body(body)
+    if not isinstance(params, dict):
+        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+    key = exchange.headers.first(b"idempotency-key")
+    own = params.get("reasond") or {}
+    if key is None or not isinstance(own, dict):
+        return params
+    if own.get("request_id", key) != key:
+        description = "differs from the header Idempotency-Key; send one of them"
+        raise InvalidRequestError.of(Violation(field="reasond.request_id", description=description))
+    return {**params, "reasond": {**own, "request_id": key}}
+
+
+async def _stream(call: Call, params: dict[str, Any], send: Send) -> Mapping[str, Any] | None:
+    """Send the chunks of a chat as they come; return the error if there is one before the first chunk."""
+    async with aclosing(call.events(params, None)) as chunks:
+        try:
+            first = await anext(chunks)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
+            return await call.explain(failure_of(error))
+        await send_stream(send, _continue(call, first, chunks))
+    return None
+
+
+async def _continue(call: Call, first: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield `first` and the other chunks, and an error as an event."""
+    yield first
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
+        described = await call.explain(failure_of(error))
+        yield frame_event(described["body"])
+
+
+def _encode_answer(answer: Mapping[str, Any], calls: Calls) -> Mapping[str, Any]:
+    """Return the answer of a call as {status, headers, body}."""
+    failure: Mapping[str, Any] | None = answer.get("error")
+    if failure is not None:
+        return failure
+    try:
+        body = to_json(answer["result"], inf_nan_mode="null")
+    except PydanticSerializationError as error:
+        fault = InternalError("the answer is not JSON")
+        fault.__cause__ = error
+        return calls.refuse(fault)
+    return {"status": 200, "headers": (), "body": body}
+
+
+def _enter(route: str, methods: tuple[str, ...], scope: Scope, exchange: Exchange) -> None:
+    """Note the route of the request.
+
+    Raises:
+        RefusalError: the route takes other methods.
+    """
+    exchange.route = route
+    if scope["method"] not in methods:
+        allowed = ", ".join(methods)
+        raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
+
+
+async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
+    await send_answer(send, answer["status"], answer["body"], headers=[_NO_STORE, *answer["headers"], *more])

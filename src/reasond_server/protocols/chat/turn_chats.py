@@ -1,0 +1,375 @@
+"""Chats with tools of the client, worked out as turns.
+
+A hand-off of the turn is an answer with `tool_calls`. The next request of the client ends with their results, and goes
+on with that turn: the ids of the calls name the turn and the hand-off, so a result cannot reach another one, and a
+repeated request runs nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json, to_json
+
+from reasond_server.access.permissions import require_permission
+from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.protocols.chat.chat_params import SAMPLING, find_refused, read_budget
+from reasond_server.protocols.chat.completion_json import (
+    BETWEEN,
+    DONE,
+    HEARTBEAT,
+    ChunkFrames,
+    describe_completion,
+    finish_of,
+    keep_reasoning,
+    usage_json,
+)
+from reasond_server.protocols.chat.messages import read_messages, read_results
+from reasond_server.protocols.chat.model_catalogue import narrow
+from reasond_server.turns.history import TURN
+from reasond_server.types import NOTHING, Heartbeat, TextDelta, ToolResult, Usage
+from reasond_server.types.turns import (
+    CallKind,
+    ClientTool,
+    HandedOff,
+    LedgerState,
+    ModelCallStep,
+    ToolStep,
+    TurnReentry,
+    TurnResult,
+    TurnStart,
+)
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
+
+    from reasond_server.access.permissions import Operation
+    from reasond_server.protocols.chat.chat_params import ChatParams
+    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
+    from reasond_server.turns.turn_service import TurnService
+    from reasond_server.types import Principal, StreamEvent
+    from reasond_server.types.turns import PendingCall
+
+_TOOL_CALLS: Final = "tool_calls"
+_CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a-f]{32})_(?P<call>[A-Za-z0-9]{1,32})\Z")
+_NOT_IN_TURNS: Final = {
+    "stop": "is not supported together with tools; leave it out",
+    "response_format": "is not supported together with tools; leave it out",
+}
+_ALL_TOGETHER: Final = "must be true or left out: all calls of one reply are handed off together"
+
+
+@value
+class TurnChat:
+    """What a chat with tools asks for: a new turn, or the results for one that waits."""
+
+    source: TurnStart | TurnReentry
+    request_id: str
+    include_deltas: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Leg:
+    """What has come of one leg of a turn, from its start or its re-entry to its next exit.
+
+    `usage` is that of the model calls of this leg: clients add up the usage of all answers.
+    """
+
+    turn_id: str = ""
+    began: datetime | None = None
+    usage: Usage = NOTHING
+    texts: list[str] = field(default_factory=list)
+    handoff: HandedOff | None = None
+    result: TurnResult | None = None
+    told_call: int = -1
+
+    def take(self, event: StreamEvent) -> str:
+        """Take in an event and return what a reader of the reasoning is told; empty for nothing."""
+        found = event.event
+        self.turn_id = event.execution_id
+        self.began = self.began or event.create_time
+        if isinstance(found, TextDelta):
+            self.told_call = found.iteration_index
+            return found.text
+        text = ""
+        if isinstance(found, ModelCallStep):
+            self.usage += found.usage
+            if found.index == self.told_call:
+                # Whoever reads the text as it is written does not need it again.
+                return BETWEEN
+            text = found.text.strip() if found.calls else ""
+        elif isinstance(found, ToolStep):
+            text = f"{found.tool}: {found.state}" if found.state is not LedgerState.STARTED else ""
+        elif isinstance(found, HandedOff):
+            self.handoff = found
+        elif isinstance(found, TurnResult):
+            self.result = found
+        if not text:
+            return ""
+        self.texts.append(text)
+        return text + BETWEEN
+
+    @property
+    def content(self) -> str:
+        """The answer; empty at a hand-off."""
+        return "" if self.result is None else self.result.answer
+
+    @property
+    def finish(self) -> str:
+        """OpenAI's finish reason."""
+        return _TOOL_CALLS if self.result is None else finish_of(self.result.finish_reason)
+
+    def list_calls(self) -> list[dict[str, Any]]:
+        """Return the pending calls.
+
+        Raises:
+            InvalidRequestError: one of them is none that a client of OpenAI can settle.
+        """
+        if self.handoff is None:
+            return []
+        others = [one for one in self.handoff.calls if one.kind is not CallKind.EXECUTE]
+        if others:
+            raise _refuse_waiting(self.turn_id, others)
+        return [
+            {
+                "id": f"call_{self.turn_id}_{self.handoff.etag}_{one.call.call_id}",
+                "type": "function",
+                "function": {"name": one.call.name, "arguments": one.call.arguments_json},
+            }
+            for one in self.handoff.calls
+        ]
+
+    def describe(self, warnings: Sequence[str]) -> dict[str, Any]:
+        """Return what OpenAI has no place for."""
+        result = self.result
+        return {
+            "execution_id": self.turn_id,
+            "strategy": TURN,
+            "finish_reason": None if result is None else result.finish_reason.value,
+            "model": None if result is None else result.model,
+            "model_calls": self.usage.model_calls,
+            "usage_source": self.usage.source.value,
+            "warnings": [*(() if result is None else result.warnings), *warnings],
+        }
+
+
+class TurnChats:
+    """Answers chats with tools; `operation` is the one whose permission they need."""
+
+    def __init__(self, *, service: TurnService, catalogue: ModelCatalogue, operation: Operation) -> None:
+        self._service = service
+        self._catalogue = catalogue
+        self._operation = operation
+
+    async def create(self, caller: Principal, params: ChatParams) -> dict[str, Any]:
+        """Work on a turn to its next exit, and return the completion.
+
+        Raises:
+            ReasondError: the request is refused, or the turn failed.
+        """
+        asked, leg = self._read(caller, params), _Leg()
+        async with aclosing(self._events(caller, asked)) as events:
+            async for event in events:
+                leg.take(event)
+        if leg.began is None:
+            raise InternalError("a turn left without an event")
+        kept, cut = keep_reasoning(leg.texts)
+        reasoning, calls = BETWEEN.join(kept), leg.list_calls()
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": leg.content or (None if calls else ""),
+            "refusal": None,
+            "reasoning_content": reasoning,
+            "reasoning": reasoning,
+        }
+        if calls:
+            message[_TOOL_CALLS] = calls
+        return {
+            **describe_completion(leg.turn_id, leg.began, params.model, kind="chat.completion"),
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": leg.finish}],
+            "usage": usage_json(leg.usage),
+            "reasond": leg.describe((*asked.warnings, *cut)),
+        }
+
+    async def stream(self, caller: Principal, params: ChatParams) -> AsyncGenerator[bytes, None]:
+        """Work on a turn to its next exit, and yield the frames of the stream.
+
+        Raises:
+            ReasondError: the request is refused, or the turn failed.
+        """
+        asked, leg = self._read(caller, params), _Leg()
+        frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
+        async with aclosing(self._events(caller, asked)) as events:
+            async for event in events:
+                if leg.began is None:
+                    yield frames.begin(event)
+                if text := leg.take(event):
+                    yield frames.reason(text)
+                elif isinstance(event.event, Heartbeat):
+                    yield HEARTBEAT
+        calls = [{"index": place, **call} for place, call in enumerate(leg.list_calls())]
+        if calls:
+            yield frames.choose({_TOOL_CALLS: calls})
+        if leg.content:
+            yield frames.choose({"content": leg.content})
+        yield frames.choose({}, leg.finish, reasond=leg.describe(asked.warnings))
+        if usage := frames.tell_usage(leg.usage):
+            yield usage
+        yield DONE
+
+    def _read(self, caller: Principal, params: ChatParams) -> TurnChat:
+        require_permission(caller, self._operation)
+        return read_turn(params, self._catalogue)
+
+    async def _events(self, caller: Principal, asked: TurnChat) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events of a leg; a client that leaves cancels the turn, unless it may come back for it."""
+        turn_id = ""
+        events = self._service.stream(
+            caller, asked.source, request_id=asked.request_id, include_deltas=asked.include_deltas
+        )
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    turn_id = event.execution_id
+                    yield event
+        except (GeneratorExit, asyncio.CancelledError):
+            if turn_id and isinstance(asked.source, TurnStart) and not asked.request_id:
+                await asyncio.shield(self._service.cancel(caller, turn_id))
+            raise
+
+
+def is_turn(params: ChatParams) -> bool:
+    """Return whether a chat is worked out as a turn: it offers tools that may be called, or has the result of one."""
+    return bool(params.tools and params.tool_choice != "none") or params.messages[-1].get("role") == "tool"
+
+
+def read_turn(params: ChatParams, catalogue: ModelCatalogue) -> TurnChat:
+    """Return what a chat with tools asks for.
+
+    Raises:
+        StrategyNotFoundError: there is no such model.
+        InvalidRequestError: a parameter cannot be done in a turn, or the results belong to no turn.
+    """
+    preset = catalogue.find(params.model)
+    own = params.reasond
+    problems = [*find_refused(params), *_find_unfit(params)]
+    if preset.strategy is not None or preset.config or preset.agent is not None:
+        text = f"{show(params.model)} is a strategy, and tools of clients are called by turns: use 'reasond'"
+        problems.append(Violation(field="model", description=text))
+    if problems:
+        raise InvalidRequestError.of(*problems)
+    include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
+    if params.messages[-1].get("role") == "tool":
+        return TurnChat(source=_read_reentry(params), request_id="", include_deltas=include_deltas)
+    said = read_messages(params.messages)
+    if said.images:
+        text = "hold images, which are not supported together with tools; leave them out"
+        raise InvalidRequestError.of(Violation(field="messages", description=text))
+    start = TurnStart(
+        message=said.query,
+        material=own.material,
+        client_tools=_read_tools(params.tools or []),
+        budget=narrow(read_budget(params), preset.budget),
+        system=said.system,
+        history=said.history,
+    )
+    unused = [name for name in SAMPLING if getattr(params, name) is not None]
+    warnings = (*said.warnings, *[f"{name} has no effect: a turn has no such parameter." for name in unused])
+    return TurnChat(source=start, request_id=own.request_id, include_deltas=include_deltas, warnings=warnings)
+
+
+def _find_unfit(params: ChatParams) -> Sequence[Violation]:
+    """Return the parameters that a turn has no place for."""
+    own = params.reasond
+    found = [Violation(field=name, description=text) for name, text in _NOT_IN_TURNS.items() if getattr(params, name)]
+    if params.parallel_tool_calls is False:
+        found.append(Violation(field="parallel_tool_calls", description=_ALL_TOGETHER))
+    found += [
+        Violation(field=f"reasond.{name}", description="is not supported together with tools; leave it out")
+        for name in ("config", "agent", "model")
+        if getattr(own, name)
+    ]
+    return found
+
+
+def _read_tools(tools: Sequence[dict[str, Any]]) -> tuple[ClientTool, ...]:
+    """Return the tools that the client offers; their names and schemas are checked by the turn.
+
+    Raises:
+        InvalidRequestError: one of them is no function.
+    """
+    problems: list[Violation] = []
+    found: list[ClientTool] = []
+    for place, tool in enumerate(tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict):
+            text = f"must have the type 'function', and a function; got the type {show(tool.get('type'))}"
+            problems.append(Violation(field=f"tools.{place}", description=text))
+            continue
+        schema = function.get("parameters") or {"type": "object", "properties": {}}
+        found.append(
+            ClientTool(
+                name=str(function.get("name") or ""),
+                description=str(function.get("description") or ""),
+                parameters_json=to_json(schema).decode(),
+            )
+        )
+    if problems:
+        raise InvalidRequestError.of(*problems[:20])
+    return tuple(found)
+
+
+def _read_reentry(params: ChatParams) -> TurnReentry:
+    """Return the re-entry that the results at the end of a chat are.
+
+    Raises:
+        InvalidRequestError: their ids name no call of a turn, or calls of several hand-offs.
+    """
+    results = read_results(params.messages)
+    named = [(call_id, _CALL_ID.match(call_id)) for call_id, _ in results]
+    wrong = [call_id for call_id, match in named if match is None]
+    handoffs = {(match["turn"], match["etag"]) for _, match in named if match is not None}
+    if wrong or len(handoffs) != 1:
+        text = (
+            f"must answer calls of one answer of this server by their ids; {show(wrong[0])} is none of them"
+            if wrong
+            else "must answer calls of one answer, and these are of several"
+        )
+        raise InvalidRequestError.of(Violation(field="messages", description=text))
+    ((turn_id, etag),) = handoffs
+    return TurnReentry(
+        turn_id=turn_id,
+        etag=etag,
+        results=tuple(
+            ToolResult(call_id=match["call"], result_json=_to_json_text(text))
+            for (_, text), (_, match) in zip(results, named, strict=True)
+            if match is not None
+        ),
+    )
+
+
+def _to_json_text(text: str) -> str:
+    """Return the text of a result as JSON: as it is if it is JSON, else as a JSON string."""
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return to_json(text).decode()
+    return text
+
+
+def _refuse_waiting(turn_id: str, calls: Sequence[PendingCall]) -> InvalidRequestError:
+    """Return the error for a turn that waits for a person, which OpenAI's interface has no words for."""
+    kinds = ", ".join(f"{one.call.name} ({one.kind})" for one in calls)
+    return InvalidRequestError(
+        f"The turn {turn_id} waits for a decision that this interface cannot give: {kinds}",
+        remedy=f"Decide with `reasond turns resolve {turn_id}`, or have the operator take the tool out of [turns] "
+        "needs_approval.",
+    )

@@ -1,0 +1,1 @@
+"""What judges a candidate: checks that run, and analyses that do not."""

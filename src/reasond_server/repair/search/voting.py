@@ -1,0 +1,69 @@
+"""The vote among candidates: those that behave alike are one cluster, which weighs its share times its evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.types.repairs import CandidateVote, VoteResult
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.repair.results.outcomes import Critique
+    from reasond_server.repair.search.activities import RepairCandidate
+
+CRITERIA: Final = ("gate", "cluster", "score", "diff_size")
+"""What decides, in this order."""
+
+
+@value
+class JudgedCandidate:
+    """A candidate with what the critics say of it."""
+
+    candidate: RepairCandidate
+    critique: Critique
+
+
+def rank_candidates(judged: Sequence[JudgedCandidate]) -> Sequence[JudgedCandidate]:
+    """Return the candidates, the best first.
+
+    Those that pass the gate come before all others. Then decides the weight of the cluster, then the share of tests
+    that pass, then the score, then the smaller diff, then the age.
+    """
+    weights = {vote.candidate_id: vote.weight for vote in vote_on(judged).votes}
+    return sorted(
+        judged,
+        key=lambda one: (
+            not one.critique.is_solution,
+            -weights[one.candidate.candidate_id],
+            -one.critique.pass_percent,
+            -one.critique.score,
+            len(one.candidate.diff),
+            one.candidate.number,
+        ),
+    )
+
+
+def vote_on(judged: Sequence[JudgedCandidate]) -> VoteResult:
+    """Return the votes, the heaviest first.
+
+    A candidate weighs the share of the candidates that behave like it, times the evidence for it, which is its score as
+    a share of 100. A candidate of which nothing was run is a cluster of its own.
+    """
+    clusters = [one.critique.signature or one.candidate.candidate_id for one in judged]
+    sizes = Counter(clusters)
+    votes = []
+    for one, cluster in zip(judged, clusters, strict=True):
+        evidence = one.critique.score / 100
+        votes.append(
+            CandidateVote(
+                candidate_id=one.candidate.candidate_id,
+                weight=sizes[cluster] / len(judged) * evidence,
+                cluster_size=sizes[cluster],
+                evidence=evidence,
+            )
+        )
+    # The sort is stable: the older of two equal candidates comes first.
+    return VoteResult(votes=sorted(votes, key=lambda vote: -vote.weight), criteria=CRITERIA)

@@ -1,0 +1,84 @@
+"""What one tenant may have in a database."""
+
+from pathlib import Path
+
+import pytest
+
+from reasond_server.assembly.stores import Stores, open_stores
+from reasond_server.eventlog.quotas import TenantQuotaError, TenantShare
+from tests.stores.logs import HandWrittenLog, step
+from tests.unit.eventlog.stored.conftest import Time
+
+
+async def open_with(share: TenantShare, url: str, folder: Path, time: Time, *, max_file_bytes: int = 0) -> Stores:
+    return await open_stores(
+        url=url,
+        data_dir=str(folder),
+        now=time.now,
+        monotonic=time.monotonic,
+        tenant_share=share,
+        max_file_bytes=max_file_bytes,
+        max_executions=9,
+        max_bytes=10**6,
+        max_agents=9,
+    )
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else ""
+
+
+async def begin(stores: Stores, tenant: str, *, kind: str = "turn", plan: str = "{}") -> HandWrittenLog:
+    await stores.executions.room.require(tenant, kind)
+    log = HandWrittenLog.new(stores.executions, tenant=tenant, kind=kind)
+    await log.create(plan=plan)
+    return log
+
+
+async def test_turns_that_wait_are_bounded_by_tenant_and_count_again_once_they_end(
+    url: str, tmp_path: Path, time: Time
+) -> None:
+    stores = await open_with(TenantShare(waiting=3), url, tmp_path, time)
+    for _ in range(3):
+        log = await begin(stores, "hostile")
+        assert await log.suspend(step()) is None
+    with pytest.raises(TenantQuotaError, match="has 3 suspended executions of the kind turn, and the store keeps 3"):
+        await begin(stores, "hostile")
+    await begin(stores, "hostile", kind="reasoning")
+    await begin(stores, "acme")
+    await stores.executions.delete(*log.name)
+    await begin(stores, "hostile")
+    await stores.aclose()
+
+
+async def test_the_bytes_that_a_tenant_has_open_are_bounded_with_their_plans(
+    url: str, tmp_path: Path, time: Time
+) -> None:
+    stores = await open_with(TenantShare(max_bytes=50_000), url, tmp_path, time)
+    log = await begin(stores, "hostile", plan="x" * 30_000)
+    assert await log.write(step("x" * 20_000)) is None
+    await time.advance(5)
+    with pytest.raises(TenantQuotaError, match="bytes in open executions, and the store keeps 50000"):
+        await begin(stores, "hostile")
+    await begin(stores, "acme")
+    assert await log.write(log.result()) is None
+    await begin(stores, "hostile")
+    await stores.aclose()
+
+
+async def test_a_file_with_a_bound_keeps_a_share_of_it_for_each_tenant(tmp_path: Path, time: Time) -> None:
+    stores = await open_with(TenantShare(share=0.5), "", tmp_path, time, max_file_bytes=2 * 1024 * 1024)
+    for _ in range(20):
+        await _wait_for_client(stores, time)
+    with pytest.raises(TenantQuotaError, match=r"keeps 1048576 of one tenant"):
+        await _wait_for_client(stores, time)
+    others = [await begin(stores, "acme", plan="x" * 10_000) for _ in range(20)]
+    assert len(others) == 20
+    await stores.aclose()
+
+
+async def _wait_for_client(stores: Stores, time: Time) -> None:
+    log = await begin(stores, "hostile", plan="x" * 52_429)
+    assert await log.suspend(step()) is None
+    await time.advance(5)

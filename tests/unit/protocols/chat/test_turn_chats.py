@@ -1,0 +1,217 @@
+"""Chats with tools of the client: calls, their results, and what cannot be done in a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.types import ToolCall
+from tests.unit.protocols.chat.chatting import chunks_of, deltas_of, serve_chats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.unit.protocols.chat.chatting import ChatSite
+
+FILE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "open_file",
+        "description": "Opens a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+    },
+}
+ASKED = [{"role": "system", "content": "You are exact."}, {"role": "user", "content": "Read a.txt and b.txt."}]
+
+
+def calling(*paths: str) -> Reply:
+    calls = [
+        ToolCall(call_id=f"p{place}", name="open_file", arguments_json=json.dumps({"path": path}))
+        for place, path in enumerate(paths)
+    ]
+    return Reply(text="I look.", tool_calls=tuple(calls))
+
+
+def model_of(*replies: str | Reply) -> ScriptedModel:
+    return ScriptedModel(replies, has_native_tools=True)
+
+
+async def ask(site: ChatSite, messages: Sequence[Any], **more: Any) -> dict[str, Any]:
+    response = await site.ask(messages=list(messages), tools=[FILE_TOOL], **more)
+    body: dict[str, Any] = response.json()
+    assert response.status_code == 200, body
+    return body
+
+
+def settle(message: dict[str, Any], *texts: str) -> list[dict[str, Any]]:
+    """Return the messages with which a client goes on: the answer as it came, and its results."""
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": text}
+        for call, text in zip(message["tool_calls"], texts, strict=True)
+    ]
+    return [*ASKED, message, *results]
+
+
+async def test_a_hand_off_is_an_answer_with_calls_and_their_results_go_on_with_the_turn() -> None:
+    model = model_of(calling("a.txt", "b.txt"), "Both say 42.")
+    async with serve_chats(model) as site:
+        first = await ask(site, ASKED)
+        choice = first["choices"][0]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+        made = [(call["type"], call["function"]) for call in choice["message"]["tool_calls"]]
+        assert made == [
+            ("function", {"name": "open_file", "arguments": json.dumps({"path": path})}) for path in ("a.txt", "b.txt")
+        ]
+        assert "I look." in choice["message"]["reasoning_content"]
+        second = await ask(site, settle(choice["message"], "42", '{"n": 42}'))
+    ended = second["choices"][0]
+    assert (ended["finish_reason"], ended["message"]["content"]) == ("stop", "Both say 42.")
+    assert "tool_calls" not in ended["message"]
+    assert first["id"] == second["id"]
+    assert second["reasond"]["strategy"] == "turn"
+    system = model.requests[0].messages[0].content
+    assert system.startswith("You are exact.")
+    shown = "\n".join(message.content for message in model.requests[1].messages)
+    assert "42" in shown
+    # Clients add up the usage of all answers.
+    spent = [body["usage"]["total_tokens"] for body in (first, second)]
+    assert all(spent)
+    assert [body["reasond"]["model_calls"] for body in (first, second)] == [1, 1]
+
+
+async def test_a_stream_tells_calls_and_the_answer_as_the_clients_read_them() -> None:
+    async with serve_chats(model_of(calling("a.txt"), "It says 42.")) as site:
+        options: dict[str, Any] = {"tools": [FILE_TOOL], "stream_options": {"include_usage": True}}
+        first = chunks_of(await site.stream(messages=ASKED, **options))
+        deltas = [chunk["choices"][0]["delta"] for chunk in first if chunk["choices"]]
+        (calls,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+        assert [(call["index"], call["function"]["name"]) for call in calls] == [(0, "open_file")]
+        assert first[-2]["choices"][0]["finish_reason"] == "tool_calls"
+        assert first[-1]["usage"]["total_tokens"] > 0
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        second = chunks_of(await site.stream(messages=settle(message, "42"), **options))
+    assert deltas_of(second, "content") == "It says 42."
+    assert second[-2]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_text_that_was_told_while_it_was_written_is_not_told_again() -> None:
+    async with serve_chats(model_of(calling("a.txt"))) as site:
+        chunks = chunks_of(await site.stream(messages=ASKED, tools=[FILE_TOOL], reasond={"include_deltas": True}))
+    assert deltas_of(chunks, "reasoning").strip() == "I look."
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+async def test_what_was_said_before_is_shown_with_its_calls() -> None:
+    model = model_of("Nothing else.")
+    call = {"id": "x", "type": "function", "function": {"name": "open_file", "arguments": "{}"}}
+    earlier = [
+        {"role": "user", "content": "Read c.txt."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "x", "content": "seventeen"},
+        {"role": "assistant", "content": "It says seventeen."},
+    ]
+    async with serve_chats(model) as site:
+        body = await ask(site, [*earlier, *ASKED])
+    assert body["choices"][0]["message"]["content"] == "Nothing else."
+    (request,) = model.requests
+    said = [(message.role.value, message.content) for message in request.messages[1:]]
+    assert [role for role, _ in said[:3]] == ["user", "assistant", "user"]
+    assert "seventeen" in said[1][1]
+    assert "Read c.txt." in said[0][1]
+
+
+async def test_results_that_are_sent_twice_run_nothing_twice() -> None:
+    model = model_of(calling("a.txt"), "It says 42.")
+    async with serve_chats(model) as site:
+        first = await ask(site, ASKED)
+        answered = settle(first["choices"][0]["message"], "42")
+        ended = [await ask(site, answered) for _ in range(2)]
+    assert [body["choices"][0]["message"]["content"] for body in ended] == ["It says 42."] * 2
+    assert len(model.requests) == 2
+
+
+async def test_a_key_makes_a_repeated_question_the_same_turn() -> None:
+    model = model_of(calling("a.txt"))
+    async with serve_chats(model) as site:
+        headers = {"idempotency-key": "k1"}
+        bodies = [await ask(site, ASKED, headers=headers) for _ in range(2)]
+    assert bodies[0]["choices"] == bodies[1]["choices"]
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "part"),
+    [
+        ({"model": "reasond/react"}, "model", "use 'reasond'"),
+        ({"stop": ["x"]}, "stop", "together with tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "together with tools"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls", "all calls of one reply"),
+        ({"tool_choice": "required"}, "tool_choice", "must be 'auto' or 'none'"),
+        ({"reasond": {"config": {"a": 1}}}, "reasond.config", "together with tools"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0", "must have the type 'function'"),
+        ({"tools": [{"type": "function", "function": {"name": "no blanks"}}]}, "tools.0.function.name", "1-64 of a-z"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
+            "tools.0.function.parameters",
+            "",
+        ),
+    ],
+)
+async def test_what_a_turn_cannot_do_is_refused_by_name(change: dict[str, Any], param: str, part: str) -> None:
+    model = model_of()
+    async with serve_chats(model) as site:
+        body = {"messages": ASKED, "tools": [FILE_TOOL], **change}
+        response = await site.ask(**body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), error
+    assert part in error["message"]
+    assert not model.requests
+
+
+async def test_results_must_answer_calls_of_this_server() -> None:
+    async with serve_chats(model_of(calling("a.txt"), "Done.")) as site:
+        foreign = [*ASKED, {"role": "tool", "tool_call_id": "call_abc", "content": "1"}]
+        refused = await site.ask(messages=foreign, tools=[FILE_TOOL])
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+        first = await ask(site, ASKED)
+        call_id = first["choices"][0]["message"]["tool_calls"][0]["id"]
+        unknown = [*ASKED, {"role": "tool", "tool_call_id": f"{call_id}9", "content": "1"}]
+        unexpected = await site.ask(messages=unknown, tools=[FILE_TOOL])
+        assert unexpected.json()["error"]["code"] == "TOOL_RESULTS_UNEXPECTED"
+        other = call_id.replace(call_id.split("_")[1], "no-such-turn")
+        missing = await site.ask(
+            messages=[*ASKED, {"role": "tool", "tool_call_id": other, "content": "1"}], tools=[FILE_TOOL]
+        )
+        assert missing.json()["error"]["code"] == "TURN_NOT_FOUND"
+
+
+async def test_a_client_that_leaves_cancels_its_turn() -> None:
+    release = asyncio.Event()
+
+    class Slow(ScriptedModel):
+        async def stream(self, request: Any) -> Any:
+            await release.wait()
+            async for event in super().stream(request):
+                yield event
+
+    async with serve_chats(Slow(["Late."], has_native_tools=True)) as site:
+        body = {"model": "reasond", "messages": ASKED, "tools": [FILE_TOOL], "stream": True}
+        async with site.client.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    turn_id = json.loads(line.removeprefix("data: "))["id"].removeprefix("chatcmpl-")
+                    break
+        params = {"turn_id": turn_id, "auth_token": site.listening.token}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "turns.get", "params": params}
+        state = ""
+        for _ in range(600):
+            state = (await site.client.post("/api/v1/jsonrpc", json=request)).json()["result"]["turn"]["state"]
+            if state != "running":
+                break
+            await asyncio.sleep(0.05)
+        release.set()
+    assert state == "cancelled"
