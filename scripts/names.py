@@ -32,8 +32,8 @@ GENERATED = "reasond/v1"
 REASON = "# same name: "
 REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
+    "model": "the model: its port, and the errors it raises",
     "config": "the parameters of a strategy; each package of a strategy has one",
-    "errors": "the exception tree, in the server and in the client",
     "executions": "executions: their values, and the service that works on them",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",

@@ -9,8 +9,11 @@ import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond.v1 import errors_pb2
-from reasond_server import errors
-from reasond_server.errors.base import Reason
+from reasond_server.errors import reasons
+from reasond_server.errors.base import Reason, ReasondError, SettingsError
+from reasond_server.errors.limits import LimitError, OverloadedError
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.reasons import error_classes, error_of
 from reasond_server.grpc_api.statuses import status_of
 from reasond_server.http_api.http_calls import error_object
 from scripts.error_docs import content, list_declared
@@ -72,7 +75,7 @@ ENGINE_FAILED           ABORTED              -32603  full
 """
 
 
-CLASSES = errors.error_classes()
+CLASSES = error_classes()
 
 
 @pytest.mark.parametrize("line", CONTRACT.strip().splitlines(), ids=lambda line: line.split()[0])
@@ -91,27 +94,32 @@ def test_every_reason_of_the_proto_has_an_exception_and_every_exception_a_reason
 
 
 def test_no_two_exceptions_share_a_reason() -> None:
-    leaves = [kind for kind in errors._leaves(errors.ReasondError) if kind is not errors.SettingsError]
+    declared: list[type[ReasondError]] = [
+        kind
+        for branch in reasons.BRANCHES
+        for kind in vars(branch).values()
+        if isinstance(kind, type) and "declaration" in vars(kind) and kind.__module__ == branch.__name__
+    ]
 
-    assert len(leaves) == len(CLASSES)
+    assert len({kind.reason for kind in declared}) == len(declared)
 
 
 def test_the_operators_settings_never_cross_a_wire() -> None:
-    assert errors.SettingsError("secret path").declaration.name == "INTERNAL"
+    assert SettingsError("secret path").declaration.name == "INTERNAL"
 
 
 def test_a_reason_that_nobody_declared_counts_as_internal() -> None:
-    class StrangeError(errors.ModelFailedError):
+    class StrangeError(ModelFailedError):
         reason = "STRANGE"
 
     assert StrangeError("strange").declaration.name == "INTERNAL"
 
 
 def test_a_class_without_a_word_about_its_reason_has_that_of_the_class_above() -> None:
-    class CloserError(errors.ModelFailedError):
+    class CloserError(ModelFailedError):
         pass
 
-    assert CloserError("closer").declaration is errors.ModelFailedError.declaration
+    assert CloserError("closer").declaration is ModelFailedError.declaration
     assert CloserError("closer").reason == "MODEL_FAILED"
 
 
@@ -146,9 +154,9 @@ def test_what_the_server_or_its_model_did_not_do_is_a_fault_and_what_the_caller_
 
 
 def test_an_error_says_when_to_come_back_unless_whoever_raises_it_knows_better() -> None:
-    assert errors.OverloadedError("full").retry_after_s == 1.0
-    assert errors.OverloadedError("full", retry_after_s=7.5).retry_after_s == 7.5
-    assert errors.ModelFailedError("broke").retry_after_s is None
+    assert OverloadedError("full").retry_after_s == 1.0
+    assert OverloadedError("full", retry_after_s=7.5).retry_after_s == 7.5
+    assert ModelFailedError("broke").retry_after_s is None
     assert {name for name, kind in CLASSES.items() if kind.declaration.retry_after_s is not None} == {
         "OVERLOADED",
         "DRAINING",
@@ -159,16 +167,16 @@ def test_an_error_says_when_to_come_back_unless_whoever_raises_it_knows_better()
 
 
 def test_to_wait_does_not_change_how_an_execution_ended() -> None:
-    assert errors.error_of("OVERLOADED", "full").retry_after_s is None
+    assert error_of("OVERLOADED", "full").retry_after_s is None
 
 
 def test_the_time_to_retry_stands_with_the_reasons_alone() -> None:
     """Code that raises an error passes a computed retry time, never a literal number."""
-    sources = (Path(errors.__file__).parent).rglob("*.py")
+    sources = Path(reasons.__file__).parent.parent.rglob("*.py")
     assert [path.name for path in sources if re.search(r"retry_after_s=[0-9]", path.read_text("utf-8"))] == []
 
 
-class BrandNewError(errors.LimitError):
+class BrandNewError(LimitError):
     """A reason as a release would add it: this class, and a value in errors.proto."""
 
     declaration = Reason("BRAND_NEW", "RESOURCE_EXHAUSTED", -32050, remedy="Wait.", is_quota=True, retry_after_s=3.0)

@@ -25,7 +25,7 @@ CASES = {
         ("import aiohttp", "Only llm.openai imports openai"),
         ("import prometheus_client", "Only telemetry imports prometheus_client"),
         ("import reasond_server.config", "Settings reach the core"),
-        ("import reasond_server.wire.request_ids", "Rooms import downwards"),
+        ("import reasond_server.http_api.json_mapping", "Rooms import downwards"),
     ],
     "strategies/intruder.py": [("import reasond_server.strategies.chain_of_thought", "No strategy imports another")],
     "strategies/react/intruder.py": [
