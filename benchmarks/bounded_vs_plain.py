@@ -27,7 +27,7 @@ from benchmarks.counting_engine import WORDS, Call, Clock, Completing, Pass, Rec
 from benchmarks.drawing import line_chart
 from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.pages import put_between
-from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.context.window_accounts import SavingsMeter
 from reasond_server.llm.model import Finished, WrappedModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig

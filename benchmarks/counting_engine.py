@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.context.window_plan import WindowLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.repair_subjects import SUBJECTS
 from reasond_server.demo.mutations import find_mutations
-from reasond_server.repair.edits.code_keys import key_of
-from reasond_server.repair.edits.python_sources import PythonSourceError, parse_python
+from reasond_server.repair.edits.python_sources import PythonSourceError, key_of, parse_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

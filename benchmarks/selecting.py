@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.agents.cards import parse_card
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.reasoning.choosing import Wish, select
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.selection import Wish, select
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 
 if TYPE_CHECKING:

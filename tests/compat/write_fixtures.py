@@ -209,7 +209,7 @@ def _take_nothing_over() -> None:
     async def recover(_: Any) -> None:
         pass
 
-    Upkeep._recover = recover  # type: ignore[method-assign]
+    Upkeep._recover = recover  # type: ignore[assignment,method-assign]
 
 
 def _load(path: Path) -> Any:

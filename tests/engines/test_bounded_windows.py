@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
 from reasond_server.llm.profiles import find_profile

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pydantic import TypeAdapter
 
 from reasond_server.assembly.sandboxes import read_environments
 from reasond_server.config.repairs import RepairSettings
@@ -89,7 +90,7 @@ async def opening(*checks: Check) -> AsyncGenerator[Critics, None]:
     """Return critics in the real sandbox, with their baseline."""
     files = read_files()
     python = {"preset": "python", "root": sys.prefix, "variables": {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}}
-    environments = read_environments(RepairSettings.model_validate({"environments": {"python": python}}))
+    environments = read_environments(TypeAdapter(RepairSettings).validate_python({"environments": {"python": python}}))
     async with running_sandbox(SandboxLevel.BWRAP) as opened:
         tree = await opened.workspaces.write_tree(tuple(files.values()))
         critics = Critics(

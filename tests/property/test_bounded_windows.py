@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.context.tags import neutralize
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter

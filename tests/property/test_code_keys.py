@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.repair.edits.code_keys import key_of
+from reasond_server.repair.edits.python_sources import key_of
 from reasond_server.types.snapshots import SourceFile
 
 MODULES = (bisect, fractions, heapq, statistics, textwrap)

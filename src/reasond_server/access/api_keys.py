@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from reasond_server.access.revocations import Revocations
+    from reasond_server.access.tokens import Revocations
     from reasond_server.telemetry.observers import AccessObserver
     from reasond_server.types import Principal
 

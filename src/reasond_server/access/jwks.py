@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.access import IssuerUnavailableError
 from reasond_server.types.values import value
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
-from reasond_server.access.revocations import Revocations
+from reasond_server.access.tokens import Revocations
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 

@@ -24,7 +24,7 @@ from reasond_server.access.claims import (
     token_id_of,
 )
 from reasond_server.access.permissions import Roles
-from reasond_server.access.revocations import Revocations
+from reasond_server.access.tokens import Revocations
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from reasond_server.access.token_keys import SigningKey
@@ -98,3 +98,22 @@ class TokenMinter:
                 Violation(field="lifetime_s", description=f"must be between 1 and {self.max_lifetime_s:g} seconds")
             )
         return lifetime_s
+
+
+class Revocations:
+    """Ids of tokens (claim `jti`) and of API keys, and subjects, that are refused although what they show is valid."""
+
+    def __init__(self, *, token_ids: Iterable[str] = (), subjects: Iterable[str] = ()) -> None:
+        self._token_ids = frozenset(token_ids)
+        self._subjects = frozenset(subjects)
+
+    def replace(self, *, token_ids: Iterable[str] | None = None, subjects: Iterable[str] | None = None) -> None:
+        """Replace the refused token ids or subjects from now on; None keeps the present ones."""
+        self._token_ids = self._token_ids if token_ids is None else frozenset(token_ids)
+        self._subjects = self._subjects if subjects is None else frozenset(subjects)
+
+    def find_reason(self, *, token_id: str = "", subject: str) -> str:
+        """Return the reason why a token or a certificate is refused; empty if it is not refused."""
+        if token_id and token_id in self._token_ids:
+            return "Token has been revoked"
+        return "Subject is no longer active" if subject in self._subjects else ""

@@ -20,7 +20,7 @@ from reasond_server.agents.directory import (
     require_etag,
 )
 from reasond_server.errors.base import InternalError
-from reasond_server.storage.binding import fetch
+from reasond_server.storage.transactions import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

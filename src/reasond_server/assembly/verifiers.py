@@ -12,7 +12,6 @@ from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant,
 from reasond_server.access.jwks import HttpJwksFetcher, JwksKeys
 from reasond_server.access.peers import PeerRule, Peers
 from reasond_server.access.permissions import KNOWN, AccessRole, Roles, find_unknown_permissions
-from reasond_server.access.revocations import Revocations
 from reasond_server.access.token_keys import (
     JoinedKeys,
     KeySource,
@@ -24,7 +23,7 @@ from reasond_server.access.token_keys import (
     parse_public_key,
 )
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier, VerifiedTokenCache
-from reasond_server.access.tokens import TokenMinter
+from reasond_server.access.tokens import Revocations, TokenMinter
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.config.api_key_file import read_api_keys
 from reasond_server.errors.access import TokenInvalidError

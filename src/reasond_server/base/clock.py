@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
+
 
 # 26^28 > 2^128. Letters, because tokenizers cut them into fewer tokens than digits.
 _NONCE_LETTERS = 28
@@ -57,3 +59,21 @@ class Clock:
     def expiry_now(self) -> datetime:
         """Return the time by which what is stored expires."""
         return (self.expiry or self.now)()
+
+
+CALL_ID_KEY: Final = "x-request-id"
+"""Name of the gRPC metadata key and of the HTTP header, in both directions."""
+
+# These characters cannot end a log line or a header, and they are enough for a UUID or a trace id.
+_FIT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
+
+
+def call_id_of(given: Iterable[str], *, new_call_id: Callable[[], str]) -> str:
+    """Return the first well-formed id in `given`, else a new one.
+
+    A well-formed id has 1-128 letters, digits and `._:/+=-`; the first character is a letter or digit.
+    """
+    for text in given:
+        if _FIT.fullmatch(text):
+            return text
+    return new_call_id()

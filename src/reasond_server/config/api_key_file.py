@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
 
-from reasond_server.config.auth import RoleName, Word  # noqa: TC001 - Pydantic reads the annotations
-from reasond_server.config.key_files import KeyFileError, read_key_file
+from reasond_server.config.auth import KeyFileError, RoleName, Word, read_key_file
 from reasond_server.config.section import Section
 from reasond_server.errors.base import SettingsError, Violation, show
 

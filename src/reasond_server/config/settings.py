@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.base.plugins import list_built_in
 from reasond_server.config.auth import AuthSettings
-from reasond_server.config.engines import EngineSettings
 from reasond_server.config.openai_interface import OpenAiSettings
 from reasond_server.config.operation import (
     LimitsSettings,
@@ -23,7 +22,7 @@ from reasond_server.config.operation import (
     StoreSettings,
     TracingSettings,
 )
-from reasond_server.config.repairs import RepairSettings
+from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.turns.policy import TurnPolicy

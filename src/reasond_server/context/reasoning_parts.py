@@ -14,8 +14,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.context.prompt_memory import PromptMemory
-    from reasond_server.context.step_records import ReasoningStepRecord
+    from reasond_server.context.step_records import PromptMemory, ReasoningStepRecord
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types.turns import ContextItem, Rendering
 

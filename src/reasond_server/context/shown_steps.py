@@ -22,7 +22,7 @@ from reasond_server.types.turns import Rendering
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reasond_server.context.prompt_memory import PromptMemory
+    from reasond_server.context.step_records import PromptMemory
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import ToolCall, ToolResult
 

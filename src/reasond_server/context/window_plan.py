@@ -23,7 +23,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
+from reasond_server.context.carryover import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.engines.packing import ActivityReply, ActivityRequest, pack, unpack
 from reasond_server.engines.payload_store import BATCH, RECORD
 from reasond_server.engines.workflow import (

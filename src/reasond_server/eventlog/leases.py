@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import ReasondError
 
 if TYPE_CHECKING:

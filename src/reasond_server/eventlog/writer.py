@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.quotas import TenantQuotaError

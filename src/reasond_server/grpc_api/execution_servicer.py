@@ -9,10 +9,10 @@ from reasond.v1 import execution_service_pb2 as pb
 from reasond.v1 import execution_service_pb2_grpc
 from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, execution_message, fill_traced
 from reasond_server.grpc_api.guard import current_principal
+from reasond_server.grpc_api.reasoning_servicer import fill_task
 from reasond_server.grpc_api.repair_conversion import repair_event_message
 from reasond_server.grpc_api.requests import finish_reason_of, moment_of, required_id, state_of, trace_view_of
 from reasond_server.grpc_api.stream_writing import StreamWriter
-from reasond_server.grpc_api.task_conversion import fill_task
 from reasond_server.grpc_api.turn_conversion import turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from reasond_server.base.call_ids import CALL_ID_KEY, call_id_of
+from reasond_server.base.clock import CALL_ID_KEY, call_id_of
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import wrap_handler

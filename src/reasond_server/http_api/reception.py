@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.base.call_ids import CALL_ID_KEY, call_id_of
+from reasond_server.base.clock import CALL_ID_KEY, call_id_of
 from reasond_server.errors.base import INTERNAL_MESSAGE, show
 from reasond_server.http_api.exchange import (
     ADMISSION_KEY,

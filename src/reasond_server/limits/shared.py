@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from reasond_server.base.awake import limit_awake_time
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task, limit_awake_time
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.limits.budgets import RESERVED_S, Reservation, build_refusal

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT
-from reasond_server.llm.call_watch import CallWatch
 from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
 from reasond_server.llm.counting.requests import (
@@ -38,6 +37,38 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
+
+
+_CLOSED: Final = "closed"
+
+
+class CallWatch:
+    """Reports one call, which begins now, to `observer`; the outcome of an abandoned call is "closed"."""
+
+    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
+        self._observer = observer
+        self._model = model
+        self._monotonic = monotonic
+        self._outcome = _CLOSED
+        self._has_content = False
+        self._started_s = monotonic()
+
+    def note_event(self, event: ModelEvent) -> None:
+        """Record an event of the model."""
+        if isinstance(event, Finished):
+            self._outcome = str(event.reason)
+        elif not self._has_content:
+            self._has_content = True
+            self._observer.first_content(self._model, self._monotonic() - self._started_s)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Record the error that ended the call; closing and cancellation are not failures."""
+        if isinstance(error, Exception):
+            self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
+
+    def report_end(self) -> None:
+        """Report that the call is over."""
+        self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)
 
 
 _TEXT: Final = (Text, ReasoningText)

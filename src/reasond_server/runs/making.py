@@ -17,8 +17,7 @@ from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstac
 from reasond_server.runs.run import LEG, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
-from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS, count_fruitless_takeovers
-from reasond_server.runs.working_time import measure_work
+from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS, count_fruitless_takeovers, measure_work
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
 from reasond_server.types.values import value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.http_api.http_app import Interface
-    from reasond_server.protocols.chat.model_presets import ModelPreset
+    from reasond_server.protocols.chat.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 

@@ -12,7 +12,7 @@ from psycopg import errors as refusals
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError, SettingsError, show
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.storage.migrating import upgrade_schema

@@ -10,7 +10,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.storage.binding import NOW
+from reasond_server.storage.transactions import NOW
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
-
-from reasond_server.storage.binding import bind
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.storage.sqlite_file import SqliteFile
+
+
+# The clock of the database server: the clocks of the processes differ.
+NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
+
+
+async def fetch(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    """Return the rows that `statement` returns."""
+    cursor = await connection.execute(bind(statement), values)
+    return await cursor.fetchall()
+
+
+@cache
+def bind(statement: str) -> bytes:
+    """Return `statement` with its `:name` parameters in psycopg's form; `::` stays a cast."""
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", statement.strip()).encode()
+
 
 ResultT = TypeVar("ResultT")
 Rows: TypeAlias = Sequence[Sequence[Any]]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.answer_schemas import AnswerSchema
-from reasond_server.context.answer_verifiers import VerifiedAnswer, verify_by_program, verify_by_schema
+from reasond_server.context.answer_schemas import AnswerSchema, VerifiedAnswer, verify_by_program, verify_by_schema
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.samples import (

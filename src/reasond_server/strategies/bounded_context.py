@@ -10,8 +10,7 @@ from pydantic import Field
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.calls import ModelReply, hear, run_by_size
-from reasond_server.context.carryover import Carryover, Compression, compress
-from reasond_server.context.carryover_call import Summary, summarize
+from reasond_server.context.carryover import Carryover, Compression, Summary, compress, summarize
 from reasond_server.context.tags import restore
 from reasond_server.context.window_accounts import WindowAccounts
 from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding

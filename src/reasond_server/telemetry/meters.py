@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.reasons import error_classes
-from reasond_server.telemetry.repair_meters import RepairMeters
+from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS
 from reasond_server.telemetry.series import Registry, Vocabulary
-from reasond_server.telemetry.turn_meters import TurnMeters
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
@@ -19,6 +18,91 @@ if TYPE_CHECKING:
 
     from reasond_server.telemetry.observers import ProcessFacts, ServerSnapshot
     from reasond_server.types import Savings, StrategyMetrics, Usage
+
+
+class RepairMeters:
+    """The `RepairObserver` that counts."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._iterations = registry.counter("reasond_repair_reflection_iterations")
+        self._candidates = registry.gauge("reasond_repair_candidates_active")
+        self._scores = registry.histogram("reasond_repair_critic_score")
+        self._early_terminations = registry.counter("reasond_repair_early_terminations")
+        self._check_seconds = registry.histogram("reasond_repair_check_duration_seconds")
+        # Created with 0, because `rate` misses the first value of a new series.
+        for series in (self._iterations, self._candidates, self._scores, self._early_terminations):
+            series[()]
+
+    def iteration_ended(self) -> None:
+        """See RepairObserver."""
+        self._iterations[()].inc()
+
+    def candidates_changed(self, by: int) -> None:
+        """See RepairObserver."""
+        self._candidates[()].inc(by)
+
+    def candidate_scored(self, score: float) -> None:
+        """See RepairObserver."""
+        self._scores[()].observe(score)
+
+    def terminated_early(self) -> None:
+        """See RepairObserver."""
+        self._early_terminations[()].inc()
+
+    def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
+        """See RepairObserver."""
+        self._check_seconds[level, outcome].observe(duration_s)
+
+
+class TurnMeters:
+    """The `TurnObserver` that counts."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._turns = registry.counter("reasond_turns")
+        self._turns_awaiting = registry.gauge("reasond_turns_awaiting")
+        self._handoffs = registry.counter("reasond_handoffs")
+        self._handoff_calls = registry.counter("reasond_handoff_calls")
+        self._handoff_seconds = registry.histogram("reasond_handoff_wait_seconds")
+        self._reentries = registry.counter("reasond_reentries")
+        self._unknown_outcomes = registry.counter("reasond_tool_outcomes_unknown")
+        self._context_tokens = registry.counter("reasond_context_tokens")
+        # Created with 0, because `rate` misses the first value of a new series.
+        for exit_ in TURN_EXITS:
+            self._turns[exit_]
+        for outcome in HANDOFF_OUTCOMES:
+            self._handoffs[outcome]
+        self._unknown_outcomes[()]
+
+    def turn_exited(self, exit_: str) -> None:
+        """See TurnObserver."""
+        self._turns[exit_].inc()
+
+    def handed_off(self, count: int) -> None:
+        """See TurnObserver."""
+        self._handoffs["handed_off"].inc()
+        self._handoff_calls[()].inc(count)
+
+    def turn_reentered(self, outcome: str) -> None:
+        """See TurnObserver."""
+        self._reentries[outcome].inc()
+
+    def handoff_settled(self, outcome: str, wait_s: float) -> None:
+        """See TurnObserver."""
+        self._handoffs[outcome].inc()
+        self._handoff_seconds[outcome].observe(wait_s)
+
+    def set_awaiting(self, count: int) -> None:
+        """Set the number of turns in the store that wait for their clients."""
+        self._turns_awaiting[()].set(count)
+
+    def outcome_unknown(self) -> None:
+        """See TurnObserver."""
+        self._unknown_outcomes[()].inc()
+
+    def context_built(self, goal: str, rendering: str, tokens: int) -> None:
+        """See TurnObserver."""
+        self._context_tokens[goal, rendering].inc(tokens)
+
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.base.cancelling import end_task
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.telemetry.observers import ProcessFacts
 

@@ -10,8 +10,7 @@ assert reasoning.answer == "42"
 
 from reasond_server.testing.conformance import ConformanceError
 from reasond_server.testing.context_providers import ContextProviderConformance
-from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
-from reasond_server.testing.scripted_programs import FunctionPrograms
+from reasond_server.testing.models import FunctionModel, FunctionPrograms, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.strategies import StrategyConformance
 

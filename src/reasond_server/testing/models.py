@@ -21,6 +21,7 @@ from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.stopping import StopFilter
+from reasond_server.tools.programs import ProgramResult
 from reasond_server.types import Usage
 from reasond_server.types.values import value
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import ToolCall
 
-__all__ = ["FunctionModel", "Reply", "ScriptError", "ScriptedModel"]
+
+__all__ = ["FunctionModel", "FunctionPrograms", "Reply", "ScriptError", "ScriptedModel"]
 
 _SHOWN_CHARACTERS = 200
 
@@ -365,3 +367,29 @@ class FunctionModel(_PlayedModel):
 
 def _as_reply(reply: str | Reply) -> Reply:
     return Reply(text=reply) if isinstance(reply, str) else reply
+
+
+class FunctionPrograms:
+    """Returns `result(source)` for each program; a text is what the program prints. Nothing is run.
+
+    Attributes:
+        sources: every program so far, in order.
+        materials: the material that each was given.
+        answers: the answer that each was given; empty for none.
+    """
+
+    is_available = True
+
+    def __init__(self, result: Callable[[str], str | ProgramResult]) -> None:
+        self._result = result
+        self.sources: list[str] = []
+        self.materials: list[str] = []
+        self.answers: list[str] = []
+
+    async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:  # noqa: ARG002 - the port's
+        """Return the result of the function."""
+        self.sources.append(source)
+        self.materials.append(material)
+        self.answers.append(answer)
+        result = self._result(source)
+        return ProgramResult(output=result) if isinstance(result, str) else result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reasond_server.context.prompt_memory import PromptMemory
+from reasond_server.context.step_records import PromptMemory
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.types import ToolCall, ToolResult
 from reasond_server.types.turns import (

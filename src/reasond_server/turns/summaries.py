@@ -6,12 +6,12 @@ places, and a summary that cites a place that does not exist is not used.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.citations import check_citations
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.reasoning_parts import StoredRendering
 from reasond_server.context.step_messages import fence_observation
@@ -21,9 +21,10 @@ from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.turns.model_calls import TurnReply
 from reasond_server.turns.prompting import log_renderings
 from reasond_server.types.turns import ContextGoal, ContextItem, ModelCallStep, Rendering
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.base.clock import Clock
     from reasond_server.context.reasoning_parts import ContextInputs, ReasoningContext
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.model_calls import ModelCaller
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import ToolResult
+
 
 _PIECE_CHARACTERS: Final = 400
 _TASK: Final = (
@@ -149,3 +151,35 @@ def is_usable(summary: str, result: ToolResult, *, finish: str, counter: TokenCo
     if check_citations(summary, {result.call_id: result.result_json}):
         return False
     return counter.count_text(summary) < counter.count_text(result.result_json)
+
+
+_CITATION: Final = re.compile(r"\[([A-Za-z0-9_./-]{1,128}):(\d{1,12})-(\d{1,12})\]")
+
+
+@value
+class BrokenCitation:
+    """A citation that points to nothing, as it is written, and why."""
+
+    text: str
+    reason: str
+
+
+def check_citations(summary: str, results: Mapping[str, str]) -> Sequence[BrokenCitation]:
+    """Return the citations in `summary` that point to no text; `results` are whole results as JSON, by their handles.
+
+    Offsets are characters of that JSON, as `read_tool_result` counts them; the first is 0, and the second is the end.
+    """
+    broken: list[BrokenCitation] = []
+    for found in _CITATION.finditer(summary):
+        reason = _find_fault(results.get(found[1]), int(found[2]), int(found[3]))
+        if reason:
+            broken.append(BrokenCitation(text=found[0], reason=reason))
+    return tuple(broken)
+
+
+def _find_fault(result: str | None, start: int, end: int) -> str:
+    if result is None:
+        return "there is no such result"
+    if start >= end:
+        return "the end is not after the beginning"
+    return "" if end <= len(result) else f"the result has {len(result)} characters"

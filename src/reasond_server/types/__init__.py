@@ -40,7 +40,6 @@ from reasond_server.types.metrics import (
     TreeOfThoughtMetrics,
     WindowMetrics,
 )
-from reasond_server.types.sessions import Session
 from reasond_server.types.steps import (
     BoundedContextStep,
     CarryoverMode,
@@ -69,6 +68,7 @@ from reasond_server.types.tasks import (
     Task,
     build_row,
 )
+from reasond_server.types.turns import Session
 from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
@@ -18,6 +18,33 @@ from reasond_server.types.steps import ToolCall, ToolResult
 from reasond_server.types.tasks import Budget, HistoryMessage
 from reasond_server.types.usage import NOTHING, Usage
 from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from reasond_server.types.tasks import Json
+
+
+@value
+class Session:
+    """What executions that belong together share.
+
+    Attributes:
+        revision: 1 when the first execution starts, and one more at each further start and at each end.
+        state: what the last execution that ended left for the next one; it is content of the caller.
+        open_execution: the execution that runs or is suspended; empty if there is none.
+        execution_count: how many executions were started in it.
+        update_time: the time of the last start or end.
+        expire_time: when it is no longer kept; while an execution is open it is kept longer.
+    """
+
+    session_id: str
+    tenant: str
+    revision: int
+    state: Json
+    open_execution: str
+    execution_count: int
+    create_time: datetime
+    update_time: datetime
+    expire_time: datetime
 
 
 class ContextScope(StrEnum):

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from reasond_server.access.api_keys import KEY_PREFIX, ApiKey, ApiKeys, NewKey, create_key, find_key_id, hash_key
-from reasond_server.access.revocations import Revocations
+from reasond_server.access.tokens import Revocations
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import Unobserved

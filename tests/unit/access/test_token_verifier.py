@@ -11,7 +11,6 @@ import pytest
 
 from reasond_server.access.claims import ClaimNames
 from reasond_server.access.permissions import AccessRole, Roles
-from reasond_server.access.revocations import Revocations
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import (
     MAX_TOKEN_BYTES,
@@ -20,6 +19,7 @@ from reasond_server.access.token_verifier import (
     VerifiedToken,
     VerifiedTokenCache,
 )
+from reasond_server.access.tokens import Revocations
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
 from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, sign, verifier_of

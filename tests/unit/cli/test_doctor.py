@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.test_plugins import install
 
 from reasond_server.cli.doctor import Diagnosis, examine, line_of, port_finding
 from tests.sandboxing import LEVELS, require_level
+from tests.unit.base.test_plugins import install
 
 if TYPE_CHECKING:
     from reasond_server.types.repairs import SandboxLevel

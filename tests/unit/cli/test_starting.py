@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.test_plugins import install
 
 from reasond_server.assembly.app import Server
 from reasond_server.cli import config_commands
 from reasond_server.config import load
 from reasond_server.errors.base import SettingsError
+from tests.unit.base.test_plugins import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.context.carryover_call import (
+from reasond_server.context.carryover import (
     SUMMARY_REQUEST,
     Summary,
     bound_summary,

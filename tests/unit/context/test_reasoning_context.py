@@ -100,14 +100,14 @@ def test_results_of_the_newest_step_are_left_out_last_however_many_they_are() ->
 
 
 def test_results_may_have_a_bound_of_their_own_and_no_previews() -> None:
-    def bounded(*records: ReasoningStepRecord) -> ContextInputs:
+    def read_bounded(*records: ReasoningStepRecord) -> ContextInputs:
         settings = ContextSettings(preview_above_tokens=None, keep_recent=0)
         return replace(inputs(*records, settings=settings), most_result_tokens=10_000)
 
     records = [record(number, LONG) for number in range(1, 5)]
-    few = renderings_of(build_reasoning_context(bounded(*records[:2])))
+    few = renderings_of(build_reasoning_context(read_bounded(*records[:2])))
     assert [few["c1"], few["c2"]] == 2 * [Rendering.FULL]
-    many = build_reasoning_context(bounded(*records))
+    many = build_reasoning_context(read_bounded(*records))
     shown = renderings_of(many)
     assert [shown[f"c{number}"] for number in range(1, 5)] == 3 * [Rendering.HANDLE] + [Rendering.FULL]
     assert many.report.is_reduced

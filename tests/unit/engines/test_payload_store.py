@@ -12,8 +12,8 @@ from temporalio.converter import ActivitySerializationContext, WorkflowSerializa
 
 from reasond_server.assembly.core import system_clock
 from reasond_server.assembly.stores import open_stores
-from reasond_server.engines.claim_check import ClaimCheckCodec, workflow_id_of
 from reasond_server.engines.payload_store import BATCH, RECORD, PayloadStore
+from reasond_server.engines.temporal import ClaimCheckCodec, workflow_id_of
 from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.store import Lease
 from reasond_server.types import Execution, ExecutionState, StrategySource

@@ -11,7 +11,7 @@ from reasond_server.http_api.json_mapping import task_json
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, read_params
 from reasond_server.requests.task_checks import check_task
 from reasond_server.types import Budget, FinishReason, Task
-from tests.unit.grpc_api.test_task_conversion import WHOLE
+from tests.unit.grpc_api.test_reasoning_servicer_task_conversion import WHOLE
 
 
 def violations_in(params: dict[str, Any], kind: Any = ExecuteParams) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Machine:
     def wall(self) -> float:
         return self.wall_s
 
-    def elapsed(self) -> float:
+    def read_elapsed(self) -> float:
         return self.elapsed_s
 
     def wait(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.demo.demo_model import DemoModel
 from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.llm.counting import WordPieceCounter

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.tools.calculator import Calculator, CalculatorArguments, calculate
-from reasond_server.tools.expressions import (
+from reasond_server.tools.calculator import (
     MAX_EXPRESSION_CHARACTERS,
     CalculationError,
+    Calculator,
+    CalculatorArguments,
     ExpressionError,
+    calculate,
     normalize_expression,
 )
 from reasond_server.tools.tool import ArgumentsRefusedError, ToolContext, ToolFailedError

@@ -121,7 +121,7 @@ def test_a_schema_that_refers_to_itself_ends(schema: dict[str, Any]) -> None:
         build_validator(schema)(None)
 
 
-def nested(beside: str, count: int, **extra: Any) -> dict[str, Any]:
+def write_nested(beside: str, count: int, **extra: Any) -> dict[str, Any]:
     """Return a schema that asks for 2^count checks of one value."""
     parts = {f"d{n}": {beside: [{"$ref": f"#/$defs/d{n + 1}"}] * 2, **extra} for n in range(count)}
     return {"$defs": {**parts, f"d{count}": {"type": "object"}}, "$ref": "#/$defs/d0"}
@@ -130,10 +130,10 @@ def nested(beside: str, count: int, **extra: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        (nested("allOf", 40), {}),
-        (nested("anyOf", 40), 1),
-        (nested("oneOf", 40), {}),
-        (nested("allOf", 11, unevaluatedProperties=False), {"a": 1}),
+        (write_nested("allOf", 40), {}),
+        (write_nested("anyOf", 40), 1),
+        (write_nested("oneOf", 40), {}),
+        (write_nested("allOf", 11, unevaluatedProperties=False), {"a": 1}),
         ({"items": {"enum": [f"v{n}" for n in range(5_000)]}}, ["no"] * 5_000),
         ({"items": {"anyOf": [{"minLength": n} for n in range(1_000)]}}, ["no"] * 1_000),
         ({"allOf": [{"uniqueItems": True}] * 1_000}, list(range(1_000))),
@@ -190,7 +190,7 @@ def test_a_violation_among_many_values_is_named() -> None:
 
 
 def test_an_answer_that_fails_many_alternatives_is_refused_without_describing_all_of_them() -> None:
-    (violation,) = build_validator(nested("anyOf", 10))(1)
+    (violation,) = build_validator(write_nested("anyOf", 10))(1)
     assert violation.description.startswith("must satisfy the schema; where it does not")
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import pytest
 
-from reasond_server.tools.mcp_values import build_argument_check, describe_tool, value_of
+from reasond_server.tools.mcp import build_argument_check, describe_tool, value_of
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.eventlog.store import Change
-from reasond_server.storage.binding import bind
+from reasond_server.storage.transactions import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

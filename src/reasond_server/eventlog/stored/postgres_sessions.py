@@ -9,7 +9,7 @@ from reasond_server.eventlog.stored import sql_sessions as sql
 from reasond_server.eventlog.stored.postgres_notices import notify_grown
 from reasond_server.eventlog.stored.sql_sessions import SqlSessions
 from reasond_server.eventlog.stored.sql_store import CLAIMED, EXISTS
-from reasond_server.storage.binding import bind, fetch
+from reasond_server.storage.transactions import bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

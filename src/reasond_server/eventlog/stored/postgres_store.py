@@ -39,7 +39,7 @@ from reasond_server.eventlog.stored.rows import (
 )
 from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.eventlog.stored.tenant_rooms import TenantRooms
-from reasond_server.storage.binding import NOW, bind, fetch
+from reasond_server.storage.transactions import NOW, bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from reasond_server.eventlog.stored.rows import (
     taken_of,
     wake_text,
 )
-from reasond_server.storage.binding import NOW, bind, fetch
+from reasond_server.storage.transactions import NOW, bind, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,7 @@ from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
-    from reasond_server.protocols.chat.model_presets import ModelPreset
+    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.types import Json
 
 _MOST_MESSAGES: Final = 10_000

@@ -7,22 +7,59 @@ inside a message.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
 
 from reasond_server.access.permissions import may_use_strategy
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import StrategyNotFoundError
-from reasond_server.protocols.chat.model_presets import ModelPreset
-from reasond_server.reasoning.auto_choice import AUTO
+from reasond_server.reasoning.choosing import AUTO
 from reasond_server.types import NO_BUDGET, Budget
+from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.reasoning.service import StrategyInfo
     from reasond_server.types import Principal
+
+
+_MOST: Final = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBudget(PolicySection, Budget):
+    """Bounds on one execution; a request may only lower them."""
+
+    max_total_tokens: Annotated[int | None, Field(ge=1, le=_MOST, description="Most tokens of all model calls.")] = None
+    max_model_calls: Annotated[int | None, Field(ge=1, le=_MOST, description="Most model calls.")] = None
+    max_tool_calls: Annotated[int | None, Field(ge=0, le=_MOST, description="Most tool calls.")] = None
+    max_elapsed_s: Annotated[float | None, Field(ge=0.001, le=86_400, description="Most seconds.")] = None
+    max_output_tokens: Annotated[int | None, Field(ge=1, le=_MOST, description="Most tokens that are written.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPreset(PolicySection):
+    """What one model name stands for; without a `strategy` the agent or the server chooses it.
+
+    A request cannot change the parameters in `config` nor the agent; of its budget and `budget` the lower bounds count.
+    """
+
+    strategy: Annotated[StrategyName | None, Field(description="Strategy of the model; left out: as for requests.")] = (
+        None
+    )
+    config: Annotated[ParameterTable, Field(description="Parameters of the strategy that nobody can change.")] = field(
+        default_factory=dict
+    )
+    budget: ModelBudget = field(default_factory=ModelBudget)
+    agent: Annotated[str | None, Field(max_length=256, description="Agent whose strategies and values count.")] = None
+    include_deltas: Annotated[
+        bool, Field(description="Whether text is streamed while the model writes it, not only whole steps.")
+    ] = False
+
 
 OWN_MODEL: Final = "reasond"
 """The model that stands for the server's default strategy."""

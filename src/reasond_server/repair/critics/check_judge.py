@@ -15,7 +15,7 @@ from reasond_server.repair.edits.python_sources import is_python
 from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline
 from reasond_server.repair.results.check_runner import CheckRunner
 from reasond_server.repair.results.gate import compare_with_baseline, has_say, judge_candidate
-from reasond_server.repair.results.outcome_records import read_outcome, write_outcome
+from reasond_server.repair.results.outcomes import read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.repairs import CheckRole

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.critics.critic_port import BUILT_IN_CRITICS, find_new, require_findings
-from reasond_server.repair.results.outcome_records import read_findings, write_findings
+from reasond_server.repair.results.outcomes import read_findings, write_findings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.base.awake import limit_awake_time
+from reasond_server.base.asyncio_tasks import limit_awake_time
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.repair.edits.patch_reading import PatchError, check_patch

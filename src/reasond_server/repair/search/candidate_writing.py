@@ -15,15 +15,13 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
 from reasond_server.errors.model import ContentFilteredError, ContextExhaustedError
 from reasond_server.llm.model import Message, ModelFinish, Role
-from reasond_server.repair.edits.code_keys import key_of
 from reasond_server.repair.edits.edit_application import EditError, apply_edits, read_reply
 from reasond_server.repair.edits.patches import PatchError, make_patch
-from reasond_server.repair.results.evidence import write_evidence
-from reasond_server.repair.results.gate import list_faults
+from reasond_server.repair.edits.python_sources import key_of
+from reasond_server.repair.results.gate import list_faults, write_evidence
 from reasond_server.repair.search.activities import CandidateOrder, RepairCandidate, TokenBounds
-from reasond_server.repair.search.file_choice import ShownFiles, choose_files, leave_out_held_out
 from reasond_server.repair.search.look_ups import MOST_LOOK_UPS, look_up
-from reasond_server.repair.search.prompts import RepairPrompts
+from reasond_server.repair.search.prompts import RepairPrompts, ShownFiles, choose_files, leave_out_held_out
 from reasond_server.repair.search.repair_spans import trace_generation
 from reasond_server.search.tree import content_key_of
 from reasond_server.types import NOTHING

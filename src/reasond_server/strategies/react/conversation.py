@@ -11,10 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.prompt_memory import PromptMemory
 from reasond_server.context.reasoning_context import build_reasoning_context, name_step
 from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
-from reasond_server.context.step_records import ReasoningStepRecord
+from reasond_server.context.step_records import PromptMemory, ReasoningStepRecord
 from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.react.tool_use import Offer
 from reasond_server.types.turns import Rendering

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from reasond_server.llm.model import Role
 from reasond_server.repair.edits.edit_application import EDIT_FORMAT
-from reasond_server.repair.search.file_choice import ShownFiles
-from reasond_server.repair.search.prompts import PreviousCandidate, RepairPrompts, build_cot_prompt
+from reasond_server.repair.search.prompts import PreviousCandidate, RepairPrompts, ShownFiles, build_cot_prompt
 from reasond_server.types.repairs import CriticReport, Finding, Severity, SuiteOutcome
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
