@@ -234,7 +234,7 @@ def main() -> None:
     if options.only:
         return
     report = {
-        **circumstances(PACKAGES),
+        "circumstances": circumstances(PACKAGES),
         "model": options.model,
         "samples": options.samples,
         "figures": [asdict(each) for each in found],

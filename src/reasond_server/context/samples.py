@@ -27,13 +27,13 @@ SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""
 
 SAMPLE_INSTRUCTION: Final = (
-    "Think step by step and write the steps down. After them, at the very end, give the final answer alone between "
-    "tags, in a few words or as a number, with a unit only if the question asks for one. For example: "
-    "<answer>1234</answer>"
+    "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "
+    "answer alone between tags, a unit only if the question asks for one, for example: <answer>1234</answer>"
 )
 """Asks for steps first, and for an answer that can be compared with those of other samples; it stands behind all texts.
 
-In front of the question, and with "as short as it can be", it made able models skip the steps.
+In front of the question, and with "as short as it can be", it made able models skip the steps; asked to "write the
+steps down", they named the steps without taking them.
 """
 
 _WARM_UP_S: Final = 1.0

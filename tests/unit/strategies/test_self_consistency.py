@@ -98,7 +98,8 @@ async def test_a_sample_is_asked_as_a_plain_question_is_and_what_to_do_stands_be
     assert "<answer>" not in rules
     assert asked.startswith(f"<question {NONCE}>\n6 times 7?\n")
     instruction = asked.rpartition(f"</material {NONCE}>\n")[2]
-    assert instruction.index("steps") < instruction.index("answer") < instruction.index("<answer>")
+    assert instruction.startswith("Work it out step by step first")
+    assert instruction.endswith("</answer>")
 
 
 async def test_a_sample_without_a_tag_votes_with_its_answer_and_not_with_its_prose() -> None:
