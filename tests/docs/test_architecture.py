@@ -27,11 +27,18 @@ def test_every_room_stands_in_the_picture() -> None:
 
 
 def test_the_maps_of_the_largest_rooms_have_every_module_once() -> None:
-    for room in ("logs", "runs", "repair"):
+    for room in ("assembly", "errors", "eventlog", "runs"):
         table = PAGE.partition(f"| for | modules of `{room}/` |")[2].partition("\n\n")[0]
         rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
         named = [name for row in rows for name in re.findall(r"`(\w+)/?`", row)]
         assert sorted(named) == sorted(names_in(SOURCE / room)), room
+
+
+def test_the_map_of_repairs_has_every_module_in_its_folder() -> None:
+    table = PAGE.partition("| folder of `repair/` |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    named = {folder.split("`")[1].strip("/"): sorted(re.findall(r"`(\w+)`", modules)) for folder, modules in rows}
+    assert named == {folder: sorted(names_in(SOURCE / "repair" / folder)) for folder in names_in(SOURCE / "repair")}
 
 
 def rows_of(heading: str) -> list[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from reasond_server.config.section import EnvironmentName, Section
 from reasond_server.repair.search.repair_policy import RepairPolicy
 from reasond_server.types.policy_sections import ChosenName, freeze
+from reasond_server.types.values import value
 
 
 class EngineSettings(Section):
@@ -99,7 +100,7 @@ class RepairEnvironmentSettings(Section):
 Environments = Annotated[Mapping[ChosenName, RepairEnvironmentSettings], AfterValidator(freeze)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RepairSettings(RepairPolicy):
     """Repairs: their policy, and where candidates run."""
 

@@ -163,7 +163,7 @@ class ReasoningKind:
             raise PlanError(f"the model {task.model!r} is not offered here any more") from None
 
     def _read_assignment(self, row: Json) -> Assignment:
-        if row.keys() - {"warnings"} != {"task", "strategy", "source", "config"}:
+        if row.keys() != {"task", "strategy", "source", "config", "warnings"}:
             raise foreign_plan()
         name, shown_config = row["strategy"], row["config"]
         try:

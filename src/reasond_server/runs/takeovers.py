@@ -79,9 +79,7 @@ def read_takeovers(recovery: Recovery) -> Sequence[Takeover]:
     """Return the takeovers of this execution in their order; records from one that it replaces are older than it."""
     bodies = [json.loads(record.body) for record in recovery.records if record.key.partition("::")[0] == _KEY]
     takeovers = [
-        # Earlier code wrote no number of entries.
-        Takeover(time=datetime.fromisoformat(one["at"]), idle_s=one["idle_s"], entries=one.get("entries", -1))
-        for one in bodies
+        Takeover(time=datetime.fromisoformat(one["at"]), idle_s=one["idle_s"], entries=one["entries"]) for one in bodies
     ]
     return [one for one in takeovers if one.time >= recovery.execution.create_time]
 

@@ -1,4 +1,4 @@
-"""Chain of thought: one model call that thinks step by step and marks its answer (seed 001)."""
+"""Chain of thought: one model call that thinks step by step and marks its answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RULES = (
 
 
 class ChainOfThoughtConfig(StrategyConfig):
-    """The parameters, with the defaults and ranges of seed 001."""
+    """The parameters, with their defaults and ranges."""
 
     max_tokens: Annotated[int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
     temperature: Annotated[
@@ -50,7 +50,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
     whole (ANSWERED_UNTAGGED). With `show_reasoning` off, no text before the answer leaves the strategy and the step is
     empty, so an untagged answer is returned only at the end.
 
-    Source: seed 001 (parameters, metrics, trace); Wei et al. 2022, arXiv 2201.11903.
+    Source: Wei et al. 2022, arXiv 2201.11903.
     """
 
     name: ClassVar[str] = "chain_of_thought"

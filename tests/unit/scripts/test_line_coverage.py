@@ -12,7 +12,7 @@ from scripts import line_coverage
 if TYPE_CHECKING:
     from pathlib import Path
 
-ERRORS = "src/reasond_server/errors.py"
+ERRORS = "src/reasond_server/errors/base.py"
 OTHER = "src/reasond_server/assembly/app.py"
 
 

@@ -153,12 +153,12 @@ class Derived(Base[int]):
         ("\n".join(f"    def m{number}(self) -> None: ..." for number in range(17)), []),
         (
             "\n".join(f"    def m{number}(self) -> None: ..." for number in range(18)),
-            ["src/reasond_server/logs/a.py Derived: 21 methods, the limit is 20"],
+            ["src/reasond_server/eventlog/a.py Derived: 21 methods, the limit is 20"],
         ),
         ("\n".join(f"    f{number}: int" for number in range(15)), []),
         (
             "    def set(self) -> None:\n" + "\n".join(f"        self.f{number} = 0" for number in range(16)),
-            ["src/reasond_server/logs/a.py Derived: 21 attributes, the limit is 20"],
+            ["src/reasond_server/eventlog/a.py Derived: 21 attributes, the limit is 20"],
         ),
     ],
 )
@@ -166,5 +166,5 @@ def test_a_class_of_the_core_has_20_attributes_and_20_methods_with_those_of_its_
     members: str, expected: list[str]
 ) -> None:
     source = f"{WIDE}\n{members}\n"
-    assert too_wide([measure(Path("src/reasond_server/logs/a.py"), source)]) == expected
+    assert too_wide([measure(Path("src/reasond_server/eventlog/a.py"), source)]) == expected
     assert too_wide([measure(Path("src/reasond_server/llm/a.py"), source)]) == []

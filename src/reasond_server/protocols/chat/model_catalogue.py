@@ -7,7 +7,7 @@ inside a message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
@@ -19,6 +19,7 @@ from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.reasoning.choosing import AUTO
 from reasond_server.types import NO_BUDGET, Budget
 from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _MOST: Final = 2**53 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelBudget(PolicySection, Budget):
     """Bounds on one execution; a request may only lower them."""
 
@@ -41,7 +42,7 @@ class ModelBudget(PolicySection, Budget):
     max_output_tokens: Annotated[int | None, Field(ge=1, le=_MOST, description="Most tokens that are written.")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelPreset(PolicySection):
     """What one model name stands for; without a `strategy` the agent or the server chooses it.
 

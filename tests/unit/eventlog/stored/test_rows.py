@@ -22,7 +22,13 @@ from tests.unit.runs.conftest import EchoModel, ManualClock, Script
 from tests.unit.runs.servers import Replayable
 
 SECRET = "hush"
-WORK = {"task": asdict(Task(query="why?")), "strategy": "replayable", "source": StrategySource.REQUEST, "config": {}}
+WORK = {
+    "task": asdict(Task(query="why?")),
+    "strategy": "replayable",
+    "source": StrategySource.REQUEST,
+    "config": {},
+    "warnings": [],
+}
 PLAN = encode_plan(Plan(work=WORK, nonce="n" * 28))
 
 
