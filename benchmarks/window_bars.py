@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bounded_vs_plain import scripted_model
 from benchmarks.machine import circumstances, new_event_loop
-from reasond_server.cli.demo import QUESTION
-from reasond_server.cli.demo_turn import FILE
+from reasond_server.cli.commands.demo import FILE, QUESTION
 from reasond_server.demo.demo_model import DemoModel
 from reasond_server.llm.model import Finished, WrappedModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig

@@ -38,7 +38,10 @@ def tell(name: str, meaning: str) -> list[str]:
 
 def list_commands(group: TyperGroup, parent: typer.Context) -> Iterator[tuple[typer.Context, TyperCommand]]:
     """Yield each command with its context, those of groups in the place of the group."""
-    for name, command in group.commands.items():
+    for name in list(group.commands):
+        _, command, _ = group.resolve_command(parent, [name])
+        if command is None:
+            raise TypeError(f"{name} is no command")
         context = typer.Context(command, info_name=name, parent=parent)
         if isinstance(command, TyperGroup):
             yield from list_commands(command, context)

@@ -33,14 +33,21 @@ REASON = "# same name: "
 REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
     "model": "the model: its port, and the errors it raises",
+    "backends": "the servers of models: built from settings, and the command that examines them",
     "config": "the parameters of a strategy; each package of a strategy has one",
+    "connection": "how a client reaches a server: its channel, and the options of the command line for it",
     "executions": "executions: their values, and the service that works on them",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
+    "repair": "the command `repair`, and what it shows",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
+    "run": "a run: its life on the server, and what a person is shown of it",
+    "strategies": "those that tests follow, and the command that lists those of a server",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
     "repairs": "repairs, in every layer: their values, their settings, their service",
     "snapshots": "the files of a client: their values, and what the client makes of a folder",
+    "turn": "the command `turn`, and what it shows",
     "turns": "turns, in every layer: their values, their settings, their service, the calls and commands of clients",
+    "worker": "the process that works for the engine of repairs, and its command",
 }
 IRREGULAR_PARTICIPLES = """
 beaten been begun bent bitten blown born borne bought bound bred broken brought built caught chosen clung crept dealt

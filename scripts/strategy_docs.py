@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.cli.listing import range_of
+from reasond_server.cli.commands.strategies import describe_range
 from reasond_server.reasoning.registry import STRATEGIES
 from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
@@ -48,7 +48,7 @@ def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterat
         for name, parameter in schema.get("properties", {}).items():
             default = "" if defaults[name] is None else f"`{json.dumps(defaults[name])}`"
             meaning = cell(str(parameter.get("description", "")))
-            yield [f"`{strategy.name}`", f"`{name}`", default, cell(range_of(parameter, schema)), meaning]
+            yield [f"`{strategy.name}`", f"`{name}`", default, cell(describe_range(parameter, schema)), meaning]
 
 
 def make_tables(strategies: Sequence[ReasoningStrategy[Any]]) -> dict[str, list[str]]:

@@ -99,8 +99,8 @@ for line in sys.stdin:
 IMPORTED = (
     "reasond",
     "reasond_server.assembly.app",
-    "reasond_server.cli.serving",
-    "reasond_server.cli.starting",
+    "reasond_server.cli.commands.serve",
+    "reasond_server.cli.startup_checks",
     "reasond_server.demo",
     "reasond_server.llm.openai.building",
     "reasond_server.storage.postgres_pool",

@@ -25,9 +25,7 @@ from reasond_server.access.permissions import ADMIN
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.assembly.app import Server
-from reasond_server.cli.demo import QUESTION
-from reasond_server.cli.demo_repair import list_variables
-from reasond_server.cli.demo_turn import FILE
+from reasond_server.cli.commands.demo import FILE, QUESTION, list_variables
 from reasond_server.config import load
 from reasond_server.testing import running_server
 from tests.browsing import LIMIT_MS, new_page, running_browser

@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.key_keeping import WantedKey, create
+from reasond_server.cli.commands.keys import KeyRequest, create
 from reasond_server.testing import ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
@@ -67,7 +67,7 @@ async def test_an_api_key_is_the_key_of_a_client_and_permits_what_it_was_made_fo
     environ = {"REASOND_CONFIG": "/dev/null", "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json")}
     keys = {}
     for permission in (CHAINS, "agents:write"):
-        create(WantedKey(subject="chat", permissions=(permission,)), config=None, environ=environ)
+        create(KeyRequest(subject="chat", permissions=(permission,)), config=None, environ=environ)
         keys[permission] = capsys.readouterr().out.strip()
     async with serve_chats(environ=environ) as site:
         site.client.headers["authorization"] = f"Bearer {keys[CHAINS]}"

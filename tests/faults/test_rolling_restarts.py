@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import reasond
-from reasond_server.cli.supervising import reserve_port
+from reasond_server.cli.processes import reserve_port
 from tests.faults.test_workers import PATIENCE_S, make_token, together
 from tests.forking import ForkedProcess
 

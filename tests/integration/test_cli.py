@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli.examples import Endpoints, calls
+from reasond_server.cli.examples import Endpoints, list_calls
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.config import ReasoningSettings
 from reasond_server.errors.model import ModelFailedError
@@ -478,7 +478,7 @@ def test_without_dev_every_line_on_stderr_is_json_and_minted_tokens_are_accepted
 def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], grpcurl: str) -> None:
     assert grpcurl
     place = Endpoints(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
-    for name, command in calls("What is 7 times 6?", place):
+    for name, command in list_calls("What is 7 times 6?", place):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             env={**os.environ, **caller(dev_server)},

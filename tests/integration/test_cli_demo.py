@@ -9,7 +9,7 @@ import subprocess
 import urllib.request
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.examples import Endpoints, turn_calls
+from reasond_server.cli.examples import Endpoints, list_turn_calls
 from tests.conftest import BIN
 from tests.integration.test_cli import LIMIT_S, caller, run
 from tests.screens import open_terminal
@@ -103,7 +103,7 @@ def test_on_a_terminal_the_demo_shows_how_far_it_has_come_and_ends_on_one_screen
 def test_every_call_of_the_demo_s_turn_can_be_pasted(dev_server: Mapping[str, str], grpcurl: str) -> None:
     assert grpcurl
     place = Endpoints(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
-    for name, command in turn_calls("What is 7 times 6? Read the title.", "title", 'The "Title"', place):
+    for name, command in list_turn_calls("What is 7 times 6? Read the title.", "title", 'The "Title"', place):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             env={**os.environ, **caller(dev_server)},

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond import Client, SandboxLevel
-from reasond_server.cli import demo_repair
-from reasond_server.cli.demo_repair import read_project
+from reasond_server.cli.commands import demo
+from reasond_server.cli.commands.demo import read_project
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.testing import FunctionModel, running_server_in_thread
 from tests.conftest import IN_CI
@@ -267,10 +267,10 @@ def test_the_demo_repairs_a_project_and_shows_how(server: Mapping[str, str], tmp
 
 
 def test_without_a_sandbox_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = demo_repair.list_variables()
-    monkeypatch.setattr(demo_repair, "list_variables", lambda: {**settings, "REASOND__REPAIR__SANDBOX__LEVEL": "off"})
+    settings = demo.list_variables()
+    monkeypatch.setattr(demo, "list_variables", lambda: {**settings, "REASOND__REPAIR__SANDBOX__LEVEL": "off"})
     with pytest.raises(CommandError, match="No sandbox works on this machine") as caught:
-        demo_repair.run()
+        demo.run_repair()
     assert caught.value.code is ExitCode.FAILURE
     assert "apt-get install bubblewrap" in caught.value.remedy
 

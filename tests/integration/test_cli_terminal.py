@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli.run_end import MOST_LINES
+from reasond_server.cli.show.live import MOST_LINES
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
 from reasond_server.types import ToolCall
 from tests.integration.test_cli import caller, run

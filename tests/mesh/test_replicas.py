@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import reasond
-from reasond_server.cli.supervising import reserve_port
+from reasond_server.cli.processes import reserve_port
 from tests.faults.server_process import ServerProcess
 from tests.faults.test_rolling_restarts import BETWEEN, ENVIRON, load_on, one_server
 from tests.faults.test_workers import PATIENCE_S, make_token

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes without types
 
-from reasond_server.cli.starting import require_startable
+from reasond_server.cli.startup_checks import require_startable
 from reasond_server.config import load
 from tests.packaging.environments import CLIENT, ROOT, SERVER
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
-from reasond_server.cli.working import work
+from reasond_server.cli.commands.worker import work
 from reasond_server.engines.payload_store import PayloadStore
 from reasond_server.engines.repair_worker import RepairWorker
 from reasond_server.engines.workflow import COMMIT

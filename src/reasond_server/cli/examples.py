@@ -28,24 +28,24 @@ class Endpoints:
     is_encrypted: bool = False
 
 
-def exports(place: Endpoints, token: str) -> str:
+def format_exports(place: Endpoints, token: str) -> str:
     """Return the line that exports the server's gRPC target and the token for the commands below and the client."""
     tls = " REASOND_TLS=1" if place.is_encrypted else ""
     return f"export REASOND_TARGET={shlex.quote(place.grpc)} REASOND_TOKEN={shlex.quote(token)}{tls}"
 
 
-def calls(query: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
+def list_calls(query: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
     """Return (program, command) for each way to ask `query`; the token is read from REASOND_TOKEN."""
     python = f"from reasond import Client; print(Client.from_env().reason({json.dumps(query)}).answer)"
     found = [
-        ("reasond", f"{program('reasond')} ask {shlex.quote(query)}"),
-        ("grpcurl", _grpcurl(_REASON, {"task": {"query": query}}, place)),
-        ("Python", _python(python)),
+        ("reasond", f"{find_program('reasond')} ask {shlex.quote(query)}"),
+        ("grpcurl", _write_grpcurl(_REASON, {"task": {"query": query}}, place)),
+        ("Python", _write_python(python)),
     ]
-    return (*found, ("curl", _curl("reasoning.execute", {"query": query}, place))) if place.http else tuple(found)
+    return (*found, ("curl", _write_curl("reasoning.execute", {"query": query}, place))) if place.http else tuple(found)
 
 
-def turn_calls(request: str, tool: str, result: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
+def list_turn_calls(request: str, tool: str, result: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
     """Return (program, command) for each way to run a turn with a client's tool without arguments.
 
     Python answers the hand-off with the text `result`; grpcurl and curl stop there.
@@ -55,11 +55,11 @@ def turn_calls(request: str, tool: str, result: str, place: Endpoints) -> tuple[
         f"import reasond; tool = reasond.client_tool(name={json.dumps(tool)})(lambda: {json.dumps(result)}); "
         f"print(reasond.Client.from_env().turn({json.dumps(request)}, tools=[tool]).answer)"
     )
-    found = [("grpcurl", _grpcurl(_RUN_TURN, {"start": start}, place)), ("Python", _python(python))]
-    return (*found, ("curl", _curl("turns.start", start, place))) if place.http else tuple(found)
+    found = [("grpcurl", _write_grpcurl(_RUN_TURN, {"start": start}, place)), ("Python", _write_python(python))]
+    return (*found, ("curl", _write_curl("turns.start", start, place))) if place.http else tuple(found)
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """Return the shell word for the program beside this interpreter: its name if PATH leads to it, else its path."""
     own = Path(sys.executable).with_name(name)
     found = shutil.which(name)
@@ -71,18 +71,18 @@ def program(name: str) -> str:
     return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
-def _grpcurl(method: str, message: Mapping[str, Any], place: Endpoints) -> str:
+def _write_grpcurl(method: str, message: Mapping[str, Any], place: Endpoints) -> str:
     plain = "" if place.is_encrypted else "-plaintext "
     data = shlex.quote(json.dumps(message, ensure_ascii=False))
     return f'grpcurl {plain}-H "authorization: Bearer $REASOND_TOKEN" -d {data} "$REASOND_TARGET" {method}'
 
 
-def _python(code: str) -> str:
+def _write_python(code: str) -> str:
     # A JSON string is also a Python string, and its double quotes need no escape within single quotes of the shell.
-    return f"{program('python')} -c {shlex.quote(code)}"
+    return f"{find_program('python')} -c {shlex.quote(code)}"
 
 
-def _curl(method: str, params: Mapping[str, Any], place: Endpoints) -> str:
+def _write_curl(method: str, params: Mapping[str, Any], place: Endpoints) -> str:
     body = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     return (
         f'curl -s {place.http}/api/v1/jsonrpc -H "Authorization: Bearer $REASOND_TOKEN" '

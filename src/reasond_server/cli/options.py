@@ -1,15 +1,24 @@
-"""The options that several commands have, and how a command ends."""
+"""The options and arguments that several commands have, how they are parsed, and how a command ends."""
 
 # The annotations stay values (no `from __future__`), because typer reads them.
 
 import inspect
+import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from reasond_server.cli.outcome import ExitCode, finish
+from reasond_server.cli.outcome import ExitCode, finish, usage_error
+
+if TYPE_CHECKING:
+    from reasond_server.config import LoadedSettings
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LIFETIME = re.compile(r"([0-9]{1,9})\s*([smhd]?)")
 
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
@@ -49,7 +58,7 @@ def end(command: Callable[[], ExitCode]) -> NoReturn:
 
 
 def call_server(*, timeout: object = None) -> Callable[[Callable[..., ExitCode]], Callable[..., None]]:
-    """Return a decorator for a command that calls a server: its parameter `way` becomes the options that lead there.
+    """Return a decorator for a command that calls a server: its parameter `connection` becomes the options for that.
 
     `timeout` is the option for the longest time of the call, if it has one. The command ends with the exit code that
     the function returns.
@@ -65,20 +74,75 @@ def call_server(*, timeout: object = None) -> Callable[[Callable[..., ExitCode]]
     def decorate(function: Callable[..., ExitCode]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:  # noqa: ANN401 - of each option its own type
             def command() -> ExitCode:
-                from reasond_server.cli.connecting import Way  # noqa: PLC0415 - only where a command runs
+                from reasond_server.cli.connection import ConnectionOptions  # noqa: PLC0415 - it imports the client
 
                 target, token, tls, ca_file, *rest = [arguments.pop(name) for name in kinds]
                 timeout_s = rest[0] if rest else None
-                way = Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout_s)
-                return function(**arguments, way=way)
+                connection = ConnectionOptions(
+                    target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout_s
+                )
+                return function(**arguments, connection=connection)
 
             end(command)
 
-        own = list(inspect.signature(function).parameters.values())
-        place = [each.name for each in own].index("way")
+        own = list(inspect.signature(function, eval_str=True).parameters.values())
+        place = [each.name for each in own].index("connection")
         # Typer reads options from the signature; functools.wraps would lead it to that of `function`.
         run.__signature__ = inspect.Signature([*own[:place], *options, *own[place + 1 :]])  # type: ignore[attr-defined]  # functions have it
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         return run
 
     return decorate
+
+
+def parse_cursor(text: str) -> tuple[str, int]:
+    """Parse `EXECUTION[:SEQUENCE]` into the execution id and the last sequence number that was received.
+
+    Raises:
+        CommandError: `text` has another form.
+    """
+    execution_id, colon, sequence = text.partition(":")
+    is_number = sequence.isascii() and sequence.isdecimal() and len(sequence) < len(str(2**63))
+    if not execution_id or (colon and not is_number):
+        raise usage_error(f"--resume {text[:80]!r} is no EXECUTION or EXECUTION:SEQUENCE", "0 replays from the start.")
+    return execution_id, int(sequence or "0")
+
+
+def parse_setting(text: str) -> tuple[str, str | int | float | bool]:
+    """Parse `key=value`; a value that is not a JSON number, string or boolean is returned as text.
+
+    Raises:
+        CommandError: the key or the `=` is missing.
+    """
+    key, equals, value = text.partition("=")
+    if not key.strip() or not equals:
+        raise usage_error(f"--set {text[:80]!r} is no key=value", "Such as --set chunk_size=4096.")
+    return key.strip(), _parse_scalar(value)
+
+
+def _parse_scalar(text: str) -> str | int | float | bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    is_scalar = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_scalar else text
+
+
+def parse_lifetime(text: str) -> float:
+    """Parse a lifetime, a number with an optional unit s, m, h or d, and return it in seconds.
+
+    Raises:
+        CommandError: `text` is not a lifetime.
+    """
+    match = _LIFETIME.fullmatch(text.strip())
+    if match is None:
+        raise usage_error(f"--lifetime {text[:40]!r} is no time", "Such as 90s, 30m, 1h or 1d.")
+    return float(int(match[1]) * _UNITS_S[match[2]])
+
+
+def describe_source(loaded: "LoadedSettings") -> str:
+    """Return a short description of where the configuration was read from."""
+    variables = sum(origin.startswith("environment") for origin in loaded.origins.values())
+    over = f" and {variables} of the environment" if variables else ""
+    return f"{loaded.file or 'no file, defaults'}{over}"

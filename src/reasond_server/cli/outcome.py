@@ -8,7 +8,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.terminal import printable, write
+from reasond_server.cli.terminal import sanitize, write
 from reasond_server.errors.base import ReasondError, SettingsError
 
 if TYPE_CHECKING:
@@ -101,15 +101,15 @@ def _explain(error: Exception) -> ExitCode:
 
 def say(message: str, remedy: str, code: ExitCode) -> ExitCode:
     """Print an error and its remedy to stderr; return `code`."""
-    write(f"error: {printable(message)}", stream=sys.stderr)
+    write(f"error: {sanitize(message)}", stream=sys.stderr)
     if remedy:
-        write(f"  {printable(remedy)}", stream=sys.stderr)
+        write(f"  {sanitize(remedy)}", stream=sys.stderr)
     return code
 
 
 def warn(message: str) -> None:
     """Print a warning to stderr."""
-    write(f"warning: {printable(message)}", stream=sys.stderr)
+    write(f"warning: {sanitize(message)}", stream=sys.stderr)
 
 
 def _forget_output() -> None:

@@ -7,24 +7,26 @@ import itertools
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
     from rich.console import Console
+
 
 # More combining marks on one letter would overwrite the lines above and below.
 _STACK = re.compile(r"([\u0300-\u036f\u20d0-\u20ff]{4})[\u0300-\u036f\u20d0-\u20ff]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
 _EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
+_NANOS: Final = 1e9
 
 
-def human_stream() -> TextIO:
+def choose_stream() -> TextIO:
     """Return the stream for people; it is not stdout if a program reads that."""
     return sys.stdout if sys.stdout.isatty() else sys.stderr
 
 
-def console(stream: TextIO) -> Console:
+def make_console(stream: TextIO) -> Console:
     """Return a console that prints text as it is, with colours only if a terminal and NO_COLOR allow them."""
     from rich.console import Console  # noqa: PLC0415 - its import takes 40 ms, and only commands with colours need it
 
@@ -38,31 +40,56 @@ def write(text: str, *, stream: TextIO | None = None) -> None:
     target.flush()
 
 
-def printable(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return `text` without terminal control characters; line breaks and tabs are kept."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text).encode("utf-8", "replace").decode("utf-8")
 
 
-def one_line(text: str, width: int) -> str:
+def fit_line(text: str, width: int) -> str:
     """Return `text` on one line of at most `width` columns, with an ellipsis if it was cut."""
-    flat = _STACK.sub(r"\1", " ".join(printable(text).split()))
-    if columns(flat) <= width:
+    flat = _STACK.sub(r"\1", " ".join(sanitize(text).split()))
+    if count_columns(flat) <= width:
         return flat
-    ends = list(itertools.accumulate(map(_columns_of, flat[: max(width, 0)])))
+    ends = list(itertools.accumulate(map(_measure, flat[: max(width, 0)])))
     # The ellipsis takes a column; a character of two columns may leave one column unused.
     kept = bisect.bisect_right(ends, max(width - 1, 0))
     return f"{flat[:kept].rstrip()}…"
 
 
-def columns(text: str) -> int:
+def count_columns(text: str) -> int:
     """Return the width of `text` in terminal columns: wide East Asian characters take two, combining ones none."""
-    return len(text) if text.isascii() else sum(map(_columns_of, text))
+    return len(text) if text.isascii() else sum(map(_measure, text))
 
 
-def _columns_of(character: str) -> int:
+def _measure(character: str) -> int:
     if character == _EMOJI_STYLE:
         # It makes a picture of two columns of a character that has one.
         return 1
     if unicodedata.combining(character) or unicodedata.category(character) in {"Cf", "Me", "Mn"}:
         return 0
     return 2 if unicodedata.east_asian_width(character) in {"F", "W"} else 1
+
+
+def get_seconds(duration: Duration) -> float:
+    """Return `duration` in seconds."""
+    return duration.seconds + duration.nanos / _NANOS
+
+
+def format_seconds(span_s: float) -> str:
+    """Format `span_s` (seconds): milliseconds below one second, else seconds."""
+    if span_s < 1:
+        return f"{span_s * 1000:.0f} ms"
+    return f"{span_s:.1f} s"
+
+
+def get_enum_name(message: Any, name: str) -> str:  # noqa: ANN401 - any message with an enum of that name
+    """Return the name of the enum field `name` without its prefix."""
+    enum = message.DESCRIPTOR.fields_by_name[name].enum_type
+    value = enum.values_by_number.get(getattr(message, name))
+    prefix = str(enum.values_by_number[0].name).removesuffix("UNSPECIFIED")
+    return str(value.name).removeprefix(prefix) if value else "UNKNOWN"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return `count` with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

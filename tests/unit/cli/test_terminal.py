@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from reasond_server.cli.terminal import columns, console, human_stream, one_line, printable, write
+from reasond_server.cli.terminal import choose_stream, count_columns, fit_line, make_console, sanitize, write
 
 
 class Terminal(io.StringIO):
@@ -18,19 +18,19 @@ def test_people_read_stdout_on_a_terminal_and_stderr_elsewhere(monkeypatch: pyte
     out, err = Terminal(), io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)
-    assert human_stream() is out
+    assert choose_stream() is out
     monkeypatch.setattr("sys.stdout", io.StringIO())
-    assert human_stream() is err
+    assert choose_stream() is err
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "\x9b31m", "\x07", "\r", "\x7f", "\u202e", "\u2066", "\u2028"])
 def test_text_of_others_cannot_command_the_terminal(bad: str) -> None:
-    assert bad[0] not in printable(f"a{bad}b")
+    assert bad[0] not in sanitize(f"a{bad}b")
 
 
 def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
-    assert printable("a\n\tñ漢") == "a\n\tñ漢"
-    assert printable("\ud800") == "?"
+    assert sanitize("a\n\tñ漢") == "a\n\tñ漢"
+    assert sanitize("\ud800") == "?"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
     ],
 )
 def test_a_line_is_cut_to_its_width(text: str, width: int, line: str) -> None:
-    assert one_line(text, width) == line
-    assert columns(one_line(text, width)) <= width
+    assert fit_line(text, width) == line
+    assert count_columns(fit_line(text, width)) <= width
 
 
 def test_marks_do_not_pile_up_over_the_lines_around() -> None:
-    assert one_line("e" + "\u0301" * 300, 10) == "e" + "\u0301" * 4
+    assert fit_line("e" + "\u0301" * 300, 10) == "e" + "\u0301" * 4
 
 
 def test_colours_need_a_terminal_and_respect_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +61,11 @@ def test_colours_need_a_terminal_and_respect_no_color(monkeypatch: pytest.Monkey
     monkeypatch.delenv("NO_COLOR", raising=False)
     printed = {}
     for name, stream in (("terminal", Terminal()), ("file", io.StringIO())):
-        console(stream).print("x", style="green")
+        make_console(stream).print("x", style="green")
         printed[name] = stream.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     silent = Terminal()
-    console(silent).print("x", style="green")
+    make_console(silent).print("x", style="green")
     assert "\x1b[32m" in printed["terminal"]
     assert printed["file"] == "x\n"
     assert "32m" not in silent.getvalue()
@@ -73,7 +73,7 @@ def test_colours_need_a_terminal_and_respect_no_color(monkeypatch: pytest.Monkey
 
 def test_brackets_and_colons_are_no_markup() -> None:
     stream = io.StringIO()
-    console(stream).print("[bold]x[/] :smile:")
+    make_console(stream).print("[bold]x[/] :smile:")
     assert stream.getvalue() == "[bold]x[/] :smile:\n"
 
 

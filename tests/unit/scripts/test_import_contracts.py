@@ -31,6 +31,7 @@ CASES = {
     "strategies/react/intruder.py": [
         ("import reasond_server.strategies.tree_of_thought.prompts", "No strategy imports another")
     ],
+    "cli/commands/intruder.py": [("import reasond_server.cli.commands.serve", "No command imports another")],
     "search/intruder.py": [("import reasond_server.llm.model", "The search knows neither prompts nor models")],
     "llm/model.py": [("import reasond_server.llm.intruder", "No import cycles")],
     "llm/intruder.py": [("import reasond_server.llm.model", "No import cycles")],

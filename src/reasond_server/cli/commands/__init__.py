@@ -1,0 +1,1 @@
+"""The commands of `reasond`, a module for each; `cli.program` names them all."""

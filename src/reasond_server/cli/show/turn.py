@@ -1,0 +1,147 @@
+"""Shows a turn to a person: what the model does, which tools run, and the end; turns and sessions on a line each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond import LedgerState
+from reasond_server.cli.show.live import MOST_LINES, fit_end, name_replay
+from reasond_server.cli.terminal import fit_line, get_enum_name, sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reasond import ExecuteTurnResponse, HandedOff, PendingCall, Session, Turn, TurnResult
+    from reasond_server.cli.show.live import Line, LiveConsole
+
+_WIDTH = 100
+
+
+class TurnDisplay:
+    """Shows the events of one turn on `live`; `is_kept` says that it can be shown again after this command."""
+
+    def __init__(self, live: LiveConsole, *, is_kept: bool = True) -> None:
+        self._live = live
+        self._is_kept = is_kept
+        self._end: list[Line] = []
+
+    def show(self, event: ExecuteTurnResponse) -> None:
+        """Show `event`, if it is of a kind that people read."""
+        kind = event.WhichOneof("event")
+        if kind == "delta":
+            self._live.add_written(event.delta.text)
+            return
+        if kind == "completed" and self._live.is_folding:
+            self._fold(event)
+        is_begin = kind == "tool" and event.tool.state == LedgerState.LEDGER_STATE_STARTED
+        if kind in {"started", "model_call", "tool", "reentered"}:
+            self._live.say_now(f"{sanitize(event.tool.tool)} runs" if is_begin else "thinking")
+        if is_begin and self._live.is_folding:
+            # Its end tells the same.
+            return
+        for line in format_event(event):
+            if kind == "started":
+                self._live.print_head(line)
+            else:
+                self._live.print_step(line)
+
+    def show_end(self, result: TurnResult) -> None:
+        """Print what the turn cost, and its warnings."""
+        lines = self._end or [
+            (describe_turn_end(result), ""),
+            *((f"note: {sanitize(each)}", "") for each in result.warnings),
+        ]
+        for line, style in lines:
+            self._live.print(line, style=style, is_cropped=False)
+
+    def _fold(self, event: ExecuteTurnResponse) -> None:
+        """Write the end, and keep the steps if they fit beside it."""
+        self._end = fit_end(
+            [(describe_turn_end(event.completed), "dim")],
+            event.completed.warnings,
+            steps=self._live.step_count,
+            hint=name_replay(event.turn_id) if self._is_kept else "",
+        )
+        self._live.settle(MOST_LINES - len(self._end))
+
+
+def format_event(event: ExecuteTurnResponse) -> Iterator[str]:
+    """Yield the lines of one event; none for a heartbeat, a delta or the end, whose answer is shown apart."""
+    kind = event.WhichOneof("event")
+    if kind == "started":
+        session = f" in session {sanitize(event.started.session_id)}" if event.started.session_id else ""
+        started = event.started
+        yield f"turn {sanitize(event.turn_id)}{session}: mode {sanitize(started.mode)}, {sanitize(started.model)}"
+    elif kind == "model_call":
+        step = event.model_call
+        words = get_enum_name(step, "goal").lower()
+        yield f"{step.index + 1}. {words}: {fit_line(step.text, _WIDTH) or '(no text)'}"
+        yield from (f"   calls {sanitize(call.tool)} {fit_line(call.arguments_json, _WIDTH)}" for call in step.calls)
+    elif kind == "tool":
+        tool = event.tool
+        size = f", {tool.result_bytes} bytes" if tool.result_bytes else ""
+        yield f"   {sanitize(tool.call_id)} {sanitize(tool.tool)}: {get_enum_name(tool, 'state').lower()}{size}"
+    elif kind == "mode_change":
+        yield f"   mode {sanitize(event.mode_change.new_mode)}"
+    elif kind == "handed_off":
+        yield from format_handoff(event.handed_off)
+    elif kind == "reentered":
+        yield f"   settled {', '.join(map(sanitize, event.reentered.call_ids))}"
+
+
+def format_handoff(handoff: HandedOff) -> Iterator[str]:
+    """Yield the calls that a turn waits for."""
+    yield f"waits for {len(handoff.calls)} of your calls until {handoff.expire_time.ToJsonString()}:"
+    yield from (f"   {format_pending(pending)}" for pending in handoff.calls)
+
+
+def format_pending(pending: PendingCall) -> str:
+    """Return a pending call on one line."""
+    call = pending.call
+    what = get_enum_name(pending, "kind").lower()
+    return f"{sanitize(call.call_id)} {what} {sanitize(call.tool)} {fit_line(call.arguments_json, _WIDTH)}"
+
+
+def format_turn_details(turn: Turn, result: TurnResult | None) -> Iterator[str]:
+    """Yield a turn with its calls, what it waits for, and its answer."""
+    yield format_turn(turn)
+    for entry in turn.ledger:
+        note = ", an error" if entry.is_error else ""
+        state = get_enum_name(entry, "state").lower()
+        yield f"   {sanitize(entry.call_id)} {sanitize(entry.tool)}: {state}, {entry.result_bytes} bytes{note}"
+    if turn.HasField("handoff"):
+        yield from format_handoff(turn.handoff)
+    if result is not None:
+        yield from (f"note: {sanitize(warning)}" for warning in result.warnings)
+        if result.HasField("error"):
+            yield f"error: {sanitize(result.error.message)}"
+        if result.answer:
+            yield sanitize(result.answer)
+
+
+def format_turn(turn: Turn) -> str:
+    """Return a turn on one line."""
+    words = [sanitize(turn.turn_id), get_enum_name(turn, "state").lower(), turn.create_time.ToJsonString()]
+    words += [f"mode {sanitize(turn.mode)}"] if turn.mode else []
+    return "  ".join([*words, *([f"session {sanitize(turn.session_id)}"] if turn.session_id else [])])
+
+
+def format_session(session: Session) -> str:
+    """Return a session on one line."""
+    turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
+    words = [
+        sanitize(session.session_id),
+        f"revision {session.revision}",
+        turns,
+        f"mode {sanitize(session.mode)}",
+    ]
+    words.append(f"changed {session.update_time.ToJsonString()}")
+    return "  ".join([*words, *([f"open {sanitize(session.open_turn_id)}"] if session.open_turn_id else [])])
+
+
+def describe_turn_end(result: TurnResult) -> str:
+    """Return the line that follows an answer: finish reason, calls, tokens and time."""
+    usage, seconds = result.usage, result.elapsed.ToNanoseconds() / 1e9
+    reason = get_enum_name(result, "finish_reason").lower()
+    tokens = usage.input_tokens + usage.output_tokens
+    return f"{reason}: {usage.model_calls} model calls, {tokens} tokens, {seconds:.1f} s"
