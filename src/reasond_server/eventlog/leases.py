@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.base.asyncio_tasks import end_task
@@ -71,6 +72,7 @@ class Heir(Protocol):
         ...
 
 
+@dataclass(eq=False, kw_only=True)
 class Upkeep:
     """Renews the leases of a process, takes over logs that nobody writes, and deletes what has expired.
 
@@ -87,24 +89,15 @@ class Upkeep:
         sweep: deletes at most so many expired things that are stored beside the logs; returns how many it deleted.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        lease: Lease,
-        random: Callable[[], float],
-        monotonic: Callable[[], float],
-        runs: LeasedRuns,
-        heir: Heir,
-        sweep: Sweep = sweep_nothing,
-    ) -> None:
-        self._store = store
-        self._lease = lease
-        self._random = random
-        self._monotonic = monotonic
-        self._runs = runs
-        self._heir = heir
-        self._sweep = sweep
+    store: ExecutionStore
+    lease: Lease
+    random: Callable[[], float]
+    monotonic: Callable[[], float]
+    runs: LeasedRuns
+    heir: Heir
+    sweep: Sweep = sweep_nothing
+
+    def __post_init__(self) -> None:
         self._is_out_of_touch = False
         self._renewed_s: float | None = None
         self._hurried = asyncio.Event()
@@ -144,22 +137,22 @@ class Upkeep:
         if not was_out_of_touch:
             await self._recover()
         self._is_out_of_touch = False
-        while await self._store.forget(limit=_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE:
+        while await self.store.forget(limit=_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE:
             # Deleting many executions may take longer than a lease lasts.
             await self._renew()
-        while await self._sweep(_SWEPT_AT_ONCE) == _SWEPT_AT_ONCE:
+        while await self.sweep(_SWEPT_AT_ONCE) == _SWEPT_AT_ONCE:
             await self._renew()
 
     def _is_late(self) -> bool:
         """Whether the last renewal is older than a lease: the whole machine may have slept, and other processes too."""
-        return self._renewed_s is not None and self._monotonic() - self._renewed_s > self._lease.seconds
+        return self._renewed_s is not None and self.monotonic() - self._renewed_s > self.lease.seconds
 
     async def _work(self) -> None:
-        third_s, loop = self._lease.seconds / 3, asyncio.get_running_loop()
+        third_s, loop = self.lease.seconds / 3, asyncio.get_running_loop()
         while True:
             await self._try(self.round)
             # Without the random part, processes that started together would query the same logs at the same moment.
-            next_s = loop.time() + third_s * (0.9 + self._random() / 10)
+            next_s = loop.time() + third_s * (0.9 + self.random() / 10)
             while await self._is_hurried(until_s=next_s):
                 await self._try(self._renew)
 
@@ -181,31 +174,31 @@ class Upkeep:
     async def _renew(self) -> None:
         # Cleared first: this renewal cannot satisfy a request that comes after it has begun.
         self._hurried.clear()
-        fences, since_s = dict(self._runs.read_fences()), self._monotonic()
+        fences, since_s = dict(self.runs.read_fences()), self.monotonic()
         if fences:
             await self._renew_all(fences, since_s)
         self._renewed_s = since_s
 
     async def _renew_all(self, fences: Mapping[str, int], since_s: float) -> None:
-        renewal = await self._store.renew(self._lease, fences)
+        renewal = await self.store.renew(self.lease, fences)
         lost = frozenset(renewal.lost)
-        self._runs.prolong({name: fence for name, fence in fences.items() if name not in lost}, since_s)
+        self.runs.prolong({name: fence for name, fence in fences.items() if name not in lost}, since_s)
         for execution_id in renewal.lost:
-            self._runs.lose(execution_id)
+            self.runs.lose(execution_id)
         for execution_id in renewal.cancel_requested:
-            self._runs.cancel(execution_id)
+            self.runs.cancel(execution_id)
         for execution_id in renewal.keep_requested:
-            self._runs.keep(execution_id)
+            self.runs.keep(execution_id)
 
     async def _recover(self) -> None:
-        room = self._heir.count_room()
+        room = self.heir.count_room()
         if room < 1:
             return
-        since_s = self._monotonic()
-        found = await self._store.recover(self._lease, limit=room)
+        since_s = self.monotonic()
+        found = await self.store.recover(self.lease, limit=room)
         for recovery in found:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
-            self._heir.adopt(recovery, since_s)
+            self.heir.adopt(recovery, since_s)
         if found:
             # A renewal also reports which of them were asked to stop meanwhile.
             await self._renew()

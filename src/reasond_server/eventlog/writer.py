@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.base.asyncio_tasks import end_task
@@ -33,6 +34,7 @@ _TROUBLE_S = 3.0
 _LOOK_AGAIN_S = 1.0
 
 
+@dataclass(eq=False, kw_only=True)
 class LogWriter:
     """Collects the entries that are appended during a commit, and commits them next.
 
@@ -41,18 +43,12 @@ class LogWriter:
     seconds, no new execution starts, because uncommitted entries stay in memory.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        random: Callable[[], float],
-        observer: RunObserver = UNOBSERVED,
-        hangs_after_s: float = 5.0,
-    ) -> None:
-        self._observer = observer
-        self._hangs_after_s = hangs_after_s
-        self._store = store
-        self._random = random
+    store: ExecutionStore
+    random: Callable[[], float]
+    observer: RunObserver = UNOBSERVED
+    hangs_after_s: float = 5.0
+
+    def __post_init__(self) -> None:
         self._waiting: dict[RunLog, None] = {}
         self._patient: list[RunLog] = []
         self._task: asyncio.Task[None] | None = None
@@ -84,7 +80,7 @@ class LogWriter:
             StoreFullError: it had no room within the last 3 seconds.
         """
         now_s = asyncio.get_running_loop().time()
-        if self._asked_s is not None and now_s - self._asked_s > self._hangs_after_s:
+        if self._asked_s is not None and now_s - self._asked_s > self.hangs_after_s:
             raise StoreUnavailableError(
                 f"The store has not answered for {now_s - self._asked_s:.0f} s",
                 remedy="Retry.",
@@ -115,7 +111,7 @@ class LogWriter:
             told = "takes everything again" if trouble is None else "does not take what is written"
             _log.warning("the store of executions %s", told)
         if trouble is not None:
-            self._observer.commit_failed(trouble.reason)
+            self.observer.commit_failed(trouble.reason)
         self._trouble = trouble
         self._trouble_s = asyncio.get_running_loop().time()
 
@@ -154,7 +150,7 @@ class LogWriter:
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         outcomes = await self._ask_store([part for _, part in batch])
-        self._observer.commit_ended(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
+        self.observer.commit_ended(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
         for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.confirm()
@@ -164,7 +160,7 @@ class LogWriter:
                 # No other execution could start either.
                 self.report(error)
             else:
-                self._observer.commit_failed(error.reason)
+                self.observer.commit_failed(error.reason)
             log.close(error)
 
     async def _ask_store(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
@@ -187,7 +183,7 @@ class LogWriter:
         while True:
             self._asked_s = loop.time()
             try:
-                outcomes = await self._store.append(parts)
+                outcomes = await self.store.append(parts)
             except StoreUnavailableError as error:
                 self.report(error)
             else:
@@ -195,7 +191,7 @@ class LogWriter:
                 return outcomes
             finally:
                 self._asked_s = None
-            await asyncio.sleep(wait_s * (0.5 + self._random() / 2))
+            await asyncio.sleep(wait_s * (0.5 + self.random() / 2))
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 

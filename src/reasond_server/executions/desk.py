@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic_core import from_json, to_json
@@ -60,6 +61,7 @@ class ExecutionPage:
     next_page_token: str
 
 
+@dataclass(eq=False, kw_only=True)
 class ExecutionDesk:
     """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
@@ -70,22 +72,12 @@ class ExecutionDesk:
     The audit log records what is found and refused.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        runner: Runner,
-        follower: Follower,
-        kind: str,
-        require_use: Callable[[Principal, Execution], None],
-        or_kind: str = "",
-    ) -> None:
-        self.kind = kind
-        self._or_kind = or_kind
-        self._require_use = require_use
-        self._store = store
-        self._runner = runner
-        self._follower = follower
+    store: ExecutionStore
+    runner: Runner
+    follower: Follower
+    kind: str
+    require_use: Callable[[Principal, Execution], None]
+    or_kind: str = ""
 
     async def read(self, caller: Principal, execution_id: str, *, with_plan: bool = False) -> ExecutionLog:
         """Return the execution with its log so far. Raises as `resume`, but does not check its use."""
@@ -93,7 +85,7 @@ class ExecutionDesk:
         events = await self._read_events(execution)
         if not with_plan:
             return ExecutionLog(execution=execution, events=events)
-        kept = await self._store.read_checkpoint(caller.tenant, execution_id, with_records=False)
+        kept = await self.store.read_checkpoint(caller.tenant, execution_id, with_records=False)
         return ExecutionLog(execution=execution, events=events, plan=kept.plan)
 
     async def resume(
@@ -117,11 +109,11 @@ class ExecutionDesk:
             InvalidRequestError: `after_sequence` is beyond the end of the log.
         """
         execution = await self._find(caller, execution_id, is_used=True)
-        link_rpc_to(self._runner.find_live(execution_id))
+        link_rpc_to(self.runner.find_live(execution_id))
         _require_place(execution, after_sequence, field="resume.after_sequence")
         if keep_running:
             await self._keep(execution)
-        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
+        events = self.follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -134,11 +126,11 @@ class ExecutionDesk:
         Who reads them neither keeps the execution running nor cancels it by leaving. Raises as `resume`.
         """
         execution = await self._find(caller, execution_id, is_used=True)
-        link_rpc_to(self._runner.find_live(execution_id))
+        link_rpc_to(self.runner.find_live(execution_id))
         _require_place(execution, after_sequence, field="after_sequence")
         return Observation(
             execution=execution,
-            events=self._follower.follow(
+            events=self.follower.follow(
                 execution, after=after_sequence, include_deltas=include_deltas, is_observer=True
             ),
         )
@@ -149,7 +141,7 @@ class ExecutionDesk:
         """Yield all events of an execution that was just started or found for this caller; otherwise as `resume`."""
         if keep_running:
             await self._keep(execution)
-        async with aclosing(self._follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
+        async with aclosing(self.follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
             async for event in events:
                 yield event
 
@@ -195,12 +187,12 @@ class ExecutionDesk:
             created_since=create_time_after,
             created_until=create_time_before,
             kind=self.kind,
-            or_kind=self._or_kind,
+            or_kind=self.or_kind,
             session_id=session_id,
         )
         before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
-        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
-        found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
+        await self.runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        found = await self.store.page(caller.tenant, wanted, size=size + 1, before=before)
         token = (
             write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _filters_of(wanted))
             if len(found) > size
@@ -211,7 +203,7 @@ class ExecutionDesk:
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
         await self._stop(await self._find(caller, execution_id, is_used=True, may_be_other=True))
-        await self._store.delete(caller.tenant, execution_id)
+        await self.store.delete(caller.tenant, execution_id)
 
     async def _find(
         self, caller: Principal, execution_id: str, *, is_used: bool = False, may_be_other: bool = False
@@ -220,10 +212,10 @@ class ExecutionDesk:
 
         With `is_used`, refuse it if the caller may not use it.
         """
-        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        await self.runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
-            execution = await self._store.find(caller.tenant, execution_id)
-            self._require_access(caller, execution, is_used=is_used, or_kind=self._or_kind if may_be_other else "")
+            execution = await self.store.find(caller.tenant, execution_id)
+            self._require_access(caller, execution, is_used=is_used, or_kind=self.or_kind if may_be_other else "")
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
@@ -234,53 +226,53 @@ class ExecutionDesk:
         if self.kind and execution.kind not in {self.kind, or_kind}:
             raise build_not_found_error(execution.execution_id)
         if is_used:
-            self._require_use(caller, execution)
+            self.require_use(caller, execution)
 
     async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
         """Return the events of the log; of a damaged log, the events before the damage and the last one."""
         tenant, name = execution.tenant, execution.execution_id
         try:
-            events = await self._store.read(tenant, name)
+            events = await self.store.read(tenant, name)
         except InternalError:
             events = ()
         if not execution.state.has_ended or (events and events[-1].sequence >= execution.last_sequence):
             return events
-        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
+        return [*events, *await self.store.read(tenant, name, after=execution.last_sequence - 1)]
 
     async def _keep(self, execution: Execution) -> None:
         """Let the execution run without subscribers; nothing to do if its request asked for that already."""
-        run = self._runner.find_live(execution.execution_id)
+        run = self.runner.find_live(execution.execution_id)
         if run is not None:
             if run.work.request.keep_running:
                 return
             run.subscribers.keep()
         if not execution.state.has_ended:
-            await self._store.request_keep(execution.tenant, execution.execution_id)
+            await self.store.request_keep(execution.tenant, execution.execution_id)
 
     async def _stop(self, execution: Execution) -> Execution:
         """Stop an execution in any process, and return it in its new state."""
-        run = self._runner.find_live(execution.execution_id)
+        run = self.runner.find_live(execution.execution_id)
         if run is not None:
             run.cancel()
             await run.wait_for_end()
             # The run may have suspended itself before the cancellation.
-            execution = await self._store.find(execution.tenant, execution.execution_id)
+            execution = await self.store.find(execution.tenant, execution.execution_id)
         if execution.state is ExecutionState.SUSPENDED:
-            await self._runner.stop_suspended(execution.tenant, execution.execution_id)
+            await self.runner.stop_suspended(execution.tenant, execution.execution_id)
             # Another process may have woken it before.
-            execution, run = await self._store.find(execution.tenant, execution.execution_id), None
+            execution, run = await self.store.find(execution.tenant, execution.execution_id), None
         if execution.state is ExecutionState.RUNNING and run is None:
             await self._stop_elsewhere(execution)
-        return await self._store.find(execution.tenant, execution.execution_id)
+        return await self.store.find(execution.tenant, execution.execution_id)
 
     async def _stop_elsewhere(self, execution: Execution) -> None:
         """Ask the process that runs the execution to stop it, and wait for the end, 10 seconds at most."""
         moved = asyncio.Event()
         tenant, execution_id = execution.tenant, execution.execution_id
-        with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
+        with self.store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
             async with asyncio.timeout(_STOP_ELSEWHERE_S):
-                await self._store.request_cancel(tenant, execution_id)
-                while not (await self._store.find(tenant, execution_id)).state.has_ended:
+                await self.store.request_cancel(tenant, execution_id)
+                while not (await self.store.find(tenant, execution_id)).state.has_ended:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await moved.wait()

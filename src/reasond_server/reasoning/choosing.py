@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
@@ -173,6 +173,7 @@ class ChosenStrategy:
     rule: _Rule | None = None
 
 
+@dataclass(eq=False, kw_only=True)
 class Chooser:
     """Chooses strategies and configurations for verified callers.
 
@@ -187,26 +188,14 @@ class Chooser:
         has_programs: whether programs of the model can be run here.
     """
 
-    def __init__(
-        self,
-        *,
-        registry: StrategyRegistry,
-        configuration: StrategyConfiguration,
-        directory: AgentDirectory,
-        models: OfferedModels,
-        default_strategy: str,
-        is_auto_enabled: bool = False,
-        within_s: float,
-        has_programs: bool = False,
-    ) -> None:
-        self._registry = registry
-        self._configuration = configuration
-        self._directory = directory
-        self._models = models
-        self._default_strategy = default_strategy
-        self._is_auto_enabled = is_auto_enabled
-        self._within_s = within_s
-        self._has_programs = has_programs
+    registry: StrategyRegistry
+    configuration: StrategyConfiguration
+    directory: AgentDirectory
+    models: OfferedModels
+    default_strategy: str
+    is_auto_enabled: bool = False
+    within_s: float
+    has_programs: bool = False
 
     async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
         """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
@@ -215,7 +204,7 @@ class Chooser:
             ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
         """
         agent = await self._agent(caller, task) if task.agent else None
-        is_auto = self._is_auto_enabled and task.strategy == AUTO
+        is_auto = self.is_auto_enabled and task.strategy == AUTO
         if is_auto and task.config:
             description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
             raise InvalidConfigError.of(Violation(field="config", description=description))
@@ -225,11 +214,11 @@ class Chooser:
             # Capabilities that name no strategy do not restrict the choice.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
             allowed=find_allowed_strategies(caller),
-            default=self._default_strategy,
+            default=self.default_strategy,
         )
-        selection = select(wish, self._registry)
+        selection = select(wish, self.registry)
         rule = None
-        if is_auto or (self._is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
+        if is_auto or (self.is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
             rule = _Rule(agent=agent, may_read=wish.may_take(READER), is_asked_for=is_auto)
         return self._configure(caller, task, selection, agent, rule)
 
@@ -247,11 +236,11 @@ class Chooser:
         if rule is None or not rule.may_read:
             require_strategy(caller, strategy.name)
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
-        config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
+        config, shown_config = self.configuration.resolve(strategy, request=task.config, agent=of_agent)
         runs_programs = config.runs_programs
         if runs_programs or config.uses_tools:
             require_tools(caller)
-        if runs_programs and not self._has_programs:
+        if runs_programs and not self.has_programs:
             raise build_refusal()
         return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
 
@@ -267,10 +256,10 @@ class Chooser:
         if rule is None:
             return choice
         selection = choice.selection
-        fit = await measure_fit(task, preface_model(self._models.find(task.model), task))
-        is_replaced = not fit.fits and rule.may_read and READER in self._registry
+        fit = await measure_fit(task, preface_model(self.models.find(task.model), task))
+        is_replaced = not fit.fits and rule.may_read and READER in self.registry
         if is_replaced:
-            selection = replace(selection, strategy=self._registry.get(READER))
+            selection = replace(selection, strategy=self.registry.get(READER))
         if is_replaced or rule.is_asked_for:
             warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
             selection = replace(selection, source=StrategySource.AUTO, warnings=(warning,))
@@ -279,11 +268,11 @@ class Chooser:
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
         try:
-            async with limit_awake_time(self._within_s):
-                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+            async with limit_awake_time(self.within_s):
+                return await self.directory.get(tenant=caller.tenant, agent_id=task.agent or "")
         except TimeoutError:
             raise StoreUnavailableError(
-                f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
+                f"Looking the agent up took longer than {self.within_s * 1000:g} ms",
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
             ) from None
 
@@ -294,7 +283,7 @@ class Chooser:
             ReasondError: the strategy refuses the task, or its schema cannot be used.
             InternalError: the strategy raised an exception that would end the whole process, such as SystemExit.
         """
-        model = preface_model(self._models.find(task.model), task)
+        model = preface_model(self.models.find(task.model), task)
         try:
             if task.answer_schema is not None:
                 await asyncio.to_thread(compile_schema, task.answer_schema)

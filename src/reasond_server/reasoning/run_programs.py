@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.repairs import SandboxUnavailableError
@@ -44,25 +44,17 @@ _LIMITS: Final = {
 _log = logging.getLogger("reasond.executions")
 
 
+@dataclass(eq=False, kw_only=True)
 class SandboxPrograms:
     """Runs programs in one environment of the sandbox; `permits` bounds the jobs of the whole server."""
 
     is_available = True
 
-    def __init__(
-        self,
-        *,
-        sandbox: Sandbox,
-        workspaces: Workspaces,
-        environment: ExecutionEnvironment,
-        permits: asyncio.Semaphore,
-        observer: ProgramObserver = UNOBSERVED,
-    ) -> None:
-        self._sandbox = sandbox
-        self._workspaces = workspaces
-        self._environment = environment
-        self._permits = permits
-        self._observer = observer
+    sandbox: Sandbox
+    workspaces: Workspaces
+    environment: ExecutionEnvironment
+    permits: asyncio.Semaphore
+    observer: ProgramObserver = UNOBSERVED
 
     async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a program in a folder of its own; see the port.
@@ -73,31 +65,31 @@ class SandboxPrograms:
         texts = {_SOURCE: source} | {name: text for name, text in ((_MATERIAL, material), (_ANSWER, answer)) if text}
         files = [SourceFile(path=name, content=text.encode("utf-8", "replace")) for name, text in texts.items()]
         try:
-            async with self._permits:
+            async with self.permits:
                 result = _read_outcome(await self._run_job(files, most_s))
         except SandboxFailedError as error:
-            self._observer.program_ended("not_run", 0.0)
+            self.observer.program_ended("not_run", 0.0)
             _log.exception("a program was not run")
             raise SandboxUnavailableError(
                 "The sandbox of this server could not run a program of the task",
                 remedy="Retry. If it stays so, the operator finds the cause in the server's log.",
             ) from error
-        self._observer.program_ended(_name_outcome(result) or "ok", result.elapsed_s)
+        self.observer.program_ended(_name_outcome(result) or "ok", result.elapsed_s)
         return result
 
     async def _run_job(self, files: list[SourceFile], most_s: float) -> JobOutcome:
-        limits = self._environment.limits
+        limits = self.environment.limits
         bounded = replace(
             limits,
             wall_s=min(limits.wall_s, most_s),
             cpu_s=min(limits.cpu_s, most_s),
             output_bytes=min(limits.output_bytes, MAX_OUTPUT_BYTES),
         )
-        tree = await self._workspaces.write_tree(files)
+        tree = await self.workspaces.write_tree(files)
         try:
             async with tree.open_workspace({}) as folder:
-                job = Job(argv=_COMMAND, folder=folder, environment=self._environment, limits=bounded)
-                return await self._sandbox.run(job)
+                job = Job(argv=_COMMAND, folder=folder, environment=self.environment, limits=bounded)
+                return await self.sandbox.run(job)
         finally:
             await tree.remove()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
@@ -72,42 +72,32 @@ class Policy:
     selection_timeout_s: float = 0.05
 
 
+@dataclass(eq=False, kw_only=True)
 class ReasoningService:
     """Executes tasks for verified callers; `desk` reads and follows their executions."""
 
-    def __init__(
-        self,
-        *,
-        registry: StrategyRegistry,
-        configuration: StrategyConfiguration,
-        directory: AgentDirectory,
-        store: ExecutionStore,
-        runner: Runner,
-        desk: ExecutionDesk,
-        kind: ReasoningKind,
-        clock: Clock,
-        policy: Policy,
-        limits: CallerLimits = NO_LIMITS,
-    ) -> None:
-        self.desk = desk
-        self._limits = limits
-        self._registry = registry
-        self._configuration = configuration
-        self._store = store
-        self._runner = runner
-        self._kind = kind
-        self._models = kind.models
-        self._clock = clock
-        self._policy = policy
+    registry: StrategyRegistry
+    configuration: StrategyConfiguration
+    directory: AgentDirectory
+    store: ExecutionStore
+    runner: Runner
+    desk: ExecutionDesk
+    kind: ReasoningKind
+    clock: Clock
+    policy: Policy
+    limits: CallerLimits = NO_LIMITS
+
+    def __post_init__(self) -> None:
+        self._models = self.kind.models
         self._chooser = Chooser(
-            registry=registry,
-            configuration=configuration,
-            directory=directory,
-            models=kind.models,
-            default_strategy=policy.default_strategy,
-            is_auto_enabled=policy.is_auto_enabled,
-            within_s=policy.selection_timeout_s,
-            has_programs=kind.programs.is_available,
+            registry=self.registry,
+            configuration=self.configuration,
+            directory=self.directory,
+            models=self.kind.models,
+            default_strategy=self.policy.default_strategy,
+            is_auto_enabled=self.policy.is_auto_enabled,
+            within_s=self.policy.selection_timeout_s,
+            has_programs=self.kind.programs.is_available,
         )
 
     @property
@@ -128,7 +118,7 @@ class ReasoningService:
     @property
     def offers_auto(self) -> bool:
         """Whether tasks may ask for the rule `auto` in place of a strategy."""
-        return self._policy.is_auto_enabled
+        return self.policy.is_auto_enabled
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
@@ -136,15 +126,15 @@ class ReasoningService:
             StrategyInfo(
                 name=strategy.name,
                 description=strategy.description,
-                config_schema=self._configuration.schema(strategy),
-                default_config=self._configuration.resolve(strategy, request={})[1],
+                config_schema=self.configuration.schema(strategy),
+                default_config=self.configuration.resolve(strategy, request={})[1],
                 capabilities=strategy.get_capabilities(),
-                is_default=strategy.name == self._policy.default_strategy,
-                ceilings=self._configuration.ceilings(strategy),
+                is_default=strategy.name == self.policy.default_strategy,
+                ceilings=self.configuration.ceilings(strategy),
                 cost_class=strategy.cost_class,
                 cost_formula=strategy.cost_formula,
             )
-            for strategy in self._registry
+            for strategy in self.registry
         ]
 
     async def execute(
@@ -199,7 +189,7 @@ class ReasoningService:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""
         check_task(task)
         execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
-        run = self._runner.find_live(execution.execution_id)
+        run = self.runner.find_live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
         subscriber = SilentSubscriber()
@@ -226,7 +216,7 @@ class ReasoningService:
         try:
             async with asyncio.timeout(_STORE_WITHIN_S):
                 await run.log.wait_for_commit()
-                return await self._store.read(run.identity.tenant, run.identity.execution_id)
+                return await self.store.read(run.identity.tenant, run.identity.execution_id)
         except (TimeoutError, ReasondError):
             return run.log.events.read_recent()
 
@@ -234,19 +224,19 @@ class ReasoningService:
         """Return the execution that the request id stands for, or start one."""
         check_task(task, request_id=wanted.request_id)
         digest = digest_of(task) if wanted.request_id else ""
-        async with self._runner.request_ids.take_turn(caller.tenant, wanted.request_id):
-            known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
+        async with self.runner.request_ids.take_turn(caller.tenant, wanted.request_id):
+            known = await self.runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
             # Another caller of the same tenant may have started it.
             require_strategy(caller, known.strategy)
-            link_rpc_to(self._runner.find_live(known.execution_id))
+            link_rpc_to(self.runner.find_live(known.execution_id))
             note_concerned(known.execution_id)
             return known
 
     async def _wait_for_result(self, execution: Execution) -> Result:
         """Follow an execution to its end, for a caller that may retry its request."""
-        run = self._runner.find_live(execution.execution_id)
+        run = self.runner.find_live(execution.execution_id)
         if run is not None:
             run.subscribers.finishes_open_calls = True
         async with aclosing(self.desk.follow(execution, include_deltas=False)) as events:
@@ -257,11 +247,11 @@ class ReasoningService:
 
     async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Start an execution once there is a place for it."""
-        began_s = self._clock.monotonic()
-        place = await self._runner.find_place(caller.tenant, within_s=wanted.deadline_s)
+        began_s = self.clock.monotonic()
+        place = await self.runner.find_place(caller.tenant, within_s=wanted.deadline_s)
         with place:
             choice = await self._chooser.choose(caller, task)
-            permit = await self._limits.admit(caller, choice.selection.strategy.name)
+            permit = await self.limits.admit(caller, choice.selection.strategy.name)
             place.keep(permit)
             # After the admission: a caller over its limit must not be able to cause the cost of counting and checking.
             choice = await self._chooser.apply_rule(caller, task, choice)
@@ -269,7 +259,7 @@ class ReasoningService:
             await self._chooser.check(selection.strategy, task, choice.config)
             left_s = wanted.deadline_s
             if left_s is not None:
-                left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
+                left_s = max(0.0, left_s - (self.clock.monotonic() - began_s)) * _DEADLINE_SHARE
             trace = current_trace()
             assignment = Assignment(
                 task=task,
@@ -292,7 +282,7 @@ class ReasoningService:
                 budget=task.budget,
                 model=None if task.model is None else self._models.find(task.model),
             )
-            execution = await self._runner.start(self._kind.create(assignment, request), place=place)
+            execution = await self.runner.start(self.kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)
         return execution
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.learning import can_fork
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 
+@dataclass(eq=False, kw_only=True)
 class Accounts:
     """Adds the usage of `model` to earlier usage, and measures the time since `began_s` (seconds) with `monotonic`.
 
@@ -28,47 +30,41 @@ class Accounts:
     event. All three are in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        model: MeteredModel,
-        monotonic: Callable[[], float],
-        began_s: float,
-        limit_s: float | None = None,
-        cleanup_s: float = 2.0,
-        before: Usage = NOTHING,
-        journal: RunJournal | None = None,
-        inherited: Sequence[str] = (),
-    ) -> None:
-        self.model = model
-        self.began_s = began_s
-        self.limit_s = limit_s
-        self.cleanup_s = cleanup_s
-        self._monotonic = monotonic
-        self._before = before
-        self._journal = journal
-        self._lost = before if journal is None or before is NOTHING else _subtract(before, journal.spent)
-        self._inherited = inherited
+    model: MeteredModel
+    monotonic: Callable[[], float]
+    began_s: float
+    limit_s: float | None = None
+    cleanup_s: float = 2.0
+    before: Usage = NOTHING
+    journal: RunJournal | None = None
+    inherited: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._lost = (
+            self.before
+            if self.journal is None or self.before is NOTHING
+            else _subtract(self.before, self.journal.spent)
+        )
         self._timer: asyncio.Handle | None = None
         self.ended_s: float | None = None
 
     @property
     def usage(self) -> Usage:
         """The usage of all lives; recorded calls count even if the run has not repeated them yet."""
-        if self._before is NOTHING:
+        if self.before is NOTHING:
             return self.model.usage
-        recorded = NOTHING if self._journal is None else self._journal.spent
+        recorded = NOTHING if self.journal is None else self.journal.spent
         return self._lost + recorded + self.model.usage
 
     @property
     def elapsed_s(self) -> float:
         """Seconds from the creation of the execution until now, or until its last event."""
-        return (self._monotonic() if self.ended_s is None else self.ended_s) - self.began_s
+        return (self.monotonic() if self.ended_s is None else self.ended_s) - self.began_s
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the caller about the model, its calls, and what was taken over."""
-        return (*self.model.warnings, *self.model.warnings_of_calls, *self._inherited)
+        return (*self.model.warnings, *self.model.warnings_of_calls, *self.inherited)
 
     def charge_again(self, usage: Usage) -> None:
         """Count `usage`, which earlier lives have spent, against the budget, as if this life had made the calls.
@@ -80,9 +76,9 @@ class Accounts:
 
     def close(self) -> None:
         """Let go of the journal once the run is over; what was recorded and not repeated stays in `usage`."""
-        if self._journal is not None:
-            self._lost += self._journal.spent
-            self._journal = None
+        if self.journal is not None:
+            self._lost += self.journal.spent
+            self.journal = None
 
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
         """Call `on_time_out` after `within_s` seconds; replaces an earlier timer. None only cancels that.

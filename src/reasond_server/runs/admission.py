@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors.limits import DrainingError, OverloadedError
@@ -59,24 +60,19 @@ class Place:
             self.leave()
 
 
+@dataclass(eq=False, kw_only=True)
 class Admission:
     """At most `max_running` requests hold a place, and `max_queued` wait for one, `queue_timeout_s` seconds at most.
 
     Tenants take turns; the requests of one tenant are served in the order of their arrival.
     """
 
-    def __init__(
-        self,
-        *,
-        max_running: int,
-        max_queued: int = 0,
-        queue_timeout_s: float = 0.0,
-        observer: RunObserver = UNOBSERVED,
-    ) -> None:
-        self._observer = observer
-        self._max_running = max_running
-        self._max_queued = max_queued
-        self._queue_timeout_s = queue_timeout_s
+    max_running: int
+    max_queued: int = 0
+    queue_timeout_s: float = 0.0
+    observer: RunObserver = UNOBSERVED
+
+    def __post_init__(self) -> None:
         self._running = 0
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self.is_draining = False
@@ -94,7 +90,7 @@ class Admission:
     @property
     def free_places(self) -> int:
         """The number of free places, less the requests that wait for one."""
-        return max(0, self._max_running - self._running - self.queued)
+        return max(0, self.max_running - self._running - self.queued)
 
     async def enter(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place, if necessary after a wait; `within_s` (seconds) can shorten the wait in the queue.
@@ -104,11 +100,11 @@ class Admission:
             OverloadedError: all places are in use, and the queue is full or no place became free in time.
         """
         self.require_open()
-        if self._running < self._max_running and not self._queues:
+        if self._running < self.max_running and not self._queues:
             return self.force()
-        if self.queued >= self._max_queued:
-            raise self._overload_error(f"and {self.queued} more wait" if self._max_queued else "")
-        timeout_s = self._queue_timeout_s if within_s is None else min(within_s, self._queue_timeout_s)
+        if self.queued >= self.max_queued:
+            raise self._overload_error(f"and {self.queued} more wait" if self.max_queued else "")
+        timeout_s = self.queue_timeout_s if within_s is None else min(within_s, self.queue_timeout_s)
         return await self._wait(tenant, timeout_s)
 
     def force(self) -> Place:
@@ -136,7 +132,7 @@ class Admission:
     def free(self) -> None:
         """Record that a place was released, and give it to the next request in the queue."""
         self._running -= 1
-        while self._running < self._max_running and self._queues:
+        while self._running < self.max_running and self._queues:
             waiter = self._next()
             if not waiter.done():
                 self._running += 1
@@ -165,7 +161,7 @@ class Admission:
             raise
         finally:
             self._leave_queue(tenant, waiter)
-            self._observer.queue_left(outcome, loop.time() - since_s)
+            self.observer.queue_left(outcome, loop.time() - since_s)
         return Place(self)
 
     def _give_up(self, waiter: asyncio.Future[None]) -> None:
@@ -195,7 +191,7 @@ class Admission:
         return OverloadedError(
             f"{text}, {waiting}" if waiting else text,
             remedy="Retry after the time given, or raise [reasoning.performance] max_concurrent_requests.",
-            metadata={"max_concurrent_requests": str(self._max_running)},
+            metadata={"max_concurrent_requests": str(self.max_running)},
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ _LONGEST_WAIT_S = 30 * 86_400.0
 _REPORTED = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE)
 
 
+@dataclass(eq=False, kw_only=True)
 class Driver:
     """Drives the `runs` of a process, each in its own task; a run that is stopped from outside ends in another task.
 
@@ -38,32 +39,20 @@ class Driver:
     loop ends; it returns whether that is the case.
     """
 
-    def __init__(
-        self,
-        *,
-        runs: LiveRuns,
-        store: ExecutionStore,
-        clock: Clock,
-        limits: RunnerLimits,
-        owner: str,
-        observer: RunObserver,
-        is_cut_off: Callable[[Run], bool],
-        tracing: Tracing | None = None,
-    ) -> None:
-        self._runs = runs
-        self._store = store
-        self._clock = clock
-        self._limits = limits
-        self._owner = owner
-        self._observer = observer
-        self._is_cut_off = is_cut_off
-        self._tracing = tracing
+    runs: LiveRuns
+    store: ExecutionStore
+    clock: Clock
+    limits: RunnerLimits
+    owner: str
+    observer: RunObserver
+    is_cut_off: Callable[[Run], bool]
+    tracing: Tracing | None = None
 
     async def drive(self, run: Run) -> None:
         """Execute the work of `run` and finish the run; if it is stopped from outside, another task finishes it."""
         own = run.driver
         run.on_over = partial(self._stop_from_outside, run)
-        with self._store.watch(run.identity.execution_id, partial(self._hear, run)):
+        with self.store.watch(run.identity.execution_id, partial(self._hear, run)):
             await self._work(run)
         if run.driver is not own or own is None:
             return
@@ -77,7 +66,7 @@ class Driver:
     async def give_back(self, execution_id: str, fence: int) -> None:
         """Release the lease, so that another process can resume the execution at once."""
         try:
-            await self._store.renew(Lease(owner=self._owner, seconds=0), {execution_id: fence})
+            await self.store.renew(Lease(owner=self.owner, seconds=0), {execution_id: fence})
         except ReasondError:
             _log.warning("a lease could not be given back; it runs out by itself")
 
@@ -90,7 +79,7 @@ class Driver:
         accounts = run.accounts
         try:
             work = run.work
-            run.trace.begin(run.identity, self._tracing, caller=work.request.trace, agent=work.agent)
+            run.trace.begin(run.identity, self.tracing, caller=work.request.trace, agent=work.agent)
             limit_s = accounts.limit_s
             left_s = None if limit_s is None else limit_s - accounts.elapsed_s
             if left_s is not None and left_s <= 0:
@@ -100,7 +89,7 @@ class Driver:
                     accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
                 await _begin_work(run)
         except asyncio.CancelledError:
-            if run.phase is Phase.WORKING and not self._is_cut_off(run):
+            if run.phase is Phase.WORKING and not self.is_cut_off(run):
                 _log.exception("work cancelled itself", extra={"execution_id": run.identity.execution_id})
                 run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
         except ReasondError as caught:
@@ -133,7 +122,7 @@ class Driver:
             if is_cancelled:
                 work.cancel()
             if not work.done():
-                await asyncio.wait({work}, timeout=self._limits.unwinding_s)
+                await asyncio.wait({work}, timeout=self.limits.unwinding_s)
             if work.done():
                 break
         await self._see_out(run, has_stopped=work.done())
@@ -177,7 +166,7 @@ class Driver:
     async def _write_end(self, run: Run, ending: RunEnding) -> None:
         """Append the last event and wait until it is committed; callers that wait for the answer get it before that."""
         run.ending = ending
-        run.accounts.ended_s = self._clock.monotonic()
+        run.accounts.ended_s = self.clock.monotonic()
         self._append_end(run, ending)
         if run.place is not None:
             run.place.leave()
@@ -191,13 +180,13 @@ class Driver:
             await run.log.wait_for_commit()
 
     def _append_end(self, run: Run, ending: RunEnding) -> None:
-        last, now = run.work.conclude(run, ending), self._clock.now()
+        last, now = run.work.conclude(run, ending), self.clock.now()
         run.log.end(
             last,
             now=now,
             usage=run.accounts.usage,
             finish_reason=ending.finish_reason,
-            expire_time=now + self._limits.retention_of(run.identity.tenant),
+            expire_time=now + self.limits.retention_of(run.identity.tenant),
         )
         if run.result is None:
             run.conclude(last)
@@ -217,11 +206,11 @@ class Driver:
         finally:
             run.advance(Trigger.LEAVE if run.cause in LEAVES else Trigger.END)
             # In this order: subscribers that wake up must find the run removed, or they would wait for more events.
-            del self._runs.by_id[execution.execution_id]
+            del self.runs.by_id[execution.execution_id]
             if run.place is not None:
                 run.place.leave()
             run.end()
-            _report_left(run, self._observer)
+            _report_left(run, self.observer)
             run.work.leave(run)
 
     async def _release(self, run: Run) -> None:
@@ -230,7 +219,7 @@ class Driver:
         Only once its end is in the log: otherwise another process may be executing it, or will.
         """
         try:
-            await self._store.release(run.identity.tenant, run.identity.execution_id)
+            await self.store.release(run.identity.tenant, run.identity.execution_id)
         except ReasondError:
             _log.warning("a request id could not be given back; it stands for a failed execution")
 
@@ -240,7 +229,7 @@ class Driver:
         elif change is Change.KEEP_REQUESTED:
             run.subscribers.keep()
         elif change is Change.FOLLOWED:
-            run.subscribers.await_one(within_s=self._limits.reattach_s)
+            run.subscribers.await_one(within_s=self.limits.reattach_s)
 
 
 async def _begin_work(run: Run) -> None:

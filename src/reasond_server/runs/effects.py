@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import InternalError, show
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run_journal import RunJournal
 
 
+@dataclass(eq=False, kw_only=True)
 class Effects:
     """The effects of one run; without a `journal` none is recorded, because nobody can resume the run.
 
@@ -33,25 +35,19 @@ class Effects:
             resumes from its last step does not repeat earlier effects.
     """
 
-    def __init__(
-        self,
-        *,
-        nonce: str,
-        tenant: str,
-        journal: RunJournal | None,
-        wait_for_lease: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._nonce = nonce
-        self._tenant = tenant
-        self._journal = journal
-        self._wait_for_lease = wait_for_lease
+    nonce: str
+    tenant: str
+    journal: RunJournal | None
+    wait_for_lease: Callable[[], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
         self._count = 0
         self.is_replayed = False
 
     @property
     def has_begun(self) -> bool:
         """Whether an effect has begun, in this life of the run or an earlier one."""
-        return self._count > 0 if self._journal is None else self._journal.has_effects
+        return self._count > 0 if self.journal is None else self.journal.has_effects
 
     def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> JournaledEffect:
         """Return an effect, which begins when its context is entered; equal effects are numbered in call order.
@@ -64,14 +60,14 @@ class Effects:
         """
         self.require_open()
         self._count += 1
-        occurrence = f"{digest}:{self._count}" if self._journal is None else self._journal.next_effect(kind, digest)
+        occurrence = f"{digest}:{self._count}" if self.journal is None else self.journal.next_effect(kind, digest)
         return JournaledEffect(
-            effects=self, journal=self._journal, kind=kind, occurrence=occurrence, is_idempotent=is_idempotent
+            effects=self, journal=self.journal, kind=kind, occurrence=occurrence, is_idempotent=is_idempotent
         )
 
     def derive_key(self, occurrence: str) -> str:
         """Return the idempotency key of an effect: 64 hexadecimal digits that nobody can guess."""
-        return hmac.digest(self._nonce.encode(), f"{self._tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
+        return hmac.digest(self.nonce.encode(), f"{self.tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
 
     def require_open(self) -> None:
         """Refuse to begin an effect after the run was stopped; a task that its work left behind may still try.
@@ -79,13 +75,13 @@ class Effects:
         Raises:
             InternalError: the run was stopped.
         """
-        if self._journal is not None and self._journal.is_closing:
+        if self.journal is not None and self.journal.is_closing:
             raise InternalError("the run is over and calls no more tools")
 
     async def wait_for_right(self) -> None:
         """Wait until no other process can be executing the run. Raises as `require_open`."""
-        if self._wait_for_lease is not None:
-            await self._wait_for_lease()
+        if self.wait_for_lease is not None:
+            await self.wait_for_lease()
         self.require_open()
 
 

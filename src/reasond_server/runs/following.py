@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import InternalError
@@ -31,26 +32,21 @@ _FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES = 4, 64, 128 * 1024
 _RETRY_S = 0.5
 
 
+@dataclass(eq=False, kw_only=True)
 class Follower:
     """Reads events from the log, so that a lost or slow stream never loses one.
 
     Text is joined and waits `flush_interval_s` seconds at most; events of the log are never delayed.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        runner: Runner,
-        clock: Clock,
-        heartbeat_interval_s: float,
-        flush_interval_s: float = 0.03,
-    ) -> None:
-        self._store = store
-        self._runner = runner
-        self._clock = clock
-        self._heartbeat_interval_s = heartbeat_interval_s
-        self._flush_timer = FlushTimer(interval_s=flush_interval_s)
+    store: ExecutionStore
+    runner: Runner
+    clock: Clock
+    heartbeat_interval_s: float
+    flush_interval_s: float = 0.03
+
+    def __post_init__(self) -> None:
+        self._flush_timer = FlushTimer(interval_s=self.flush_interval_s)
 
     async def follow(
         self, execution: Execution, *, after: int, include_deltas: bool, is_observer: bool = False
@@ -69,11 +65,11 @@ class Follower:
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_timer=self._flush_timer)
         source = EventSource(
-            store=self._store,
-            runner=self._runner,
+            store=self.store,
+            runner=self.runner,
             execution=execution,
             mailbox=mailbox,
-            announce_every_s=self._heartbeat_interval_s,
+            announce_every_s=self.heartbeat_interval_s,
             is_observer=is_observer,
         )
         with source:
@@ -103,7 +99,7 @@ class Follower:
 
     async def _next(self, mailbox: Mailbox, source: EventSource) -> tuple[TextDelta | None, bool]:
         """Return the next item of the mailbox and False; None and True if nothing came within the timeout."""
-        timeout_s = self._heartbeat_interval_s
+        timeout_s = self.heartbeat_interval_s
         if source.is_out_of_reach:
             timeout_s = min(timeout_s, _RETRY_S)
         try:
@@ -114,9 +110,9 @@ class Follower:
     def _build_unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
         """Return a heartbeat or a delta, which has the form of its kind of work."""
         event: Event | TextDelta | Heartbeat
-        event = Heartbeat() if delta is None else self._runner.shape_delta(execution, delta)
+        event = Heartbeat() if delta is None else self.runner.shape_delta(execution, delta)
         return StreamEvent(
-            execution_id=execution.execution_id, sequence=after, create_time=self._clock.now(), event=event
+            execution_id=execution.execution_id, sequence=after, create_time=self.clock.now(), event=event
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,6 +108,7 @@ class Prepared:
     predecessor: Predecessor | None = None
 
 
+@dataclass(eq=False, kw_only=True)
 class Maker:
     """Makes runs that call `model` and write through `writer`; `kinds` restore work.
 
@@ -115,36 +117,27 @@ class Maker:
     tenure of a run that other processes may take over.
     """
 
-    def __init__(
-        self,
-        *,
-        model: ChatModel,
-        clock: Clock,
-        writer: LogWriter,
-        kinds: Mapping[str, WorkKind],
-        limits: RunnerLimits,
-        is_durable: bool,
-        account_of: AccountOf = no_account,
-        new_tenure: Callable[[], Tenure | None] = no_tenure,
-        observer: WorkObserver = UNOBSERVED,
-    ) -> None:
-        self._new_tenure = new_tenure
-        self._account_of = account_of
-        self._observer = observer
-        self._model = model
-        self._clock = clock
-        self._writer = writer
-        self._kinds = kinds
-        self._plan_keepers = {name for name, kind in kinds.items() if limits.records_content and kind.keeps_plan}
-        self._limits = limits
-        self._is_durable = is_durable
+    model: ChatModel
+    clock: Clock
+    writer: LogWriter
+    kinds: Mapping[str, WorkKind]
+    limits: RunnerLimits
+    is_durable: bool
+    account_of: AccountOf = no_account
+    new_tenure: Callable[[], Tenure | None] = no_tenure
+    observer: WorkObserver = UNOBSERVED
+
+    def __post_init__(self) -> None:
+        self._plan_keepers = {
+            name for name, kind in self.kinds.items() if self.limits.records_content and kind.keeps_plan
+        }
 
     def prepare(self, work: Work, predecessor: Predecessor | None = None) -> Prepared:
         """Make the decisions that a run depends on; with a predecessor they are the same as there."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
         counter = fork_counter(self._model_of(work).counter, calibration)
-        nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
+        nonce = self.clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._find_obstacle(work)
         return Prepared(
             work=work,
@@ -181,7 +174,7 @@ class Maker:
             log=log,
             counter=prepared.counter,
             nonce=prepared.nonce,
-            began_s=self._clock.monotonic(),
+            began_s=self.clock.monotonic(),
             records=records,
             before=before,
             is_recoverable=prepared.is_recoverable,
@@ -193,11 +186,11 @@ class Maker:
 
     def knows(self, execution: Execution) -> bool:
         """Return whether this process knows the execution's kind of work."""
-        return execution.kind in self._kinds
+        return execution.kind in self.kinds
 
     def shape_delta(self, execution: Execution, delta: TextDelta, run: Run | None) -> TextDelta:
         """Return the text in the form of the execution's kind of work."""
-        kind = self._kinds.get(execution.kind)
+        kind = self.kinds.get(execution.kind)
         return delta if kind is None else kind.shape_delta(delta, run)
 
     def revive(self, recovery: Recovery) -> Run:
@@ -211,19 +204,19 @@ class Maker:
             raise PlanError("its log is damaged")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
-        kind = self._kinds[execution.kind]
+        kind = self.kinds[execution.kind]
         work = kind.revive(plan, recovery)
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         log.keeps_records = bool(execution.request_id)
-        now = self._clock.now()
-        lease_s = self._limits.lease_s if kind.is_timed_at_work else None
+        now = self.clock.now()
+        lease_s = self.limits.lease_s if kind.is_timed_at_work else None
         elapsed_s, taken = measure_work(recovery, kind.is_pause, now, lease_s=lease_s)
         run = self._build(
             work=work,
             log=log,
             counter=fork_counter(self._model_of(work).counter, plan.calibration),
             nonce=plan.nonce,
-            began_s=self._clock.monotonic() - elapsed_s,
+            began_s=self.clock.monotonic() - elapsed_s,
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
@@ -244,10 +237,10 @@ class Maker:
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
         """End a log that cannot be resumed as FAILED, with the events that it has; return the log."""
-        execution, now = recovery.execution, self._clock.now()
+        execution, now = recovery.execution, self.clock.now()
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         failure = ExecutionFailure(reason=error.reason, message=error.full_message)
-        *first, last = self._kinds[execution.kind].write_off(recovery, failure, warnings=self._model.warnings)
+        *first, last = self.kinds[execution.kind].write_off(recovery, failure, warnings=self.model.warnings)
         for event in first:
             log.append(event, now=now, usage=execution.usage)
         log.end(
@@ -255,7 +248,7 @@ class Maker:
             now=now,
             usage=execution.usage,
             finish_reason=FinishReason.FAILED,
-            expire_time=now + self._limits.retention_of(execution.tenant),
+            expire_time=now + self.limits.retention_of(execution.tenant),
         )
         return log
 
@@ -273,20 +266,20 @@ class Maker:
         trace: RunTrace,
         inherited: Sequence[str] = (),
     ) -> Run:
-        request, monotonic = work.request, self._clock.monotonic
+        request, monotonic = work.request, self.clock.monotonic
         limit_s = request.limit_s
         # No other process resumes a run that is not recoverable, so it needs no tenure.
-        tenure = self._new_tenure() if is_recoverable else None
+        tenure = self.new_tenure() if is_recoverable else None
         wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
             model=self._model_of(work),
             budget=request.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
-            account=self._account_of(request.tenant, request.subject, log.execution.execution_id),
-            spending=partial(self._observer.spending, work.name),
+            account=self.account_of(request.tenant, request.subject, log.execution.execution_id),
+            spending=partial(self.observer.spending, work.name),
             wait_for_lease=wait_for_lease,
-            observer=self._observer,
+            observer=self.observer,
             monotonic=monotonic,
         )
         journal = None
@@ -300,7 +293,7 @@ class Maker:
             monotonic=monotonic,
             began_s=began_s,
             limit_s=limit_s,
-            cleanup_s=self._limits.unwinding_s,
+            cleanup_s=self.limits.unwinding_s,
             before=before,
             journal=journal,
             inherited=inherited,
@@ -317,15 +310,15 @@ class Maker:
         )
 
     def _model_of(self, work: Work) -> ChatModel:
-        return work.request.model or self._model
+        return work.request.model or self.model
 
     def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         log = RunLog(
             execution=execution,
-            submit=self._writer.submit,
+            submit=self.writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._limits.records_content else redact,
+            store_as=None if self.limits.records_content else redact,
         )
         log.keeps_plan = execution.kind in self._plan_keepers
         return log
@@ -341,9 +334,9 @@ class Maker:
         request = work.request
         if not request.can_be_resumed:
             return "nobody could have come back for its result"
-        if not self._is_durable and not request.request_id and not work.may_suspend:
+        if not self.is_durable and not request.request_id and not work.may_suspend:
             return "its store was gone with the server"
-        if not self._limits.records_content:
+        if not self.limits.records_content:
             return "its content was not kept ([store] record_content)"
         return work.obstacle
 

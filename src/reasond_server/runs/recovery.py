@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import ReasondError
@@ -30,46 +31,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reasond.executions")
 
 
+@dataclass(eq=False, kw_only=True)
 class Recoverer:
     """Adopts executions whose process has ended; `upkeep` looks for them every third of a lease.
 
     `carry_over` renews the permit with which the caller was admitted, so that the run also counts in this process.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        lease: Lease,
-        clock: Clock,
-        runs: LiveRuns,
-        maker: Maker,
-        driver: Driver,
-        admission: Admission,
-        limits: RunnerLimits,
-        carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]],
-        observer: WorkObserver,
-        sweep: Sweep,
-    ) -> None:
-        self._store = store
-        self._lease = lease
-        self._clock = clock
-        self._runs = runs
-        self._maker = maker
-        self._driver = driver
-        self._admission = admission
-        self._limits = limits
-        self._carry_over = carry_over
-        self._observer = observer
+    store: ExecutionStore
+    lease: Lease
+    clock: Clock
+    runs: LiveRuns
+    maker: Maker
+    driver: Driver
+    admission: Admission
+    limits: RunnerLimits
+    carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]]
+    observer: WorkObserver
+    sweep: Sweep
+
+    def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.upkeep = Upkeep(
-            store=store,
-            lease=lease,
-            random=clock.random,
-            monotonic=clock.monotonic,
-            runs=runs,
+            store=self.store,
+            lease=self.lease,
+            random=self.clock.random,
+            monotonic=self.clock.monotonic,
+            runs=self.runs,
             heir=self,
-            sweep=sweep,
+            sweep=self.sweep,
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
@@ -77,10 +67,10 @@ class Recoverer:
         if run.tenure is not None:
             run.tenure.begin(since_s, ask=self.upkeep.hurry, end=run.fence)
         place.take()
-        run.place, run.subscribers.patience_s = place, self._limits.reattach_s
+        run.place, run.subscribers.patience_s = place, self.limits.reattach_s
         run.advance(Trigger.BEGIN)
-        run.driver = asyncio.create_task(self._driver.drive(run), name=f"execution {run.identity.execution_id}")
-        self._runs.by_id[run.identity.execution_id] = run
+        run.driver = asyncio.create_task(self.driver.drive(run), name=f"execution {run.identity.execution_id}")
+        self.runs.by_id[run.identity.execution_id] = run
         return run
 
     async def wake(self, tenant: str, execution_id: str, place: Place, event: LoggedEvent | None = None) -> bool:
@@ -88,8 +78,8 @@ class Recoverer:
 
         Raises: as the store does.
         """
-        since_s = self._clock.monotonic()
-        recovery = await self._store.wake(self._lease, tenant, execution_id, event=event)
+        since_s = self.clock.monotonic()
+        recovery = await self.store.wake(self.lease, tenant, execution_id, event=event)
         if recovery is not None:
             self.adopt(recovery, since_s, place)
         return recovery is not None
@@ -101,7 +91,7 @@ class Recoverer:
 
     def count_room(self) -> int:
         """See Heir."""
-        return 0 if self._admission.is_draining else self._admission.free_places
+        return 0 if self.admission.is_draining else self.admission.free_places
 
     def adopt(self, recovery: Recovery, since_s: float, place: Place | None = None) -> None:
         """Resume an abandoned or suspended execution, in `place` if given; end it if it cannot be resumed.
@@ -109,31 +99,31 @@ class Recoverer:
         The lease was requested at `since_s`. If no run takes `place`, the caller keeps it.
         """
         name = recovery.execution.execution_id
-        own = self._runs.by_id.get(name)
+        own = self.runs.by_id.get(name)
         if own is not None:
             if own.phase is not Phase.SUSPENDED:
                 # This process lost contact for longer than its lease lasted, and has now taken over its own run.
                 own.stop(Trigger.LOSE)
             self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
-        if not self._maker.knows(recovery.execution):
+        if not self.maker.knows(recovery.execution):
             _log.warning("an execution of kind %r is left to other processes", recovery.execution.kind)
             return
         try:
-            run = self._maker.revive(recovery)
+            run = self.maker.revive(recovery)
         except (PlanError, ReplayError) as error:
-            self._maker.write_off(recovery, going_on_failed(error))
-            self._observer.run_recovered("written_off")
+            self.maker.write_off(recovery, going_on_failed(error))
+            self.observer.run_recovered("written_off")
             return
         if not recovery.was_suspended:
-            self._observer.run_recovered("resumed")
+            self.observer.run_recovered("resumed")
         if recovery.is_keep_requested:
             run.subscribers.keep()
         if not run.subscribers.keeps_running:
-            run.subscribers.await_one(within_s=self._limits.reattach_s)
-        place = self._admission.force() if place is None else place
+            run.subscribers.await_one(within_s=self.limits.reattach_s)
+        place = self.admission.force() if place is None else place
         self.begin(run, place, since_s=since_s)
-        self._runs.notify(name)
+        self.runs.notify(name)
         if recovery.is_cancel_requested:
             run.cancel()
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
@@ -141,9 +131,9 @@ class Recoverer:
     async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
         await own.wait_for_end()
         name = recovery.execution.execution_id
-        if self._admission.is_draining:
-            await self._driver.give_back(name, recovery.fence)
-        elif name not in self._runs.by_id:
+        if self.admission.is_draining:
+            await self.driver.give_back(name, recovery.fence)
+        elif name not in self.runs.by_id:
             self.adopt(recovery, since_s)
 
     async def _count(self, run: Run, place: Place, fence: int) -> None:
@@ -151,7 +141,7 @@ class Recoverer:
         request = run.work.request
         name = request.permit or run.identity.execution_id
         try:
-            place.keep(await self._carry_over(request.tenant, request.subject, name, fence))
+            place.keep(await self.carry_over(request.tenant, request.subject, name, fence))
         except ReasondError as error:
             _log.warning("an execution goes on uncounted: %s", error.message, extra={"execution_id": name})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,23 +55,21 @@ class LinkedWorkspaces:
         return LinkedTree(scratch=self._scratch, folder=folder, sizes=sizes, executable=executable)
 
 
+@dataclass(eq=False, kw_only=True)
 class LinkedTree:
     """The files of a snapshot on the disk; `sizes` are rounded up to blocks of the disk."""
 
-    def __init__(
-        self, *, scratch: Scratch, folder: Path, sizes: Mapping[str, int], executable: Collection[str]
-    ) -> None:
-        self._scratch = scratch
-        self._folder = folder
-        self._sizes = sizes
-        self._executable = executable
+    scratch: Scratch
+    folder: Path
+    sizes: Mapping[str, int]
+    executable: Collection[str]
 
     @asynccontextmanager
     async def open_workspace(
         self, changes: Mapping[str, bytes | None], *, is_writable: bool = False
     ) -> AsyncIterator[Path]:
         """Return a context with a folder that holds the tree with `changes`; see the port."""
-        folder = self._scratch.make_folder("workspaces")
+        folder = self.scratch.make_folder("workspaces")
         try:
             # A thread cannot be stopped, so a cancelled caller waits for it before the folder is removed.
             await _finish(self._fill, folder, dict(changes), is_writable)
@@ -79,12 +78,12 @@ class LinkedTree:
             await _finish(remove_folder, folder)
 
     def _fill(self, folder: Path, changes: Mapping[str, bytes | None], is_writable: bool) -> None:  # noqa: FBT001 - passed by place through a thread
-        root, base = folder / _FILES, self._folder / _FILES
+        root, base = folder / _FILES, self.folder / _FILES
         root.mkdir()
-        user = self._scratch.choose_user()
-        give = partial(self._scratch.give, user=user)
+        user = self.scratch.choose_user()
+        give = partial(self.scratch.give, user=user)
         give(root)
-        kept = [path for path in self._sizes if path not in changes]
+        kept = [path for path in self.sizes if path not in changes]
         written = {path: content for path, content in changes.items() if content is not None}
         count = _make_folders(root, [*kept, *written], give)
         for path in kept:
@@ -94,16 +93,16 @@ class LinkedTree:
             else:
                 os.link(base / path, target, follow_symlinks=False)
         for path, content in written.items():
-            _write(root / path, content, is_executable=path in self._executable, is_writable=is_writable)
+            _write(root / path, content, is_executable=path in self.executable, is_writable=is_writable)
             if is_writable:
                 give(root / path)
-        total = sum(self._sizes[path] for path in kept) + sum(_round(len(content)) for content in written.values())
+        total = sum(self.sizes[path] for path in kept) + sum(_round(len(content)) for content in written.values())
         # How much may be taken before the job takes anything; the job cannot see this file.
         (folder / SIZE_FILE).write_text(str(total + _BLOCK * count), encoding="ascii")
 
     async def remove(self) -> None:
         """Remove the tree from the disk."""
-        await _finish(remove_folder, self._folder)
+        await _finish(remove_folder, self.folder)
 
 
 async def _finish(work: Callable[..., None], *arguments: object) -> None:

@@ -90,6 +90,7 @@ class _Order(Generic[PayloadT]):
     is_failed: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class TreeSearch(Generic[PayloadT]):
     """One search. When the caller closes `run`, every open call ends.
 
@@ -108,24 +109,15 @@ class TreeSearch(Generic[PayloadT]):
         exhaustions: exceptions by which they report that the caller's own budget is exhausted.
     """
 
-    def __init__(
-        self,
-        *,
-        proposer: Proposer[PayloadT],
-        evaluator: Evaluator[PayloadT],
-        plan: SearchPlan,
-        selection: SelectionPolicy[PayloadT],
-        allowance: Allowance,
-        failures: tuple[type[Exception], ...],
-        exhaustions: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._proposer = proposer
-        self._evaluator = evaluator
-        self._plan = plan
-        self._selection = selection
-        self._allowance = allowance
-        self._failures = failures
-        self._exhaustions = exhaustions
+    proposer: Proposer[PayloadT]
+    evaluator: Evaluator[PayloadT]
+    plan: SearchPlan
+    selection: SelectionPolicy[PayloadT]
+    allowance: Allowance
+    failures: tuple[type[Exception], ...]
+    exhaustions: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
         self._keys: set[str] = set()
         self._signatures: set[str] = set()
         self._children = Counter[str]()
@@ -148,18 +140,18 @@ class TreeSearch(Generic[PayloadT]):
             Exception: one of `failures` if the search fails as the module describes, or any other that a call raises.
         """
         while self.ending is None:
-            choices = self._selection.choose()
+            choices = self.selection.choose()
             if not choices:
                 self._end_exhausted()
                 return
             orders = await self._expand(choices)
             expansions = [self._build_expansion(order) for order in orders]
-            pruned = self._selection.settle(choices, expansions)
+            pruned = self.selection.settle(choices, expansions)
             self._book(expansions, pruned)
             for expansion in expansions:
                 for child in expansion.children:
                     yield JudgedNode(node=child, is_pruned=child.node_id in pruned)
-            if self._failure is not None and self._failures_in_a_row >= self._plan.max_failures:
+            if self._failure is not None and self._failures_in_a_row >= self.plan.max_failures:
                 raise self._failure
             self._decide()
 
@@ -171,17 +163,17 @@ class TreeSearch(Generic[PayloadT]):
             orders = self._reserve(waiting)
             if not orders:
                 self.ending = SearchEnding.BUDGET
-                self.shortage = self._allowance.find_shortage(self._bound_cost(waiting[0].node, count=1))
+                self.shortage = self.allowance.find_shortage(self._bound_cost(waiting[0].node, count=1))
                 break
             waiting = waiting[len(orders) :]
             await self._propose(orders)
             for order in orders:
                 rest = replace(order.reserved, tokens=0)
-                self._allowance.settle(order.reserved, rest + Cost(tokens=order.spent.tokens))
+                self.allowance.settle(order.reserved, rest + Cost(tokens=order.spent.tokens))
                 order.reserved = rest
             await self._judge(orders)
             for order in orders:
-                self._allowance.settle(order.reserved, replace(order.spent, tokens=0))
+                self.allowance.settle(order.reserved, replace(order.spent, tokens=0))
             done += orders
         return done
 
@@ -196,7 +188,7 @@ class TreeSearch(Generic[PayloadT]):
             node, least = choice.node, choice.count if orders else 1
             for count in range(choice.count, least - 1, -1):
                 worst = self._bound_cost(node, count=count)
-                if self._allowance.reserve(worst):
+                if self.allowance.reserve(worst):
                     orders.append(_Order(node=node, count=count, reserved=worst))
                     break
             else:
@@ -205,17 +197,17 @@ class TreeSearch(Generic[PayloadT]):
 
     def _bound_cost(self, node: Node[PayloadT], *, count: int) -> Cost:
         """Return what is reserved for `count` candidates below `node`."""
-        judging = self._evaluator.bound_cost(node, count=count)
+        judging = self.evaluator.bound_cost(node, count=count)
         judging = replace(judging, tokens=self._bound_judgement_tokens(node, count))
-        return self._proposer.bound_cost(node, count=count) + judging
+        return self.proposer.bound_cost(node, count=count) + judging
 
     async def _propose(self, orders: Sequence[_Order[PayloadT]]) -> None:
         """Expand the nodes of all orders, then drop the candidates that the tree already has."""
-        calls = [partial(self._proposer.propose, order.node, count=order.count) for order in orders]
+        calls = [partial(self.proposer.propose, order.node, count=order.count) for order in orders]
         for order, result in zip(orders, await self._make(calls), strict=True):
             if isinstance(result, Exception):
                 order.is_failed = True
-                order.spent += self._proposer.bound_cost(order.node, count=order.count)
+                order.spent += self.proposer.bound_cost(order.node, count=order.count)
                 continue
             order.spent += result.spent
             for candidate in result.candidates[: order.count]:
@@ -227,23 +219,23 @@ class TreeSearch(Generic[PayloadT]):
 
     def _bound_judgement_tokens(self, node: Node[PayloadT], count: int) -> int:
         """Return the most tokens of one judging call: of all `count` candidates, or of one if each has its own call."""
-        alone, together = (self._evaluator.bound_cost(node, count=each) for each in (1, count))
+        alone, together = (self.evaluator.bound_cost(node, count=each) for each in (1, count))
         return together.tokens if together.model_calls == alone.model_calls else alone.tokens
 
     async def _judge(self, orders: Sequence[_Order[PayloadT]]) -> None:
         """Judge the candidates in waves that the allowance covers; those that it never covers get no verdict."""
-        waiting = [(order, batch) for order in orders for batch in self._evaluator.divide(order.candidates) if batch]
+        waiting = [(order, batch) for order in orders for batch in self.evaluator.divide(order.candidates) if batch]
         while waiting:
             bounds = self._reserve_tokens(waiting)
             if not bounds:
                 self.ending, self.shortage = SearchEnding.BUDGET, TOKENS
                 break
             wave, waiting = waiting[: len(bounds)], waiting[len(bounds) :]
-            calls = [partial(self._evaluator.judge, order.node, batch) for order, batch in wave]
+            calls = [partial(self.evaluator.judge, order.node, batch) for order, batch in wave]
             for (order, batch), worst, result in zip(wave, bounds, await self._make(calls), strict=True):
                 judgement = Judgement(verdicts=(), spent=worst) if isinstance(result, Exception) else result
                 order.verdicts += _read_verdicts(judgement.verdicts, batch)
-                self._allowance.settle(Cost(tokens=worst.tokens), Cost(tokens=judgement.spent.tokens))
+                self.allowance.settle(Cost(tokens=worst.tokens), Cost(tokens=judgement.spent.tokens))
                 order.spent += judgement.spent
         for order, batch in waiting:
             order.verdicts += _read_verdicts((), batch)
@@ -252,19 +244,19 @@ class TreeSearch(Generic[PayloadT]):
         """Reserve the tokens of judgements in order while they are covered; return the worst case of each."""
         covered = []
         for order, batch in batches:
-            worst = self._evaluator.bound_cost(order.node, count=len(batch))
+            worst = self.evaluator.bound_cost(order.node, count=len(batch))
             # Calls and resources are reserved already.
-            if not self._allowance.reserve(Cost(tokens=worst.tokens)):
+            if not self.allowance.reserve(Cost(tokens=worst.tokens)):
                 break
             covered.append(worst)
         return covered
 
     async def _make(self, calls: Sequence[Callable[[], Awaitable[ResultT]]]) -> Sequence[ResultT | Exception]:
         """Make the calls of one barrier and record the failed ones in order."""
-        caught = (*self._failures, *self._exhaustions)
-        results = await run_wave(calls, at_once=self._plan.at_once, failures=caught)
+        caught = (*self.failures, *self.exhaustions)
+        results = await run_wave(calls, at_once=self.plan.at_once, failures=caught)
         for result in results:
-            if isinstance(result, self._exhaustions):
+            if isinstance(result, self.exhaustions):
                 self.ending = SearchEnding.BUDGET
             elif isinstance(result, Exception):
                 self._failure = result
@@ -288,7 +280,7 @@ class TreeSearch(Generic[PayloadT]):
                     payload=candidate.payload,
                     parent=parent,
                     depth=parent.depth + 1,
-                    score=self._plan.unknown_score if verdict.score is None else verdict.score,
+                    score=self.plan.unknown_score if verdict.score is None else verdict.score,
                     verdict=verdict,
                 )
             )
@@ -310,7 +302,7 @@ class TreeSearch(Generic[PayloadT]):
         )
         before = self.best_solution
         self.solutions += [child for child in made if child.is_solution]
-        self.best_solution = min(self.solutions, key=lambda node: rank(node, seed=self._plan.seed), default=None)
+        self.best_solution = min(self.solutions, key=lambda node: rank(node, seed=self.plan.seed), default=None)
         going = [child for child in made if not child.is_solution and child.node_id not in pruned]
         both = [*going, *([self.best_open] if self.best_open else [])]
         self.best_open = min(both, key=self._rank_open, default=None)
@@ -325,11 +317,11 @@ class TreeSearch(Generic[PayloadT]):
         overrated would win the more often, the more nodes were judged.
         """
         worst = min((step.score for step in node.path), default=0.0)
-        return (worst < self._plan.unknown_score, -node.depth, -worst, rank(node, seed=self._plan.seed))
+        return (worst < self.plan.unknown_score, -node.depth, -worst, rank(node, seed=self.plan.seed))
 
     def _decide(self) -> None:
         """Set the ending if the search is over; an ending by the budget is replaced only by `SOLVED`."""
-        best, plan = self.best_solution, self._plan
+        best, plan = self.best_solution, self.plan
         if best is not None and best.score >= plan.solved_score and best.is_judged:
             self.ending = SearchEnding.SOLVED
         elif self.ending is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +65,7 @@ _EXPIRED: Final = "the client did not settle the call in time"
 _TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn together may have {most}; ask for less"
 
 
+@dataclass(eq=False, kw_only=True)
 class TurnLoop:
     """Works on one turn in one life of its execution.
 
@@ -74,32 +76,21 @@ class TurnLoop:
         is_draft: whether a synthesis may replace what the model writes now.
     """
 
-    def __init__(
-        self,
-        *,
-        run: Run,
-        progress: TurnProgress,
-        providers: ProviderStates,
-        tools: TurnTools,
-        policy: TurnPolicy,
-        backends: Mapping[str, ChatModel],
-        history: Sequence[EndedTurn],
-        nonce: str,
-        clock: Clock,
-        observer: TurnObserver = UNOBSERVED,
-    ) -> None:
-        self._observer = observer
-        self._run = run
-        self._progress = progress
-        self._providers = providers
-        self._tools = tools
-        self._policy = policy
-        self._nonce = nonce
-        self._clock = clock
-        self._history = history
+    run: Run
+    progress: TurnProgress
+    providers: ProviderStates
+    tools: TurnTools
+    policy: TurnPolicy
+    backends: Mapping[str, ChatModel]
+    history: Sequence[EndedTurn]
+    nonce: str
+    clock: Clock
+    observer: TurnObserver = UNOBSERVED
+
+    def __post_init__(self) -> None:
         self._written: dict[str, Sequence[PromptPart]] = {}
-        self._caller = ModelCaller(run, backends=backends, temperature=policy.temperature)
-        self._summariser = Summariser(caller=self._caller, policy=policy, nonce=nonce, clock=clock)
+        self._caller = ModelCaller(self.run, backends=self.backends, temperature=self.policy.temperature)
+        self._summariser = Summariser(caller=self._caller, policy=self.policy, nonce=self.nonce, clock=self.clock)
         self.is_draft = False
 
     async def run_to_exit(self) -> None:
@@ -108,15 +99,15 @@ class TurnLoop:
         Raises:
             ReasondError: a step failed, and the turn with it.
         """
-        run = self._run
-        if self._progress.handoff is not None:
+        run = self.run
+        if self.progress.handoff is not None:
             self._expire()
             return
         while run.phase is Phase.WORKING:
             if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                 return
             try:
-                await self._do(choose_step(self._progress, tools=self._tools, policy=self._policy))
+                await self._do(choose_step(self.progress, tools=self.tools, policy=self.policy))
             except ReasondError as error:
                 run.report_end(make_carriable(error), trigger=Trigger.FAIL)
                 raise
@@ -136,25 +127,25 @@ class TurnLoop:
 
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
-        self._run.trace.end_step()
-        index, mode = self._progress.model_calls, self._policy.mode_in_force(self._progress.mode)
+        self.run.trace.end_step()
+        index, mode = self.progress.model_calls, self.policy.mode_in_force(self.progress.mode)
         model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
-        offered = self._tools.offered_in(mode)
-        provided = self._providers.render(step.goal, is_first=not self._progress.replies)
+        offered = self.tools.offered_in(mode)
+        provided = self.providers.render(step.goal, is_first=not self.progress.replies)
         room, inputs = self._fit(step, model, offered, provided)
         try:
             context = await build_context(inputs)
         except ContextExhaustedError as error:
             raise _tell_tools(error, offered, model) if offered else error from None
         if not step.is_last:
-            summary = await self._summariser.summarise_one(self._progress, inputs, context)
+            summary = await self._summariser.summarise_one(self.progress, inputs, context)
             if summary is not None:
                 # The next step makes the prompt again, with the summary in it.
                 self._append(summary)
                 return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
-        since_s, before = self._clock.monotonic(), model.usage
+        since_s, before = self.clock.monotonic(), model.usage
         reply = await self._caller.ask(
             context.messages, tools=offered, max_tokens=room, is_last=step.is_last, index=index
         )
@@ -164,10 +155,10 @@ class TurnLoop:
             ModelCallStep(
                 index=index,
                 goal=step.goal,
-                mode=self._progress.mode,
+                mode=self.progress.mode,
                 model=model.name,
                 usage=model.usage - before,
-                elapsed_s=self._clock.monotonic() - since_s,
+                elapsed_s=self.clock.monotonic() - since_s,
                 text=reply.text,
                 thinking=reply.thinking,
                 finish=reply.finish,
@@ -179,22 +170,22 @@ class TurnLoop:
                 blocks=tuple(one.name for one in provided if one.scope is ContextScope.TURN),
             )
         )
-        self._run.trace.note_step({"reasond.step.index": index})
-        results = self._progress.ledger.keys() - {call.call_id for call in calls}
-        report_context(self._observer, context.report.items, goal=step.goal, results=results)
+        self.run.trace.note_step({"reasond.step.index": index})
+        results = self.progress.ledger.keys() - {call.call_id for call in calls}
+        report_context(self.observer, context.report.items, goal=step.goal, results=results)
 
     def _fit(
         self, step: CallModel, model: ChatModel, offered: Sequence[ToolSpec], provided: Sequence[ProvidedText]
     ) -> tuple[int, ContextInputs]:
         """Return the tokens that the model may write, and the inputs of the prompt; it has the rest of the window."""
-        window, wanted = model.context_window, self._policy.max_tokens
+        window, wanted = model.context_window, self.policy.max_tokens
         budget_tokens: int | None = None
         if window is not None:
             wanted = max(LEAST_TOKENS, min(wanted, window // 2))
             beside = _count_tools(offered, model) if model.has_native_tools else CORRECTION_TOKENS
             budget_tokens = window - wanted - beside
         inputs = build_inputs(
-            self._progress,
+            self.progress,
             history=self._write_history(model),
             provided=provided,
             specs=offered,
@@ -202,8 +193,8 @@ class TurnLoop:
             is_last=step.is_last,
             budget_tokens=budget_tokens,
             model=model,
-            settings=self._policy.context,
-            nonce=self._nonce,
+            settings=self.policy.context,
+            nonce=self.nonce,
         )
         return wanted, inputs
 
@@ -211,18 +202,18 @@ class TurnLoop:
         """Return the earlier turns as they stand in prompts of `model`; they are written once for each model."""
         written = self._written.get(model.name)
         if written is None:
-            written = self._written[model.name] = write_history(self._history, nonce=self._nonce, model=model)
+            written = self._written[model.name] = write_history(self.history, nonce=self.nonce, model=model)
         return written
 
     def _may_be_rewritten(self, context: ReasoningContext) -> bool:
         """Return whether a synthesis follows if the model answers now."""
-        if self._policy.context.synthesis is Synthesis.WHEN_REDUCED:
+        if self.policy.context.synthesis is Synthesis.WHEN_REDUCED:
             return context.report.is_reduced
-        return self._policy.context.synthesis is Synthesis.ALWAYS
+        return self.policy.context.synthesis is Synthesis.ALWAYS
 
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""
-        first = len(self._progress.ledger) + 1
+        first = len(self.progress.ledger) + 1
         return tuple(clean_call(call, call_id=f"c{first + place}") for place, call in enumerate(calls))
 
     async def _run_tools(self, calls: Sequence[LedgerCall]) -> None:
@@ -230,8 +221,8 @@ class TurnLoop:
         for one in calls:
             if one.state is LedgerState.EXPECTED:
                 self._append(self._tell(one, LedgerState.STARTED))
-        await self._run.log.flush()
-        await self._run.effects.wait_for_right()
+        await self.run.log.flush()
+        await self.run.effects.wait_for_right()
         with self._act():
             results = await asyncio.gather(*(self._run_tool(one) for one in calls))
         for one, (result, elapsed_s) in zip(calls, results, strict=True):
@@ -239,37 +230,37 @@ class TurnLoop:
 
     async def _run_tool(self, one: LedgerCall) -> tuple[ToolResult, float]:
         """Execute one call; return its result and the seconds that it took."""
-        since_s = self._clock.monotonic()
-        key = derive_call_key(one.call, self._run.effects.derive_key)
-        result = await self._tools.call(one.call, idempotency_key=key)
-        return result, self._clock.monotonic() - since_s
+        since_s = self.clock.monotonic()
+        key = derive_call_key(one.call, self.run.effects.derive_key)
+        result = await self.tools.call(one.call, idempotency_key=key)
+        return result, self.clock.monotonic() - since_s
 
     def _take_result(self, one: LedgerCall, result: ToolResult, elapsed_s: float) -> None:
         """Log the outcome of a call; if it switched the mode, log that too."""
         size = len(result.result_json.encode())
-        most = self._policy.max_kept_bytes
-        if self._progress.kept_bytes + size > most:
+        most = self.policy.max_kept_bytes
+        if self.progress.kept_bytes + size > most:
             text = to_error_text("too_large", _TOO_LARGE.format(size=size, most=most))
             result = ToolResult(call_id=result.call_id, result_json=text, is_error=True)
         state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
         self._append(self._tell(one, state, result=result, elapsed_s=elapsed_s))
         if one.call.name == MODE_STATE_CHANGE and not result.is_error:
             new_mode: str = json.loads(result.result_json)["mode"]
-            self._append(ModeChange(call_id=one.call.call_id, old_mode=self._progress.mode, new_mode=new_mode))
+            self._append(ModeChange(call_id=one.call.call_id, old_mode=self.progress.mode, new_mode=new_mode))
 
     def _close_call(self, one: LedgerCall, state: LedgerState, kind: str, message: str) -> None:
         """Log the outcome of a call that is not made, or that nobody knows."""
         result = None
         if state is LedgerState.UNKNOWN:
-            self._observer.outcome_unknown()
+            self.observer.outcome_unknown()
         else:
             result = ToolResult(call_id=one.call.call_id, result_json=to_error_text(kind, message), is_error=True)
         self._append(self._tell(one, state, result=result))
 
     def _hand_off(self, step: HandOff) -> None:
         """Suspend the turn until its client has settled the calls, or until the hand-off expires."""
-        run, now = self._run, self._clock.now()
-        expire_time = now + timedelta(seconds=self._policy.handoff_ttl_s)
+        run, now = self.run, self.clock.now()
+        expire_time = now + timedelta(seconds=self.policy.handoff_ttl_s)
         event = build_handoff(
             step.calls,
             derive_key=run.effects.derive_key,
@@ -278,32 +269,32 @@ class TurnLoop:
         )
         if run.suspend(event, now=now, wake_time=expire_time):
             self._take_in(event)
-            facts = {"reasond.handoff.calls": len(event.calls), "reasond.turn.mode": self._progress.mode}
+            facts = {"reasond.handoff.calls": len(event.calls), "reasond.turn.mode": self.progress.mode}
             run.trace.note({"reasond.turn.exit": "client_tools", **facts})
 
     def _expire(self) -> None:
         """End a turn whose client did not come back; the calls get errors, so that the session stays usable."""
-        handoff = self._progress.handoff
+        handoff = self.progress.handoff
         assert handoff is not None  # noqa: S101 - the caller looked
         for pending in handoff.calls:
-            one = self._progress.ledger[pending.call.call_id]
+            one = self.progress.ledger[pending.call.call_id]
             # Nobody knows whether a call ran whose outcome the client was asked for.
             if pending.kind is not CallKind.RESOLVE:
                 self._close_call(one, LedgerState.NOT_RUN, "expired", _EXPIRED)
         error = HandoffExpiredError(
             f"The client settled none of the {len(handoff.calls)} pending calls until {handoff.expire_time.isoformat()}"
         )
-        self._run.report_end(RunEnding(finish_reason=FinishReason.EXPIRED, error=error), trigger=Trigger.FAIL)
+        self.run.report_end(RunEnding(finish_reason=FinishReason.EXPIRED, error=error), trigger=Trigger.FAIL)
 
     def _finish(self, step: Finish) -> None:
         if step.error is not None:
             raise step.error
-        self._run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer))
+        self.run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer))
 
     def _tell(
         self, one: LedgerCall, state: LedgerState, *, result: ToolResult | None = None, elapsed_s: float = 0.0
     ) -> ToolStep:
-        kind = CallKind.APPROVE if self._tools.needs_approval(one.call.name) else CallKind.EXECUTE
+        kind = CallKind.APPROVE if self.tools.needs_approval(one.call.name) else CallKind.EXECUTE
         return ToolStep(
             call_id=one.call.call_id,
             tool=one.call.name,
@@ -317,18 +308,18 @@ class TurnLoop:
 
     def _append(self, event: Event) -> None:
         """Append `event` to the log and take it in."""
-        self._run.append(event, now=self._clock.now())
+        self.run.append(event, now=self.clock.now())
         self._take_in(event)
         if isinstance(event, ModelCallStep):
-            self._run.work.steps.add()
+            self.run.work.steps.add()
 
     def _take_in(self, event: Event) -> None:
-        self._progress.apply(event)
-        self._providers.apply(event)
+        self.progress.apply(event)
+        self.providers.apply(event)
 
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
-        return nullcontext() if self._run.journal is None else self._run.journal.act()
+        return nullcontext() if self.run.journal is None else self.run.journal.act()
 
 
 def _count_tools(specs: Sequence[ToolSpec], model: ChatModel) -> int:

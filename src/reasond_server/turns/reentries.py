@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,25 +36,16 @@ if TYPE_CHECKING:
 _ENDS_WITHIN_S: Final = 10.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Reentries:
     """Takes the re-entries of verified callers."""
 
-    def __init__(
-        self,
-        *,
-        runner: Runner,
-        desk: ExecutionDesk,
-        policy: TurnPolicy,
-        clock: Clock,
-        limits: CallerLimits,
-        observer: TurnObserver,
-    ) -> None:
-        self._runner = runner
-        self._desk = desk
-        self._policy = policy
-        self._clock = clock
-        self._limits = limits
-        self._observer = observer
+    runner: Runner
+    desk: ExecutionDesk
+    policy: TurnPolicy
+    clock: Clock
+    limits: CallerLimits
+    observer: TurnObserver
 
     async def take(self, caller: Principal, reentry: TurnReentry) -> int:
         """Let the turn go on with the results, exactly once; return the sequence after which its events go on.
@@ -65,9 +57,9 @@ class Reentries:
         try:
             after, is_first = await self._take(caller, reentry)
         except ReasondError as error:
-            self._observer.turn_reentered(error.reason)
+            self.observer.turn_reentered(error.reason)
             raise
-        self._observer.turn_reentered("accepted" if is_first else "replayed")
+        self.observer.turn_reentered("accepted" if is_first else "replayed")
         if is_first:
             _log_settlement(reentry)
         return after
@@ -83,14 +75,14 @@ class Reentries:
                 check_reentry,
                 reentry,
                 progress,
-                now=self._clock.expiry_now(),
-                max_result_bytes=self._policy.max_result_bytes,
+                now=self.clock.expiry_now(),
+                max_result_bytes=self.policy.max_result_bytes,
             )
         )
-        permit = await self._limits.admit(caller, TURN)
+        permit = await self.limits.admit(caller, TURN)
         try:
-            logged = LoggedEvent(sequence=execution.last_sequence + 1, create_time=self._clock.now(), event=event)
-            is_first = await self._runner.wake(caller.tenant, reentry.turn_id, event=logged)
+            logged = LoggedEvent(sequence=execution.last_sequence + 1, create_time=self.clock.now(), event=event)
+            is_first = await self.runner.wake(caller.tenant, reentry.turn_id, event=logged)
         finally:
             if permit is not None:
                 permit.leave()
@@ -110,7 +102,7 @@ class Reentries:
         with suppress(TimeoutError, ReasondError):
             async with (
                 asyncio.timeout(_ENDS_WITHIN_S),
-                aclosing(self._desk.resume(caller, turn_id, after_sequence=0)) as events,
+                aclosing(self.desk.resume(caller, turn_id, after_sequence=0)) as events,
             ):
                 async for _ in events:
                     pass
@@ -125,7 +117,7 @@ class Reentries:
             HandoffExpiredError, TurnNotAwaitingError: the turn has ended, or does not wait.
         """
         with naming_turns(reentry.turn_id):
-            log = await self._desk.read(caller, reentry.turn_id)
+            log = await self.desk.read(caller, reentry.turn_id)
         progress = fold(logged.event for logged in log.events)
         for logged in log.events:
             if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +184,7 @@ class TurnKind:
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class TurnWork:
     """The work on one turn; see `runs.run.Work`.
 
@@ -193,38 +194,26 @@ class TurnWork:
         most_usage: what the turn may have spent if the reply of a model call was lost; nothing if none was.
     """
 
-    def __init__(
-        self,
-        *,
-        assignment: TurnAssignment,
-        request: WorkRequest,
-        providers: ProviderStates,
-        clock: Clock,
-        store: ExecutionStore,
-        tools: ToolSource,
-        policy: TurnPolicy,
-        records_content: bool,
-        backends: Mapping[str, ChatModel],
-        observer: TurnObserver,
-    ) -> None:
-        self._observer = observer
+    assignment: TurnAssignment
+    request: WorkRequest
+    providers: ProviderStates
+    clock: Clock
+    store: ExecutionStore
+    tools: ToolSource
+    policy: TurnPolicy
+    records_content: bool
+    backends: Mapping[str, ChatModel]
+    observer: TurnObserver
+
+    def __post_init__(self) -> None:
         self.kind = self.name = TURN
         self.source = StrategySource.REQUEST
         self.agent = TURN
-        self.request = request
         self.may_suspend = True
         self.steps = RepeatedSteps()
         self.metrics = None
         self.progress = TurnProgress()
-        self.providers = providers
         self.most_usage = NOTHING
-        self._assignment = assignment
-        self._clock = clock
-        self._store = store
-        self._tools = tools
-        self._policy = policy
-        self._records_content = records_content
-        self._backends = backends
         self._loop: TurnLoop | None = None
 
     @property
@@ -239,7 +228,7 @@ class TurnWork:
 
     def describe(self) -> Json:
         """Return the first event and what else was decided, from which any process restores the turn."""
-        known = self._assignment
+        known = self.assignment
         return {
             "turn": build_row(known.start),
             "budget": build_row(known.budget),
@@ -249,7 +238,7 @@ class TurnWork:
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
-        start = replace(self._assignment.start, model=run.identity.model)
+        start = replace(self.assignment.start, model=run.identity.model)
         self.take_in(start)
         return start
 
@@ -263,11 +252,11 @@ class TurnWork:
         start = self.progress.start
         assert start is not None  # noqa: S101 - `begin` was called before, in this life or an earlier one
         tools = TurnTools(
-            source=self._tools,
-            policy=self._policy,
+            source=self.tools,
+            policy=self.policy,
             client_tools=start.client_tools,
             execution_id=run.identity.execution_id,
-            may_use_server_tools=self._assignment.may_use_server_tools,
+            may_use_server_tools=self.assignment.may_use_server_tools,
             trace=run.trace,
         )
         for one in self.progress.ledger.values():
@@ -279,13 +268,13 @@ class TurnWork:
             progress=self.progress,
             providers=self.providers,
             tools=tools,
-            policy=self._policy,
-            backends=self._backends,
+            policy=self.policy,
+            backends=self.backends,
             # A turn whose hand-off has expired ends without a prompt.
-            history=() if self.progress.handoff is not None else await read_history(self._store, run.identity, start),
+            history=() if self.progress.handoff is not None else await read_history(self.store, run.identity, start),
             nonce=nonces(run.nonce)(),
-            clock=self._clock,
-            observer=self._observer,
+            clock=self.clock,
+            observer=self.observer,
         )
         await self._loop.run_to_exit()
 
@@ -312,7 +301,7 @@ class TurnWork:
     def leave(self, run: Run) -> None:
         """Report how the turn left: by its end, or by a hand-off that is committed."""
         self._loop = None
-        progress, observer = self.progress, self._observer
+        progress, observer = self.progress, self.observer
         if run.phase is Phase.SUSPENDED and progress.handoff is not None:
             observer.handed_off(len(progress.handoff.calls))
             observer.turn_exited("client_tools")
@@ -350,9 +339,9 @@ class TurnWork:
         if start is None or not start.session_id:
             return None
         state: dict[str, object] = {"mode": self.progress.mode}
-        if self._records_content:
+        if self.records_content:
             state["providers"] = self.providers.describe()
-        expire_time = self._clock.now() + timedelta(seconds=self._policy.session_retention_s)
+        expire_time = self.clock.now() + timedelta(seconds=self.policy.session_retention_s)
         return SessionEnd(state=state, expire_time=expire_time)
 
 

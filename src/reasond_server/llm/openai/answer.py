@@ -6,6 +6,7 @@ Generators are avoided, because each generator around a stream adds a cost to ev
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from reasond_server.errors.model import (
@@ -305,6 +306,7 @@ class WaitLimits:
 _Trouble = UpstreamFaultError | WaitLimitError | UpstreamReportError | ModelProtocolError
 
 
+@dataclass(eq=False, kw_only=True)
 class StreamedAnswer:
     """An answer whose headers were received. `is_over` is true after its `Finished` (with `warnings`) was returned.
 
@@ -314,28 +316,17 @@ class StreamedAnswer:
     sent, so that they cannot be the cause.
     """
 
-    def __init__(
-        self,
-        *,
-        request: ChatRequest,
-        warnings: Sequence[str],
-        options: BackendOptions,
-        reader: AnswerReader,
-        upstream: Upstream,
-        limits: WaitLimits,
-        counter: TokenCounter,
-        observer: BackendObserver,
-        on_stopped_in_reasoning: Callable[[], None] | None = None,
-    ) -> None:
-        self._on_stopped_in_reasoning = on_stopped_in_reasoning
-        self._request = request
-        self._warnings = warnings
-        self._options = options
-        self._reader = reader
-        self._upstream = upstream
-        self._limits = limits
-        self._counter = counter
-        self._observer = observer
+    request: ChatRequest
+    warnings: Sequence[str]
+    options: BackendOptions
+    reader: AnswerReader
+    upstream: Upstream
+    limits: WaitLimits
+    counter: TokenCounter
+    observer: BackendObserver
+    on_stopped_in_reasoning: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
         self._fault: UpstreamFaultError | None = None
         self._is_enough = False
         self.is_over = False
@@ -346,19 +337,19 @@ class StreamedAnswer:
         Raises:
             UpstreamFaultError: the answer failed; all earlier events were returned.
         """
-        reader = self._reader
-        if not self._is_enough and self._request.has_enough():
+        reader = self.reader
+        if not self._is_enough and self.request.has_enough():
             self._is_enough = True
-            self._limits.end_within(_LINGER_AFTER_ENOUGH_S)
+            self.limits.end_within(_LINGER_AFTER_ENOUGH_S)
         if self._fault is not None and not self._is_enough:
             raise self._fault
         if reader.is_stopped or self._fault is not None:
             return self._finish()
         try:
-            self._limits.check()
-            data = self._upstream.read_ready(granted=self._count_granted_bytes)
+            self.limits.check()
+            data = self.upstream.read_ready(granted=self._count_granted_bytes)
             if data is None:
-                data = await self._limits.wait(self._read)
+                data = await self.limits.wait(self._read)
         except (UpstreamFaultError, WaitLimitError) as trouble:
             # A fault after the server reported the finish reason does not matter.
             return self._fail(trouble, []) if self._find_reason() is None else self._finish()
@@ -366,33 +357,33 @@ class StreamedAnswer:
 
     def close(self) -> None:
         """Close the answer; if the server is still writing, its connection ends at once."""
-        self._upstream.close()
+        self.upstream.close()
 
     async def _read(self) -> bytes:
-        return await self._upstream.read(granted=self._count_granted_bytes)
+        return await self.upstream.read(granted=self._count_granted_bytes)
 
     def _count_granted_bytes(self) -> int:
-        return self._reader.count_earned_bytes(self._request.max_tokens)
+        return self.reader.count_earned_bytes(self.request.max_tokens)
 
     def _take_bytes(self, data: bytes) -> Sequence[ModelEvent]:
-        reader = self._reader
+        reader = self.reader
         before = reader.progress
         events: list[ModelEvent] = [*reader.take(data)]
         if reader.fault is not None:
             return self._finish(events) if self._is_enough else self._fail(reader.fault, events)
-        if reader.is_done and self._upstream.is_over:
+        if reader.is_done and self.upstream.is_over:
             return self._finish(events)
         if reader.progress > before:
-            self._limits.note_content()
+            self.limits.note_content()
         if reader.is_done:
-            self._limits.linger(_LINGER_FOR_END_S)
+            self.limits.linger(_LINGER_FOR_END_S)
         elif reader.find_end().reason is not None:
-            self._limits.linger(_LINGER_FOR_USAGE_S)
+            self.limits.linger(_LINGER_FOR_USAGE_S)
         return events
 
     def _finish(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
         """Return `events`, the text that was held back, and the `Finished`."""
-        events = [*events, *self._reader.flush()]
+        events = [*events, *self.reader.flush()]
         try:
             events.append(self._build_finished())
         except UpstreamFaultError as trouble:
@@ -402,7 +393,7 @@ class StreamedAnswer:
 
     def _fail(self, trouble: _Trouble, events: list[ModelEvent]) -> Sequence[ModelEvent]:
         """Return `events` and the text that was held back; the next read raises the fault. No events: raise it now."""
-        fault, reader = self._fault_of(trouble), self._reader
+        fault, reader = self._fault_of(trouble), self.reader
         events.extend(reader.flush())
         if reader.is_accepted:
             fault.error = error_after_tokens(fault.error, characters=reader.characters)
@@ -414,44 +405,44 @@ class StreamedAnswer:
 
     def _find_reason(self) -> ModelFinish | None:
         """Return why the model stopped; STOP if the caller has enough text."""
-        return self._reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
+        return self.reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
 
     def _build_finished(self) -> Finished:
-        ending, reason = self._reader.find_end(), self._find_reason()
+        ending, reason = self.reader.find_end(), self._find_reason()
         if reason is None:
-            raise faults.fault_of_breach(self._options, "ended its answer without telling why it stopped")
+            raise faults.fault_of_breach(self.options, "ended its answer without telling why it stopped")
         usage, doubts = settle_usage(
-            ending.usage, request=self._request, written=self._reader.written, counter=self._counter
+            ending.usage, request=self.request, written=self.reader.written, counter=self.counter
         )
         if usage.source is not UsageSource.REPORTED:
-            self._observer.usage_mended(self._options.name, usage.source.value)
+            self.observer.usage_mended(self.options.name, usage.source.value)
         is_stopped = self._is_stopped_in_reasoning(reason, usage)
         own = (*doubts, _STOPPED_IN_REASONING) if is_stopped else doubts
         return Finished(
             reason=reason,
             usage=usage,
             matched_stop=ending.matched_stop,
-            warnings=(*self._warnings, *own),
+            warnings=(*self.warnings, *own),
             is_stopped_in_reasoning=is_stopped,
         )
 
     def _is_stopped_in_reasoning(self, reason: ModelFinish, usage: Usage) -> bool:
         """Return whether stop strings may have ended the reasoning, and call `on_stopped_in_reasoning` if so."""
-        has_reasoned = bool(self._reader.characters or usage.reasoning_tokens)
-        if reason is not ModelFinish.STOP or self._reader.has_content or not has_reasoned:
+        has_reasoned = bool(self.reader.characters or usage.reasoning_tokens)
+        if reason is not ModelFinish.STOP or self.reader.has_content or not has_reasoned:
             return False
-        if self._on_stopped_in_reasoning is None:
+        if self.on_stopped_in_reasoning is None:
             return False
-        self._on_stopped_in_reasoning()
+        self.on_stopped_in_reasoning()
         return True
 
     def _fault_of(self, trouble: _Trouble) -> UpstreamFaultError:
         if isinstance(trouble, UpstreamFaultError):
             return trouble
         if isinstance(trouble, WaitLimitError):
-            return fault_of_wait(self._options, trouble)
+            return fault_of_wait(self.options, trouble)
         if isinstance(trouble, UpstreamReportError):
-            return faults.fault_of_report(self._options, trouble.report)
+            return faults.fault_of_report(self.options, trouble.report)
         return UpstreamFaultError(trouble, retries=faults.ONCE, is_unhealthy=True, may_cost=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class _ModelCall:
     deadline: Deadline
 
 
+@dataclass(eq=False, kw_only=True)
 class OpenAIModel:
     """A `ChatModel` over one backend. Every call streams, because only closing a stream frees the engine.
 
@@ -64,37 +65,27 @@ class OpenAIModel:
         observer: receives repeated attempts, waits for a free place, and corrected usage.
     """
 
-    def __init__(
-        self,
-        *,
-        options: BackendOptions,
-        counter: TokenCounter,
-        protocol: WireProtocol,
-        transport: Transport,
-        monotonic: Callable[[], float],
-        random: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None,
-        observer: BackendObserver = UNOBSERVED,
-    ) -> None:
-        self._observer = observer
-        self._options = options
-        # The options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.
-        self._body_options = options
-        self._counter = counter
-        self._protocol = protocol
-        self._transport = transport
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self._count = count
-        self._breaker = Breaker(policy=options.retries, monotonic=monotonic)
-        self._retries = Retries(policy=options.retries, monotonic=monotonic, random=random)
-        self._cap = ConcurrencyCap(limit=options.max_concurrency, on_wait=self._report_wait)
+    options: BackendOptions
+    counter: TokenCounter
+    protocol: WireProtocol
+    transport: Transport
+    monotonic: Callable[[], float]
+    random: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None
+    observer: BackendObserver = UNOBSERVED
+
+    def __post_init__(self) -> None:
+        # The self.options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.
+        self._body_options = self.options
+        self._breaker = Breaker(policy=self.options.retries, monotonic=self.monotonic)
+        self._retries = Retries(policy=self.options.retries, monotonic=self.monotonic, random=self.random)
+        self._cap = ConcurrencyCap(limit=self.options.max_concurrency, on_wait=self._report_wait)
 
     @property
     def name(self) -> str:
         """Name of the model."""
-        return self._options.model
+        return self.options.model
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -104,22 +95,17 @@ class OpenAIModel:
     @property
     def image_tokens(self) -> int:
         """Most tokens of an image, by the profile; 0: the model takes none."""
-        return self._options.profile.image_tokens
+        return self.options.profile.image_tokens
 
     @property
     def context_window(self) -> int | None:
         """Window of the model in tokens, if the profile knows it."""
-        return self._options.profile.context_window
+        return self.options.profile.context_window
 
     @property
     def has_native_tools(self) -> bool:
         """Whether the profile supports tools."""
-        return self._options.profile.tools
-
-    @property
-    def counter(self) -> TokenCounter:
-        """Counter of the model's tokens."""
-        return self._counter
+        return self.options.profile.tools
 
     @property
     def health(self) -> BreakerState:
@@ -128,11 +114,11 @@ class OpenAIModel:
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the server's count of the prompt's tokens; None if it does not count."""
-        return await self._count(messages) if self._count is not None else None
+        return await self.count(messages) if self.count is not None else None
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._transport.aclose()
+        await self.transport.aclose()
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model; closing the generator closes the connection, which frees the engine.
@@ -140,10 +126,10 @@ class OpenAIModel:
         Raises:
             ModelError: one of its subclasses.
         """
-        options = self._options
-        deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
+        options = self.options
+        deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self.monotonic)
         call = _ModelCall(
-            request=request, body=self._protocol.build_body(request, self._body_options), deadline=deadline
+            request=request, body=self.protocol.build_body(request, self._body_options), deadline=deadline
         )
         self._retries.note_call()
         given_up, failed_with = 0, ""
@@ -165,10 +151,10 @@ class OpenAIModel:
                 failed_with = fault.error.reason
             else:
                 return
-            await self._sleep(wait_s)
+            await self.sleep(wait_s)
 
     def _report_wait(self, waited_s: float) -> None:
-        self._observer.waited_for_room(self._options.name, waited_s)
+        self.observer.waited_for_room(self.options.name, waited_s)
 
     async def _choose_wait_s(
         self, request: ChatRequest, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline
@@ -203,7 +189,7 @@ class OpenAIModel:
                 raise self._fault_of_full_cap() from None
             raise
         if failed_with:
-            self._observer.attempt_repeated(self._options.name, failed_with)
+            self.observer.attempt_repeated(self.options.name, failed_with)
             note_retry()
         try:
             return await self._open_answer(call), permit
@@ -216,16 +202,16 @@ class OpenAIModel:
         self._breaker.report(permit, outcome)
 
     async def _open_answer(self, call: _ModelCall) -> StreamedAnswer:
-        options, request = self._options, call.request
-        limits = WaitLimits(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
+        options, request = self.options, call.request
+        limits = WaitLimits(timeouts=options.timeouts, deadline=call.deadline, monotonic=self.monotonic)
         try:
             upstream = await limits.wait(
-                lambda: self._transport.open(self._protocol.path, call.body.data, messages=call.body.messages)
+                lambda: self.transport.open(self.protocol.path, call.body.data, messages=call.body.messages)
             )
         except WaitLimitError as waited:
             raise fault_of_wait(options, waited) from None
         reader = AnswerReader(
-            decoder=self._protocol.build_decoder(options, max_tokens=request.max_tokens),
+            decoder=self.protocol.build_decoder(options, max_tokens=request.max_tokens),
             stop=() if request.is_stop_advice else request.stop,
             options=options,
         )
@@ -236,19 +222,19 @@ class OpenAIModel:
             reader=reader,
             upstream=upstream,
             limits=limits,
-            counter=self._counter,
-            observer=self._observer,
+            counter=self.counter,
+            observer=self.observer,
             on_stopped_in_reasoning=self._leave_stops_out if "stop" in call.body.data else None,
         )
 
     def _leave_stops_out(self) -> None:
         """Send no more stop strings: the server also matches them in hidden reasoning."""
-        self._body_options = replace(self._options, profile=replace(self._options.profile, max_stops=0))
+        self._body_options = replace(self.options, profile=replace(self.options.profile, max_stops=0))
 
     def _fault_of_open_breaker(self) -> UpstreamFaultError:
         wait = self._breaker.compute_wait_s()
         error = ModelUnavailableError(
-            f"The model backend {faults.describe_place(self._options)} failed often lately and is left alone "
+            f"The model backend {faults.describe_place(self.options)} failed often lately and is left alone "
             f"for {wait:.1f} s",
             remedy="Ask again then.",
             retry_after_s=wait,
@@ -256,9 +242,9 @@ class OpenAIModel:
         return UpstreamFaultError(error)
 
     def _fault_of_full_cap(self) -> UpstreamFaultError:
-        limit = self._options.max_concurrency
+        limit = self.options.max_concurrency
         error = ModelUnavailableError(
-            f"The model backend {faults.describe_place(self._options)} works on {limit} calls, and none ended in time",
+            f"The model backend {faults.describe_place(self.options)} works on {limit} calls, and none ended in time",
             remedy="Ask again later, or raise max_concurrency of the backend.",
             metadata={"max_concurrency": str(limit)},
         )

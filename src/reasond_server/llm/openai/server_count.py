@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors.model import ContextExhaustedError, ModelError
@@ -39,6 +40,7 @@ class CountTransport(Protocol):
         ...
 
 
+@dataclass(eq=False, kw_only=True)
 class ServerCount:
     """Asks a server how many tokens a prompt has, and caches the last 256 answers.
 
@@ -53,31 +55,24 @@ class ServerCount:
         monotonic: a clock that never goes back, in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        transport: CountTransport,
-        model: str,
-        count_path: str,
-        wire: Callable[[Sequence[Message]], list[dict[str, Any]]],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._transport = transport
-        self._model = model
-        self._path = count_path
-        self._wire = wire
-        self._monotonic = monotonic
+    transport: CountTransport
+    model: str
+    count_path: str
+    wire: Callable[[Sequence[Message]], list[dict[str, Any]]]
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._remembered: OrderedDict[bytes, int] = OrderedDict()
         self._rests_until: float | None = None
 
     async def __call__(self, messages: Sequence[Message]) -> int | None:
         """Return the input tokens of a call with `messages`; None if the server does not count them."""
-        sent = self._wire(messages)
+        sent = self.wire(messages)
         key = hashlib.sha256(json.dumps(sent).encode()).digest()
         if key in self._remembered:
             self._remembered.move_to_end(key)
             return self._remembered[key]
-        if self._rests_until is not None and self._monotonic() < self._rests_until:
+        if self._rests_until is not None and self.monotonic() < self._rests_until:
             return None
         try:
             async with asyncio.timeout(2 * _PATIENCE_S):
@@ -94,18 +89,18 @@ class ServerCount:
         return tokens
 
     async def _ask(self, sent: list[dict[str, Any]]) -> int:
-        if self._path != _APPLY_TEMPLATE:
-            told = await self._transport.post_json(
-                self._path, {"model": self._model, "messages": sent}, timeout_s=_PATIENCE_S
+        if self.count_path != _APPLY_TEMPLATE:
+            told = await self.transport.post_json(
+                self.count_path, {"model": self.model, "messages": sent}, timeout_s=_PATIENCE_S
             )
             return _read_number(told, "count", "input_tokens")
-        applied = await self._transport.post_json(_APPLY_TEMPLATE, {"messages": sent}, timeout_s=_PATIENCE_S)
+        applied = await self.transport.post_json(_APPLY_TEMPLATE, {"messages": sent}, timeout_s=_PATIENCE_S)
         prompt = applied.get("prompt") if isinstance(applied, dict) else None
         if not isinstance(prompt, str):
             raise _build_error()
         # As the server tokenizes a templated prompt: with a first token, and with control tokens as single tokens.
         cut = {"content": prompt, "add_special": True, "parse_special": True}
-        told = await self._transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
+        told = await self.transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
         tokens = told.get("tokens") if isinstance(told, dict) else None
         if not isinstance(tokens, list):
             raise _build_error()
@@ -115,9 +110,9 @@ class ServerCount:
         if self._rests_until is None:
             _log.warning(
                 "the server does not count tokens; they are counted here",
-                extra={"path": self._path, "error": type(error).__name__, "reason": str(error)},
+                extra={"path": self.count_path, "error": type(error).__name__, "reason": str(error)},
             )
-        self._rests_until = self._monotonic() + _REST_S
+        self._rests_until = self.monotonic() + _REST_S
 
 
 def _read_number(told: object, *names: str) -> int:

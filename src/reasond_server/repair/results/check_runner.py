@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -38,16 +38,14 @@ _LIMITS: Final = {
 }
 
 
+@dataclass(eq=False, kw_only=True)
 class CheckRunner:
     """Runs checks over candidates in one environment; `permits` bounds the runs of the whole server."""
 
-    def __init__(
-        self, *, sandbox: Sandbox, environment: ExecutionEnvironment, tree: SourceTree, permits: asyncio.Semaphore
-    ) -> None:
-        self._sandbox = sandbox
-        self._environment = environment
-        self._tree = tree
-        self._permits = permits
+    sandbox: Sandbox
+    environment: ExecutionEnvironment
+    tree: SourceTree
+    permits: asyncio.Semaphore
 
     def limit_first(self, check: Check) -> float:
         """Return the time limit in seconds on the original, before it is known how long the check takes."""
@@ -63,7 +61,7 @@ class CheckRunner:
 
         What says nothing about the code is tried once more and then UNKNOWN. The attempts share the processor time.
         """
-        limits = replace(self._environment.limits, wall_s=limit_s)
+        limits = replace(self.environment.limits, wall_s=limit_s)
         first = await self._attempt(check, changes, limits)
         left_s = limits.cpu_s - first.cpu_s
         if first.status is not CheckStatus.UNKNOWN or left_s <= 0:
@@ -77,22 +75,22 @@ class CheckRunner:
         )
 
     def _clamp(self, limit_s: float) -> float:
-        return min(limit_s, self._environment.limits.wall_s)
+        return min(limit_s, self.environment.limits.wall_s)
 
     async def _attempt(self, check: Check, changes: Mapping[str, bytes | None], limits: SandboxLimits) -> CheckOutcome:
-        result_format = check.format or self._environment.format
+        result_format = check.format or self.environment.format
         if result_format in {ResultFormat.GO_JSON, ResultFormat.TAP}:
             limits = replace(limits, output_bytes=max(limits.output_bytes, _STREAM_BYTES))
         # Nobody can prepare a file of this name, neither a candidate nor what an earlier run has left.
         report = f"report-{secrets.token_hex(16)}.xml"
-        is_writable = self._environment.has_writable_sources
+        is_writable = self.environment.has_writable_sources
         try:
-            async with self._permits, self._tree.open_workspace(changes, is_writable=is_writable) as folder:
-                ended = await self._sandbox.run(
+            async with self.permits, self.tree.open_workspace(changes, is_writable=is_writable) as folder:
+                ended = await self.sandbox.run(
                     Job(
                         argv=tuple(argument.replace(REPORT, report) for argument in check.argv),
                         folder=folder,
-                        environment=self._environment,
+                        environment=self.environment,
                         limits=limits,
                         collect=(report,) if result_format is ResultFormat.JUNIT else (),
                     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +57,7 @@ _LAST_NUMBER: Final = 1000
 _CUT: Final = "The reply was cut off at max_tokens = {most} before its end. Write less, or smaller edits."
 
 
+@dataclass(eq=False, kw_only=True)
 class CandidateWriter:
     """Asks a model for candidates, or for plans and their scores. `show` decides first what the prompts show.
 
@@ -72,35 +73,25 @@ class CandidateWriter:
         folder: where diffs are made; None: in that of the system.
     """
 
-    def __init__(
-        self,
-        *,
-        site: RepairSite,
-        model: ChatModel,
-        task: RepairTask,
-        parameters: RepairParameters,
-        files: Mapping[str, SourceFile],
-        is_protected: Callable[[str], bool],
-        nonce: str,
-        clock: Clock,
-        folder: Path | None = None,
-    ) -> None:
-        self._site = site
-        self._model = model
-        self._task = task
-        self._parameters = parameters
-        self._files = files
-        self._shown = leave_out_held_out(files, task.checks, is_protected=is_protected)
-        self._is_protected = is_protected
-        self._clock = clock
-        self._folder = folder
+    site: RepairSite
+    model: ChatModel
+    task: RepairTask
+    parameters: RepairParameters
+    files: Mapping[str, SourceFile]
+    is_protected: Callable[[str], bool]
+    nonce: str
+    clock: Clock
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._shown = leave_out_held_out(self.files, self.task.checks, is_protected=self.is_protected)
         self._prompts = RepairPrompts(
-            nonce=nonce, description=task.description, report=task.report, files=ShownFiles(texts={})
+            nonce=self.nonce, description=self.task.description, report=self.task.report, files=ShownFiles(texts={})
         )
 
     @property
     def _window(self) -> int:
-        return self._model.context_window or _UNKNOWN_WINDOW
+        return self.model.context_window or _UNKNOWN_WINDOW
 
     @property
     def _diff_tokens(self) -> int:
@@ -119,24 +110,24 @@ class CandidateWriter:
         evidence = "" if baseline is None else write_evidence(list_faults(baseline), ())
         self._prompts = RepairPrompts(
             nonce=self._prompts.nonce,
-            description=self._task.description,
-            report=self._task.report,
+            description=self.task.description,
+            report=self.task.report,
             files=await self._choose_files(evidence),
             evidence=evidence,
         )
 
     def bound_tokens(self, order: CandidateOrder) -> int:
         """Return the most tokens of the calls for a candidate, prompts and replies."""
-        tokens = bound_prompt(self._write_prompt(order), self._model.counter) + self._parameters.max_tokens
-        added = self._parameters.max_tokens + _LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS
-        return sum(tokens + place * added for place in range(self._parameters.most_calls))
+        tokens = bound_prompt(self._write_prompt(order), self.model.counter) + self.parameters.max_tokens
+        added = self.parameters.max_tokens + _LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS
+        return sum(tokens + place * added for place in range(self.parameters.most_calls))
 
     def bound_any(self) -> TokenBounds:
         """Return the most tokens of any candidate, whatever others it refines."""
         order = CandidateOrder(candidate_id="", number=_LAST_NUMBER, parent_id="", depth=1, temperature=0.0)
-        original, is_exact = self.bound_tokens(order), self._model.counter.is_exact
+        original, is_exact = self.bound_tokens(order), self.model.counter.is_exact
         added = _FRAME_TOKENS + (self._diff_tokens + self._evidence_tokens if is_exact else 0)
-        return TokenBounds(original=original, refined=original + self._parameters.most_calls * added, is_exact=is_exact)
+        return TokenBounds(original=original, refined=original + self.parameters.most_calls * added, is_exact=is_exact)
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a candidate, and read its reply as changed files.
@@ -145,8 +136,8 @@ class CandidateWriter:
             ContentFilteredError: the provider withheld text.
             ReasondError: as the model's `stream`.
         """
-        began_s = self._clock.monotonic()
-        with trace_generation(self._site.trace, candidates=1, model=self._model.name) as made:
+        began_s = self.clock.monotonic()
+        with trace_generation(self.site.trace, candidates=1, model=self.model.name) as made:
             reply, usage = await self._converse(order)
             made.usage = usage
         text = reply.parsed.text
@@ -163,22 +154,22 @@ class CandidateWriter:
         )
         try:
             changes, thought = await run_by_size(len(text), partial(self._read, reply))
-            diff = await make_patch(self._files, changes, parent=self._folder)
+            diff = await make_patch(self.files, changes, parent=self.folder)
         except (EditError, PatchError) as error:
-            return replace(candidate, problem=str(error), elapsed_s=self._clock.monotonic() - began_s)
+            return replace(candidate, problem=str(error), elapsed_s=self.clock.monotonic() - began_s)
         return replace(
             candidate,
             status=CandidateStatus.PROPOSED,
-            key=await asyncio.to_thread(key_of, changes, self._files),
+            key=await asyncio.to_thread(key_of, changes, self.files),
             changes=changes,
             diff=diff,
             thought=thought,
-            elapsed_s=self._clock.monotonic() - began_s,
+            elapsed_s=self.clock.monotonic() - began_s,
         )
 
     async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a plan. Raises as `generate`."""
-        began_s = self._clock.monotonic()
+        began_s = self.clock.monotonic()
         reply = await self._ask(
             self._prompts.write_plan(order.number),
             label=order.candidate_id,
@@ -193,7 +184,7 @@ class CandidateWriter:
             changes={},
             diff=restore(reply.parsed.text).strip(),
             usage=reply.spent,
-            elapsed_s=self._clock.monotonic() - began_s,
+            elapsed_s=self.clock.monotonic() - began_s,
         )
 
     async def score_plans(self, judge: int, plans: Sequence[str]) -> Sequence[float | None]:
@@ -202,7 +193,7 @@ class CandidateWriter:
             self._prompts.write_judging(plans),
             label=f"judge-{judge}",
             index=len(plans) + judge - 1,
-            temperature=self._parameters.spread_temperature,
+            temperature=self.parameters.spread_temperature,
         )
         return read_points(reply.parsed.text, count=len(plans))
 
@@ -212,20 +203,20 @@ class CandidateWriter:
         Raises:
             ContextExhaustedError: the window has no room for any file.
         """
-        if not self._files:
+        if not self.files:
             return ShownFiles(texts={})
-        model, task = self._model, self._task
+        model, task = self.model, self.task
         count = model.counter.count_text
         window = self._window
-        taken = self._parameters.max_tokens + _FRAME_TOKENS + self._diff_tokens + self._evidence_tokens
-        if self._parameters.allow_tool_use:
+        taken = self.parameters.max_tokens + _FRAME_TOKENS + self._diff_tokens + self._evidence_tokens
+        if self.parameters.allow_tool_use:
             taken += MOST_LOOK_UPS * (_LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS)
         words = [evidence, task.description, *(f"{issue.path} {issue.message}" for issue in task.report.issues)]
         room = window - taken - await asyncio.to_thread(lambda: sum(map(count, words)))
         if room < _LEAST_ROOM:
             raise ContextExhaustedError(
                 f"The window of {window} tokens has no room for code: description, report, evidence and the "
-                f"reply (max_tokens = {self._parameters.max_tokens}) need {window - room}",
+                f"reply (max_tokens = {self.parameters.max_tokens}) need {window - room}",
                 remedy="Lower max_tokens, shorten the description, or use a model with a larger window.",
                 metadata={"context_window": str(window)},
             )
@@ -233,14 +224,14 @@ class CandidateWriter:
             choose_files,
             self._shown,
             hints=[text for text in words if text],
-            is_editable=lambda path: not self._is_protected(path),
+            is_editable=lambda path: not self.is_protected(path),
             room=room,
             count=count,
         )
         return await asyncio.to_thread(choose)
 
     def _write_prompt(self, order: CandidateOrder) -> Sequence[Message]:
-        previous, head = order.previous, self._model.counter.head
+        previous, head = order.previous, self.model.counter.head
         if previous is not None:
             previous = replace(
                 previous,
@@ -248,7 +239,7 @@ class CandidateWriter:
                 evidence=head(previous.evidence, self._evidence_tokens),
             )
         return self._prompts.write_generation(
-            order.number, previous=previous, may_look_up=self._parameters.allow_tool_use
+            order.number, previous=previous, may_look_up=self.parameters.allow_tool_use
         )
 
     async def _converse(self, order: CandidateOrder) -> tuple[ModelReply, Usage]:
@@ -260,7 +251,7 @@ class CandidateWriter:
                 label=f"{order.candidate_id}.{place}" if place else order.candidate_id,
                 index=order.number - 1,
                 temperature=order.temperature,
-                may_look_up=self._parameters.allow_tool_use and place < MOST_LOOK_UPS,
+                may_look_up=self.parameters.allow_tool_use and place < MOST_LOOK_UPS,
             )
             spent += reply.spent
             if reply.parsed.kind is not TagKind.ACTION:
@@ -276,9 +267,9 @@ class CandidateWriter:
         except UnreadableActionError as error:
             found = f"{error}. {ACTION_RULE}"
         said = f"{reply.parsed.text}\n<action>{reply.parsed.content}</action>".strip()
-        counter, window = self._model.counter, self._window
+        counter, window = self.model.counter, self._window
         messages = (*messages, Message(role=Role.ASSISTANT, content=said))
-        room = window - self._parameters.max_tokens - await count_prompt(messages, counter)
+        room = window - self.parameters.max_tokens - await count_prompt(messages, counter)
         shown = (
             counter.head(found, min(room - _LEAST_ROOM, _LOOK_UP_TOKENS)) if room > _LOOK_UP_TOKENS else _WINDOW_FULL
         )
@@ -290,22 +281,22 @@ class CandidateWriter:
         """Call the model, publish its text as reply `index`, and return the whole reply. Raises as `generate`."""
         listener = ReplyListener(
             messages=messages,
-            max_tokens=self._parameters.max_tokens,
+            max_tokens=self.parameters.max_tokens,
             temperature=temperature,
-            top_p=self._parameters.top_p,
+            top_p=self.parameters.top_p,
             kinds=(TagKind.ACTION,) if may_look_up else (),
             label=label,
         )
-        async with aclosing(self._model.stream(listener.request)) as events:
+        async with aclosing(self.model.stream(listener.request)) as events:
             async for event in events:
                 for fragment in listener.take(event):
-                    self._site.publish(index, fragment.text)
-        rest, reply = listener.close(self._model.counter)
+                    self.site.publish(index, fragment.text)
+        rest, reply = listener.close(self.model.counter)
         for fragment in rest:
-            self._site.publish(index, fragment.text)
+            self.site.publish(index, fragment.text)
         if reply.finish is ModelFinish.CONTENT_FILTER:
             raise ContentFilteredError("the model's provider withheld the text of a candidate")
-        await self._site.wait_for_room()
+        await self.site.wait_for_room()
         return reply
 
     def _read(self, reply: ModelReply) -> tuple[Mapping[str, bytes | None], str]:
@@ -315,6 +306,6 @@ class CandidateWriter:
             EditError: the reply was cut, or has no edits that can be applied.
         """
         if reply.finish is ModelFinish.LENGTH:
-            raise EditError(_CUT.format(most=self._parameters.max_tokens))
+            raise EditError(_CUT.format(most=self.parameters.max_tokens))
         read = read_reply(reply.parsed.text)
-        return apply_edits(self._files, read.edits, protected=self._is_protected), read.thought
+        return apply_edits(self.files, read.edits, protected=self.is_protected), read.thought

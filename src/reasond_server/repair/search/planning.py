@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,23 +51,17 @@ _STEP: Final = re.compile(r"^[ \t]{0,3}(?:\d{1,3}[.)]|[-*+])[ \t]+(\S.*)$", re.M
 _NAMED: Final = re.compile(r"`[^`\n]{1,200}`|\b[\w/.-]{1,200}\.[A-Za-z]{1,8}\b|\b[A-Z][a-z]+[A-Z]\w*")
 
 
+@dataclass(eq=False, kw_only=True)
 class PlanRun:
     """Works one plan out; see `RepairRun` for the arguments and attributes."""
 
-    def __init__(
-        self,
-        *,
-        parameters: RepairParameters,
-        budget: Budget,
-        activities: PlanActivities,
-        emit: Callable[[Event], None],
-        pause: Callable[[], Awaitable[bool]],
-    ) -> None:
-        self._parameters = parameters
-        self._budget = budget
-        self._activities = activities
-        self._emit = emit
-        self._pause = pause
+    parameters: RepairParameters
+    budget: Budget
+    activities: PlanActivities
+    emit: Callable[[Event], None]
+    pause: Callable[[], Awaitable[bool]]
+
+    def __post_init__(self) -> None:
         self._warnings: list[str] = [_NOT_CHECKED]
         self.judged: list[JudgedCandidate] = []
         self.rounds: list[ReflectionIteration] = []
@@ -78,13 +73,13 @@ class PlanRun:
             ModelError: every call for a plan failed.
             TokenBudgetExhaustedError: the budget covers no plan.
         """
-        await self._activities.prepare_plan()
+        await self.activities.prepare_plan()
         await self._write_plans()
-        if await self._pause():
+        if await self.pause():
             return None
         scores = await self._let_judges_score()
         vote = self._vote(scores)
-        self._emit(VoteStep(vote=vote))
+        self.emit(VoteStep(vote=vote))
         best = next(one for one in self.judged if one.candidate.candidate_id == vote.votes[0].candidate_id)
         flaws = [finding.message for finding in best.critique.findings if finding.severity is Severity.HIGH]
         if flaws:
@@ -110,11 +105,11 @@ class PlanRun:
 
     async def _write_plans(self) -> None:
         """Write the plans in parallel, and criticize each once all are there."""
-        most = self._parameters.num_candidates
-        if self._budget.max_model_calls is not None:
+        most = self.parameters.num_candidates
+        if self.budget.max_model_calls is not None:
             # One call is kept for a judge.
-            most = max(1, min(most, self._budget.max_model_calls - 1))
-        events = OrderedEvents(self._emit)
+            most = max(1, min(most, self.budget.max_model_calls - 1))
+        events = OrderedEvents(self.emit)
         calls = [partial(self._write_plan, number, events.take_place()) for number in range(1, most + 1)]
         results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
         failures = [each for each in results if isinstance(each, Exception)]
@@ -124,7 +119,7 @@ class PlanRun:
             if not isinstance(candidate, Exception):
                 critique = criticize_plan(candidate.diff)
                 self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
-                self._emit(_report_critique(candidate, critique))
+                self.emit(_report_critique(candidate, critique))
         reflection = ReflectionIteration(
             iteration=1,
             candidate_ids=[one.candidate.candidate_id for one in self.judged],
@@ -134,10 +129,10 @@ class PlanRun:
             notes="; ".join(f"{one.candidate.candidate_id} scores {one.critique.score:.0f}" for one in self.judged),
         )
         self.rounds.append(reflection)
-        self._emit(ReflectionStep(reflection=reflection))
+        self.emit(ReflectionStep(reflection=reflection))
 
     async def _write_plan(self, number: int, fill: Fill) -> RepairCandidate:
-        first, spread = self._parameters.temperature, self._parameters.spread_temperature
+        first, spread = self.parameters.temperature, self.parameters.spread_temperature
         order = CandidateOrder(
             candidate_id=f"cand-{number}",
             number=number,
@@ -146,7 +141,7 @@ class PlanRun:
             temperature=first if number == 1 else spread,
         )
         try:
-            candidate = await self._activities.write_plan(order)
+            candidate = await self.activities.write_plan(order)
             fill(partial(_report_plan, candidate))
         finally:
             fill(None)
@@ -158,9 +153,9 @@ class PlanRun:
             return ()
         plans = [one.candidate.diff for one in self.judged]
         judges = JUDGES
-        if self._budget.max_model_calls is not None:
-            judges = max(0, min(JUDGES, self._budget.max_model_calls - len(plans)))
-        calls = [partial(self._activities.score_plans, judge, plans) for judge in range(1, judges + 1)]
+        if self.budget.max_model_calls is not None:
+            judges = max(0, min(JUDGES, self.budget.max_model_calls - len(plans)))
+        calls = [partial(self.activities.score_plans, judge, plans) for judge in range(1, judges + 1)]
         results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
         scores = [each for each in results if not isinstance(each, Exception)]
         if all(score is None for each in scores for score in each):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import TokenBudgetExhaustedError
@@ -101,6 +102,7 @@ class RepairOutcome:
     is_early: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class RepairRun:
     """Works one repair out.
 
@@ -116,21 +118,14 @@ class RepairRun:
         rounds: the rounds of the search so far.
     """
 
-    def __init__(
-        self,
-        *,
-        parameters: RepairParameters,
-        budget: Budget,
-        activities: RepairActivities,
-        emit: Callable[[Event], None],
-        pause: Callable[[], Awaitable[bool]],
-    ) -> None:
-        self._parameters = parameters
-        self._budget = budget
-        self._activities = activities
-        self._emit = emit
-        self._pause = pause
-        self._events = OrderedEvents(emit)
+    parameters: RepairParameters
+    budget: Budget
+    activities: RepairActivities
+    emit: Callable[[Event], None]
+    pause: Callable[[], Awaitable[bool]]
+
+    def __post_init__(self) -> None:
+        self._events = OrderedEvents(self.emit)
         self._keys: set[str] = set()
         self._warnings: list[str] = []
         self.judged: list[JudgedCandidate] = []
@@ -146,7 +141,7 @@ class RepairRun:
             TokenBudgetExhaustedError: the budget covers no candidate.
             ModelError: the model failed several times in a row.
         """
-        baseline = await self._activities.measure_baseline()
+        baseline = await self.activities.measure_baseline()
         self._report_baseline(baseline)
         selection = self._build_selection()
         search = self._build_search(selection, baseline)
@@ -168,34 +163,32 @@ class RepairRun:
         )
 
     def _build_selection(self) -> SelectionPolicy[RepairNode]:
-        parameters = self._parameters
+        parameters = self.parameters
         return build_selection(parameters, build_search_plan(parameters))
 
     def _build_search(self, selection: SelectionPolicy[RepairNode], baseline: Baseline) -> TreeSearch[RepairNode]:
-        parameters, budget = self._parameters, self._budget
+        parameters, budget = self.parameters, self.budget
         allowance = Allowance(
             max_calls=budget.max_model_calls,
             max_tokens=budget.max_total_tokens,
             max_resources={
                 CANDIDATES: parameters.max_candidates,
-                CHECKS: max(0, parameters.max_checks - self._activities.checks_run),
-                CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self._activities.check_cpu_s),
+                CHECKS: max(0, parameters.max_checks - self.activities.checks_run),
+                CHECK_CPU_S: max(0.0, parameters.max_check_cpu_s - self.activities.check_cpu_s),
             },
-            margin=bound_held_out(baseline, self._activities.worst_cost),
+            margin=bound_held_out(baseline, self.activities.worst_cost),
         )
         failures = (ModelError,)
         return TreeSearch(
             proposer=CandidateProposer(
-                activities=self._activities,
+                activities=self.activities,
                 parameters=parameters,
                 report=self._report_candidate,
                 events=self._events,
                 are_tokens_bounded=budget.max_total_tokens is not None,
                 failures=(*failures, TokenBudgetExhaustedError),
             ),
-            evaluator=CandidateEvaluator(
-                activities=self._activities, report=self._report_critique, events=self._events
-            ),
+            evaluator=CandidateEvaluator(activities=self.activities, report=self._report_critique, events=self._events),
             plan=build_search_plan(parameters),
             selection=RoundWatcher(selection, self._end_round),
             allowance=allowance,
@@ -210,7 +203,7 @@ class RepairRun:
                 candidate, critique = found.node.payload.candidate, critique_of(found.node)
                 if candidate is not None and critique is not None:
                     self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
-                if await self._pause():
+                if await self.pause():
                     return False
         if not self.judged and search.ending is SearchEnding.BUDGET and search.shortage != CANDIDATES:
             bound = _OWN_BOUNDS.get(search.shortage, "max_total_tokens or max_model_calls in the budget")
@@ -225,7 +218,7 @@ class RepairRun:
         vote = None
         if search.ending is not SearchEnding.SOLVED and self.judged:
             vote = vote_on(self.judged)
-            self._emit(VoteStep(vote=vote))
+            self.emit(VoteStep(vote=vote))
         ranking, winner = await self._rank_patches()
         if winner is None:
             self._warnings.append(_NO_PATCH)
@@ -264,9 +257,9 @@ class RepairRun:
                 break
             if one.candidate.status is not CandidateStatus.PROPOSED:
                 continue
-            found = await self._activities.validate(one.candidate)
+            found = await self.activities.validate(one.candidate)
             if found.problem:
-                self._emit(_report_validation(one, found.problem))
+                self.emit(_report_validation(one, found.problem))
                 if winner is None:
                     self._warnings.append(_DEMOTED.format(problem=found.problem))
                 continue
@@ -288,7 +281,7 @@ class RepairRun:
         """Return whether the winner is accepted, and what it was checked with; the held-out checks run once."""
         outcomes: Sequence[CheckOutcome] = ()
         if winner.critique.is_solution:
-            outcomes = await self._activities.judge_held_out(winner.candidate)
+            outcomes = await self.activities.judge_held_out(winner.candidate)
         failed = [outcome.name for outcome in outcomes if outcome.status is not CheckStatus.PASSED]
         reports = [report_candidate(outcome) for outcome in outcomes]
         verification = _verification_of([*winner.critique.reports, *reports])
@@ -299,7 +292,7 @@ class RepairRun:
             problem = _NOT_ACCEPTED
         if problem:
             self._warnings.append(problem)
-        self._emit(
+        self.emit(
             ValidationStep(
                 candidate_id=winner.candidate.candidate_id,
                 is_valid=True,
@@ -312,7 +305,7 @@ class RepairRun:
 
     def _report_baseline(self, baseline: Baseline) -> None:
         reports = report_baseline(baseline)
-        self._emit(
+        self.emit(
             BaselineStep(
                 is_reproduced=baseline.is_reproduced,
                 elapsed_s=sum(report.elapsed_s for report in reports),
@@ -341,7 +334,7 @@ class RepairRun:
             candidate_id=candidate.candidate_id,
             verdict=critique.verdict,
             score=critique.score,
-            is_accepted=critique.is_solution and critique.score >= self._parameters.critique_threshold,
+            is_accepted=critique.is_solution and critique.score >= self.parameters.critique_threshold,
             elapsed_s=sum(report.elapsed_s for report in critique.reports),
             reports=critique.reports,
             findings=critique.findings,
@@ -355,23 +348,23 @@ class RepairRun:
         if not scored:
             return
         best, critique = max(scored, key=lambda pair: pair[1].score)
-        is_selected = critique.is_solution and critique.score >= self._parameters.critique_threshold
+        is_selected = critique.is_solution and critique.score >= self.parameters.critique_threshold
         reflection = ReflectionIteration(
             iteration=len(self.rounds) + 1,
             candidate_ids=[one.candidate_id for one, _ in scored],
             critic_scores=[
                 CandidateScore(candidate_id=one.candidate_id, score=critique.score) for one, critique in scored
             ],
-            selected_candidate_id=best.candidate_id if is_selected and self._parameters.enable_early_terminate else "",
+            selected_candidate_id=best.candidate_id if is_selected and self.parameters.enable_early_terminate else "",
             notes="; ".join(_describe(one, critique) for one, critique in scored),
         )
         self.rounds.append(reflection)
         self._critiques.append([critique for _, critique in scored])
-        self._emit(ReflectionStep(reflection=reflection))
+        self.emit(ReflectionStep(reflection=reflection))
 
     def _note_ending(self, search: TreeSearch[RepairNode], selection: SelectionPolicy[RepairNode]) -> None:
         """Warn of why the search ended without a candidate that was accepted at once."""
-        parameters = self._parameters
+        parameters = self.parameters
         if search.ending is SearchEnding.SOLVED:
             return
         if isinstance(selection, RefineBeam):
@@ -392,10 +385,10 @@ class RepairRun:
 
     def _describe_shortage(self, shortage: str) -> str:
         """Return the warning of a search that a bound of its parameters ended."""
-        taken = {CHECKS: self._activities.checks_run, CHECK_CPU_S: self._activities.check_cpu_s}
+        taken = {CHECKS: self.activities.checks_run, CHECK_CPU_S: self.activities.check_cpu_s}
         return _BUDGET_REACHED.format(
             bound=_OWN_BOUNDS[shortage],
-            most=getattr(self._parameters, _OWN_BOUNDS[shortage]),
+            most=getattr(self.parameters, _OWN_BOUNDS[shortage]),
             rest=_REST.format(taken=taken[shortage]) if shortage in taken else "",
         )
 

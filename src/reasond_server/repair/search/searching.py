@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -76,28 +77,21 @@ class OrderedEvents:
                 self._emit(known())
 
 
+@dataclass(eq=False, kw_only=True)
 class CandidateProposer:
     """Asks the model for candidates, each in a call of its own: the first with the usual temperature, others spread.
 
     A candidate whose evidence another one has shown before is not refined again: nothing new would be learnt from it.
     """
 
-    def __init__(
-        self,
-        *,
-        activities: RepairActivities,
-        parameters: RepairParameters,
-        report: Callable[[RepairCandidate], Event],
-        events: OrderedEvents,
-        are_tokens_bounded: bool,
-        failures: tuple[type[Exception], ...],
-    ) -> None:
-        self._activities = activities
-        self._parameters = parameters
-        self._report = report
-        self._events = events
-        self._are_tokens_bounded = are_tokens_bounded
-        self._failures = failures
+    activities: RepairActivities
+    parameters: RepairParameters
+    report: Callable[[RepairCandidate], Event]
+    events: OrderedEvents
+    are_tokens_bounded: bool
+    failures: tuple[type[Exception], ...]
+
+    def __post_init__(self) -> None:
         self._number = 0
         self._reflected: dict[str, str] = {}
         self._most_tokens: dict[str, int] = {}
@@ -107,15 +101,15 @@ class CandidateProposer:
         if self._is_reflected_elsewhere(node):
             return Cost()
         tokens = 0
-        if self._are_tokens_bounded:
+        if self.are_tokens_bounded:
             tokens = count * self._bound_tokens(node)
-        return Cost(model_calls=count * self._parameters.most_calls, tokens=tokens, resources={CANDIDATES: count})
+        return Cost(model_calls=count * self.parameters.most_calls, tokens=tokens, resources={CANDIDATES: count})
 
     def _bound_tokens(self, node: Node[RepairNode]) -> int:
         """Return the most tokens of one candidate below `node`; the prompt of a node is counted once."""
         known = self._most_tokens.get(node.node_id)
         if known is None:
-            known = self._activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
+            known = self.activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
             self._most_tokens[node.node_id] = known
         return known
 
@@ -132,10 +126,10 @@ class CandidateProposer:
         numbers = range(self._number + 1, self._number + 1 + count)
         self._number += count
         calls = [
-            partial(self._generate, self._order(node, number, is_first=number == numbers[0]), self._events.take_place())
+            partial(self._generate, self._order(node, number, is_first=number == numbers[0]), self.events.take_place())
             for number in numbers
         ]
-        results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=self._failures)
+        results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=self.failures)
         made = [each for each in results if not isinstance(each, Exception)]
         if not made:
             raise next(each for each in results if isinstance(each, Exception))
@@ -143,15 +137,15 @@ class CandidateProposer:
             candidates=[Candidate(payload=RepairNode(candidate=each), key=each.key) for each in made],
             spent=Cost(
                 model_calls=count - len(made) + sum(each.usage.model_calls for each in made),
-                tokens=sum(each.usage.total_tokens for each in made) if self._are_tokens_bounded else 0,
+                tokens=sum(each.usage.total_tokens for each in made) if self.are_tokens_bounded else 0,
                 resources={CANDIDATES: count},
             ),
         )
 
     async def _generate(self, order: CandidateOrder, fill: Fill) -> RepairCandidate:
         try:
-            candidate = await self._activities.generate(order)
-            fill(partial(self._report, candidate))
+            candidate = await self.activities.generate(order)
+            fill(partial(self.report, candidate))
         finally:
             fill(None)
         return candidate
@@ -163,7 +157,7 @@ class CandidateProposer:
             number=number,
             parent_id="" if parent is None else parent.candidate_id,
             depth=node.depth + 1,
-            temperature=self._parameters.temperature if is_first else self._parameters.spread_temperature,
+            temperature=self.parameters.temperature if is_first else self.parameters.spread_temperature,
             previous=None if parent is None else _describe_previous(parent, critique_of(node)),
         )
 
@@ -173,23 +167,17 @@ class CandidateProposer:
         return bool(evidence) and self._reflected.get(evidence, node.node_id) != node.node_id
 
 
+@dataclass(eq=False, kw_only=True)
 class CandidateEvaluator:
     """Lets the critics judge each candidate by itself; one that cannot be used needs no critic."""
 
-    def __init__(
-        self,
-        *,
-        activities: RepairActivities,
-        report: Callable[[RepairCandidate, Critique], Event],
-        events: OrderedEvents,
-    ) -> None:
-        self._activities = activities
-        self._report = report
-        self._events = events
+    activities: RepairActivities
+    report: Callable[[RepairCandidate, Critique], Event]
+    events: OrderedEvents
 
     def bound_cost(self, parent: Node[RepairNode], *, count: int) -> Cost:  # noqa: ARG002 - the port's form
         """Return the largest cost of judging `count` candidates."""
-        worst = self._activities.worst_cost
+        worst = self.activities.worst_cost
         runs, cpu_s = MOST_RUNS * count * worst.get(CHECKS, 0.0), count * worst.get(CHECK_CPU_S, 0.0)
         return Cost(resources={CHECKS: runs, CHECK_CPU_S: cpu_s})
 
@@ -201,10 +189,10 @@ class CandidateEvaluator:
         """Return the verdict of the critics; see the port."""
         candidate = batch[0].payload.candidate
         assert candidate is not None  # noqa: S101 - only the root has none, and it is never judged
-        fill = self._events.take_place()
+        fill = self.events.take_place()
         try:
             critique = await self._judge(candidate)
-            fill(partial(self._report, candidate, critique))
+            fill(partial(self.report, candidate, critique))
         finally:
             fill(None)
         spent = Cost(
@@ -227,7 +215,7 @@ class CandidateEvaluator:
             return Critique(
                 verdict=CandidateVerdict.FAILED, score=_NO_EDIT_SCORE, is_solution=False, evidence=candidate.problem
             )
-        return await self._activities.judge(candidate)
+        return await self.activities.judge(candidate)
 
 
 class RefineBeam(BeamSelection[RepairNode]):

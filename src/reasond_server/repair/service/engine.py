@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.repair.search.repair_run import RepairOutcome
@@ -97,6 +97,7 @@ class RepairEngine(Protocol):
         ...
 
 
+@dataclass(eq=False, kw_only=True)
 class BatchedRepair:
     """A repair that an engine works out: its events are appended here, in the process that holds its log.
 
@@ -112,16 +113,11 @@ class BatchedRepair:
         level: the level of the sandbox in which checks run; None before the first.
     """
 
-    def __init__(
-        self,
-        *,
-        append: Callable[[Event], None],
-        charge: Callable[[Usage], None],
-        pause: Callable[[], Awaitable[bool]],
-    ) -> None:
-        self._append = append
-        self._charge = charge
-        self._pause = pause
+    append: Callable[[Event], None]
+    charge: Callable[[Usage], None]
+    pause: Callable[[], Awaitable[bool]]
+
+    def __post_init__(self) -> None:
         self._best = RepairOutcome()
         self.is_over = False
         self.rounds: list[ReflectionIteration] = []
@@ -143,7 +139,7 @@ class BatchedRepair:
                     raise batch.error
                 if batch.is_last:
                     return batch.outcome
-                if await self._pause():
+                if await self.pause():
                     break
         return None
 
@@ -152,7 +148,7 @@ class BatchedRepair:
         return replace(self._best, finish_reason=finish_reason)
 
     def _take(self, batch: RepairBatch) -> None:
-        self._charge(batch.usage)
+        self.charge(batch.usage)
         self.checks_run += batch.checks
         self.check_cpu_s += batch.check_cpu_s
         self.warnings, self.level = batch.warnings, batch.level
@@ -160,4 +156,4 @@ class BatchedRepair:
         for event in batch.events:
             if isinstance(event, ReflectionStep):
                 self.rounds.append(event.reflection)
-            self._append(event)
+            self.append(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.executions import NotResumableError
@@ -54,28 +54,20 @@ class Workshop:
     critics: Sequence[Critic] = ()
 
 
+@dataclass(eq=False, kw_only=True)
 class Workbench:
     """Opens the code of repairs; the arguments are those of `RepairKind`."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        policy: RepairPolicy,
-        snapshots: SnapshotKeeper,
-        workshop: Workshop,
-        observer: RepairObserver = UNOBSERVED,
-    ) -> None:
-        self._clock = clock
-        self._policy = policy
-        self._snapshots = snapshots
-        self._workshop = workshop
-        self._observer = observer
+    clock: Clock
+    policy: RepairPolicy
+    snapshots: SnapshotKeeper
+    workshop: Workshop
+    observer: RepairObserver = UNOBSERVED
 
     @property
     def folder(self) -> Path | None:
         """Where patches are made and tried; None: in the folder of the system."""
-        workspaces = self._workshop.workspaces
+        workspaces = self.workshop.workspaces
         return None if workspaces is None else workspaces.private
 
     def write_out_commands(self, assignment: RepairAssignment) -> RepairAssignment:
@@ -84,7 +76,7 @@ class Workbench:
         Raises:
             NotResumableError: a command is not configured any more.
         """
-        known, task = self._policy.commands, assignment.task
+        known, task = self.policy.commands, assignment.task
         if gone := [check.command for check in task.checks if not check.argv and check.command not in known]:
             raise NotResumableError(f"the command {gone[0]!r} is not configured any more")
         checks = [replace(check, argv=tuple(check.argv or known[check.command]), command="") for check in task.checks]
@@ -96,7 +88,7 @@ class Workbench:
         Raises:
             SnapshotNotFoundError: the code is not kept any more.
         """
-        return await self._snapshots.load(tenant, task.snapshot_id) if task.snapshot_id else {}
+        return await self.snapshots.load(tenant, task.snapshot_id) if task.snapshot_id else {}
 
     def make_writer(
         self, site: RepairSite, model: ChatModel, assignment: RepairAssignment, files: Mapping[str, SourceFile]
@@ -110,7 +102,7 @@ class Workbench:
             files=files,
             is_protected=build_protection(assignment.task.editable),
             nonce=nonces(site.nonce)(),
-            clock=self._clock,
+            clock=self.clock,
             folder=self.folder,
         )
 
@@ -124,7 +116,7 @@ class Workbench:
             SandboxUnavailableError: no sandbox works here.
             NotResumableError: the environment is not configured any more.
         """
-        workshop, task, parameters = self._workshop, assignment.task, assignment.parameters
+        workshop, task, parameters = self.workshop, assignment.task, assignment.parameters
         if workshop.workspaces is None:
             raise SandboxUnavailableError("No sandbox works on this server any more, so no code is run")
         if task.environment not in workshop.environments:
@@ -147,7 +139,7 @@ class Workbench:
                 linter=workshop.linter,
                 critics=workshop.critics,
                 perform=site.perform,
-                observer=self._observer,
+                observer=self.observer,
             )
         finally:
             await tree.remove()
