@@ -27,7 +27,7 @@ from reasond_server.llm.counting.requests import (
     has_long_text,
     text_of_call,
 )
-from reasond_server.llm.model import ChatModel, Finished, ModelFinish, ReasoningText, Text, WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, ModelFinish, WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 
@@ -69,9 +69,6 @@ class CallWatch:
     def report_end(self) -> None:
         """Report that the call is over."""
         self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)
-
-
-_TEXT: Final = (Text, ReasoningText)
 
 
 class TokenReservation(Protocol):
@@ -124,18 +121,6 @@ class _MeteredCall:
     lost_before: int = 0
     reservation: TokenReservation | None = None
     spent: Usage | None = NOTHING
-
-    def try_append(self, text: str) -> bool:
-        """Append ASCII `text` and return True; return False if `max_tokens` might be exceeded.
-
-        A token is at least one byte, so no counting is needed before `max_tokens` bytes were received.
-        """
-        size = self.uncounted_bytes + len(text)
-        if self.counted_tokens + size > self.max_tokens or not text.isascii():
-            return False
-        self.uncounted_bytes = size
-        self.pieces.append(text)
-        return True
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -305,10 +290,6 @@ class MeteredModel(WrappedModel[ChatModel]):
             events = self._model.stream(self._apply_allowance(request, call))
             try:
                 async for event in events:
-                    # The fast path for nearly all events: later text that is surely within the limit.
-                    if call.pieces and isinstance(event, _TEXT) and not self._is_closed and call.try_append(event.text):
-                        yield event
-                        continue
                     watch.note_event(event)
                     if self._is_closed:
                         return
@@ -340,8 +321,6 @@ class MeteredModel(WrappedModel[ChatModel]):
             return (event,)
         if isinstance(event, ToolCall):
             call.calls.append(text_of_call(event))
-            return (event,)
-        if not call.pieces and call.try_append(event.text):
             return (event,)
         kept = self._cut_text(call, event.text)
         heard = event if kept == event.text else replace(event, text=kept)
@@ -388,13 +367,8 @@ class MeteredModel(WrappedModel[ChatModel]):
     def _apply_allowance(self, request: ChatRequest, call: _MeteredCall) -> ChatRequest:
         """Return the request with the `max_tokens` and the time that the budget allows."""
         left_s = self._time_left()
-        if self._is_bounded:
-            note_lost = partial(self._count_lost, call)
-            return replace(request, max_tokens=call.max_tokens, time_left_s=left_s, note_lost=note_lost)
-        # Most requests need no change, and a copy takes longer than the rest of this function.
-        if left_s == request.time_left_s and call.max_tokens == request.max_tokens:
-            return request
-        return replace(request, max_tokens=call.max_tokens, time_left_s=left_s)
+        note_lost = partial(self._count_lost, call) if self._is_bounded else request.note_lost
+        return replace(request, max_tokens=call.max_tokens, time_left_s=left_s, note_lost=note_lost)
 
     async def _open_call(self, request: ChatRequest) -> _MeteredCall:
         """Reserve the largest cost of the call and return the call; a call that is refused here costs nothing."""

@@ -172,7 +172,7 @@ async def test_a_runner_ends_what_others_left_of_a_kind_that_it_knows_and_leaves
     kind = ReasoningKind(
         clock=ManualClock().clock(), find_strategy=StrategyRegistry([]).get, models=OfferedModels(EchoModel())
     )
-    other._maker._kinds = {kind.kind: kind}
+    other._maker.kinds = {kind.kind: kind}
     model.gate.clear()
     execution = await first.start(assign(strategy=Again(Script())))
     await model.waited.wait()

@@ -73,7 +73,7 @@ async def test_a_process_that_was_out_of_touch_is_its_own_heir(servers: Servers,
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep._runs = LiveRuns()
+    first._recoverer.upkeep.runs = LiveRuns()
     await first._recoverer.upkeep.round()
     model.gate.set()
     while first._recoverer._tasks:
@@ -86,7 +86,7 @@ async def test_an_heir_that_shuts_down_meanwhile_gives_the_lease_back(servers: S
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep._runs = LiveRuns()
+    first._recoverer.upkeep.runs = LiveRuns()
     await first._recoverer.upkeep.round()
     await first.stop()
     (found,) = await servers.store.recover(Lease(owner="other", seconds=15), limit=9)

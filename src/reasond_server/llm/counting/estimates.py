@@ -46,32 +46,20 @@ _MOST_BYTES_PER_TOKEN = 128
 
 
 _UNCALIBRATED: Final = Calibration()
-_MOST_WAITING: Final = 8
-"""The most reports that wait in a counter that is no fork."""
 
 
 class EstimatingCounter:
     """Returns upper estimates. One instance serves one model; a report takes effect with the next count.
 
-    Reports wait until something is counted, because most runs count nothing after their last report; those of the
-    model's own counter also until eight wait. If several threads report or count at the same time, one of the reports
-    may be lost, never more.
+    If several threads report at the same time, one of the reports may be lost, never more. `calibration` is what was
+    learnt from all reports so far.
     """
 
     _parent: EstimatingCounter | None = None
-    _costed: Calibration | None = None
-    _cost: Callable[[str], int]
 
     def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS, calibration: Calibration = _UNCALIBRATED) -> None:
         self._message_tokens = message_tokens
-        self._calibration = calibration
-        self._reports: list[tuple[float, int]] = []
-
-    @property
-    def calibration(self) -> Calibration:
-        """What was learnt from all reports so far."""
-        self._apply_reports()
-        return self._calibration
+        self.calibration = calibration
 
     @property
     def is_exact(self) -> bool:
@@ -80,18 +68,18 @@ class EstimatingCounter:
 
     def count_text(self, text: str) -> int:
         """Return an upper estimate of the tokens of `text` alone."""
-        return _round_up(self._build_cost()(text))
+        return _round_up(_cost_of(self.calibration.upper_slope)(text))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
         """Return an upper estimate of a call's input tokens, with an allowance for the markup of each message."""
         calibration = self.calibration
         marks = int(self._message_tokens * calibration.upper_slope * _TOKEN) * len(messages)
         template = int(calibration.upper_constant * _TOKEN)
-        return _round_up(template + marks + self._build_cost()(_join_contents(messages)))
+        return _round_up(template + marks + _cost_of(calibration.upper_slope)(_join_contents(messages)))
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` whose estimate is at most `tokens` tokens."""
-        cost, left = self._build_cost(), max(0, tokens) * _TOKEN
+        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
         low, high = 0, min(len(text), left)  # no character costs less than a thousandth
         while low < high:
             middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
@@ -104,7 +92,7 @@ class EstimatingCounter:
 
     def tail(self, text: str, tokens: int) -> str:
         """Return the longest suffix of `text` whose estimate is at most `tokens` tokens."""
-        cost, left = self._build_cost(), max(0, tokens) * _TOKEN
+        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
         length = len(text)
         low, high = 0, min(length, left)
         while low < high:
@@ -124,16 +112,13 @@ class EstimatingCounter:
 
     def observe(self, *, estimated: float, reported: int) -> None:
         """Correct the calibration: a prompt with the uncalibrated estimate `estimated` had `reported` tokens."""
-        self._reports.append((estimated, reported))
+        self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
         if self._parent is not None:
             self._parent.observe(estimated=estimated, reported=reported)
-        elif len(self._reports) >= _MOST_WAITING:
-            self._apply_reports()
 
     def fork(self) -> EstimatingCounter:
         """Return a copy that learns on its own and passes its reports on to this counter."""
-        forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self._calibration)
-        forked._reports = [*self._reports]
+        forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self.calibration)
         forked._parent = self
         return forked
 
@@ -143,22 +128,10 @@ class EstimatingCounter:
 
     def restore(self, snapshot: Json) -> None:
         """Replace the calibration. Raises InternalError: `snapshot` is not a snapshot of a calibration."""
-        self._calibration, self._reports = Calibration.restore(snapshot), []
-
-    def _apply_reports(self) -> None:
-        reports, self._reports = self._reports, []
-        for estimated, reported in reports:
-            self._calibration = self._calibration.add_report(estimated=estimated, reported=reported)
-
-    def _build_cost(self) -> Callable[[str], int]:
-        calibration = self.calibration
-        if self._costed is not calibration:
-            self._costed = calibration
-            self._cost = _cost_of(calibration.upper_slope)
-        return self._cost
+        self.calibration = Calibration.restore(snapshot)
 
 
-# Building the function takes longer than one call of it, and the factor of a run changes only between its model calls.
+# Building the function takes longer than one call of it.
 @lru_cache(maxsize=64)
 def _cost_of(factor: float) -> Callable[[str], int]:
     """Return a function from a text to its cost in thousandths of a token."""

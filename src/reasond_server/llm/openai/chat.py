@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
@@ -84,9 +83,9 @@ class ChatDecoder:
     """
 
     def __init__(self, *, profile: ModelProfile) -> None:
-        self._reasoning_fields = _join_fields(tuple(profile.reasoning_fields), _REASONING_FIELDS)
-        self._stop_fields = _join_fields(tuple(profile.stop_match_fields), _STOP_FIELDS)
-        self._called_characters = 0
+        self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *_REASONING_FIELDS)))
+        self._stop_fields = tuple(dict.fromkeys((*profile.stop_match_fields, *_STOP_FIELDS)))
+        self.held_characters = 0
         self._thinking = ThinkSplitter()
         self._calls: dict[int, list[_OpenCall]] = {}
         self._has_called = False
@@ -105,10 +104,9 @@ class ChatDecoder:
             self._note_usage(usage)
         pieces: list[_Piece] = []
         choices = chunk.get("choices")
-        # Parsed JSON has no subclasses, and `type() is` takes no call.
-        if type(choices) is list:
+        if isinstance(choices, list):
             for choice in choices:
-                if type(choice) is dict and not choice.get("index"):
+                if isinstance(choice, dict) and not choice.get("index"):
                     self._read_choice(choice, pieces)
         return pieces
 
@@ -120,11 +118,6 @@ class ChatDecoder:
         """Return the text that was held back."""
         return self._thinking.flush()
 
-    @property
-    def held_characters(self) -> int:
-        """Characters of tool calls received so far."""
-        return self._called_characters
-
     def _note_usage(self, reported: object) -> None:
         self._usage = usage_of(reported) or self._usage
 
@@ -134,29 +127,25 @@ class ChatDecoder:
         if usage is not None:
             self._note_usage(usage)
         delta = choice.get("delta")
-        if type(delta) is not dict:
+        if not isinstance(delta, dict):
             delta = choice.get("message")
-        if delta and type(delta) is dict:
+        if isinstance(delta, dict):
             self._read_delta(delta, pieces)
         finish = choice.get("finish_reason")
-        if finish and type(finish) is str:
+        if finish and isinstance(finish, str):
             finish = finish.lower()
             if finish in _FAILURES:
                 raise UpstreamReportError(choice)
             self._end(finish, choice, pieces)
 
     def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
-        content = delta.get("content")
-        if len(delta) > 1 or content is None:
-            for name in self._reasoning_fields:
-                thought = delta.get(name)
-                if thought and isinstance(thought, str):
-                    pieces.append(ReasoningText(text=thought))
-                    break
-        if content and (text := _text_of(content)):
+        for name in self._reasoning_fields:
+            thought = delta.get(name)
+            if thought and isinstance(thought, str):
+                pieces.append(ReasoningText(text=thought))
+                break
+        if text := _text_of(delta.get("content")):
             pieces.extend(self._thinking.feed(text))
-        if content is not None and len(delta) == 1:
-            return
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._is_refusal = True
@@ -179,11 +168,11 @@ class ChatDecoder:
         if isinstance(call_id, str) and call_id:
             opened.call_id = call_id
         if isinstance(name, str) and name:
-            self._called_characters += len(name)
+            self.held_characters += len(name)
             opened.name = name
         if isinstance(arguments, str):
             opened.arguments.append(arguments)
-            self._called_characters += len(arguments)
+            self.held_characters += len(arguments)
 
     def _open_call(self, at: int, call_id: object, *, is_named: bool) -> _OpenCall:
         """Return the call that a piece belongs to. Some gateways send all calls with one index and different ids."""
@@ -200,11 +189,9 @@ class ChatDecoder:
         if reason is ModelFinish.STOP and self._has_called:
             reason = ModelFinish.TOOL_CALLS
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
-        if choice.keys().isdisjoint(self._stop_fields):
-            return
         for name in self._stop_fields:
             matched = choice.get(name)
-            if matched and type(matched) is str and matched not in _NO_WORDS:
+            if matched and isinstance(matched, str) and matched not in _NO_WORDS:
                 self._matched_stop = matched
                 break
 
@@ -216,11 +203,6 @@ class ChatDecoder:
             if call.name and not (may_be_cut and not is_object(arguments)):
                 self._has_called = True
                 yield ToolCall(call_id=call.call_id or f"call_{at}", name=call.name, arguments_json=arguments or "{}")
-
-
-@lru_cache(maxsize=64)
-def _join_fields(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*first, *then)))
 
 
 def _text_of(content: object) -> str:
