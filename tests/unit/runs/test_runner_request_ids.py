@@ -11,8 +11,7 @@ from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Claim
 from reasond_server.reasoning.strategy_work import ReasoningWork
-from reasond_server.runs.request_ids import RequestIds, is_standing
-from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.runs.runner import RequestIds, Runner, RunnerLimits, is_standing
 from reasond_server.types import ExecutionState
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 

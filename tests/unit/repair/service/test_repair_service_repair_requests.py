@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.repair.search.repair_policy import RepairParameters, RepairPolicy
-from reasond_server.repair.service.repair_requests import check_repair, require_covered_checks
+from reasond_server.repair.service.repair_service import check_repair, require_covered_checks
 from reasond_server.types import Budget
 from reasond_server.types.repairs import (
     Check,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from reasond_server.repair.results.reported_tests import AS_A_WHOLE, ReportedTest, UnreadableResultError, merge_doubles
-from reasond_server.repair.results.stream_results import read_go_json, read_tap
+from reasond_server.repair.results.result_reading import read_go_json, read_tap
 from reasond_server.types.repairs import TestOutcome
 
 PASSED, FAILED, SKIPPED = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.SKIPPED

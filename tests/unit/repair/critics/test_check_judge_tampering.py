@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.repair.critics.tampering import TamperingCritic
+from reasond_server.repair.critics.check_judge import TamperingCritic
 from reasond_server.types.repairs import Severity
 from tests.repairing import source_files
 

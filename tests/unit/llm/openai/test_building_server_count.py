@@ -10,8 +10,8 @@ import pytest
 
 from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.model import Message, Role
+from reasond_server.llm.openai.building import ServerCount
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.server_count import ServerCount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
