@@ -284,15 +284,13 @@ class DemoModel:
     Attempts at a repair are one-line edits by rule (`demo.repairing`), and plans come from rules too (`demo.staging`).
     Its answer has tags unless the instructions ask for none.
 
-    Args:
-        token_delay_s: pause after each token, in seconds, so that people can watch; 0 writes at full speed.
-        context_window: most tokens of prompt and output together.
+    `counter` counts exactly the tokens that it reads and writes; `context_window` is the most tokens of prompt and
+    output together.
     """
 
-    def __init__(self, *, token_delay_s: float = 0.0, context_window: int = 32_768) -> None:
-        self._token_delay_s = token_delay_s
-        self._context_window = context_window
-        self._counter = WordPieceCounter()
+    def __init__(self, *, context_window: int = 32_768) -> None:
+        self.context_window = context_window
+        self.counter = WordPieceCounter()
 
     @property
     def name(self) -> str:
@@ -305,25 +303,15 @@ class DemoModel:
         return (_WARNING,)
 
     @property
-    def context_window(self) -> int | None:
-        """Most tokens of prompt and output together."""
-        return self._context_window
-
-    @property
     def has_native_tools(self) -> bool:
         """Always True: it calls offered tools."""
         return True
 
-    @property
-    def counter(self) -> WordPieceCounter:
-        """Counts exactly the tokens that this model reads and writes."""
-        return self._counter
-
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the count of `counter`, which is exact for this model."""
         if _is_short(messages):
-            return self._counter.count_prompt(messages)
-        return await asyncio.to_thread(self._counter.count_prompt, messages)
+            return self.counter.count_prompt(messages)
+        return await asyncio.to_thread(self.counter.count_prompt, messages)
 
     async def aclose(self) -> None:
         """Do nothing: there are no connections."""
@@ -343,8 +331,8 @@ class DemoModel:
                 yield Text(text=shown)
             if stop.matched is not None:
                 break
-            if self._token_delay_s or written % _PIECES_PER_TURN == 0:
-                await asyncio.sleep(self._token_delay_s)
+            if written % _PIECES_PER_TURN == 0:
+                await asyncio.sleep(0)
         if held := stop.flush():
             yield Text(text=held)
         is_cut = stop.matched is None and written < len(pieces)
@@ -367,33 +355,33 @@ class DemoModel:
 
     def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
         """Return the prompt's tokens, the most output tokens, the pieces of the whole reply, and its tool call."""
-        prompt_tokens = self._counter.count_prompt(request.messages)
-        room = self._context_window - prompt_tokens
+        prompt_tokens = self.counter.count_prompt(request.messages)
+        room = self.context_window - prompt_tokens
         if room < 0:
             raise ContextExhaustedError(
-                f"the prompt has {prompt_tokens:,} tokens, and the window of the demo model {self._context_window:,}",
+                f"the prompt has {prompt_tokens:,} tokens, and the window of the demo model {self.context_window:,}",
                 remedy="Use bounded_context, which reads a long text part by part, or a smaller chunk_size.",
-                metadata={"prompt_tokens": str(prompt_tokens), "context_window": str(self._context_window)},
+                metadata={"prompt_tokens": str(prompt_tokens), "context_window": str(self.context_window)},
             )
         room = max(0, min(room, request.max_tokens))
         if attempt := read_attempt(request.messages):
-            return prompt_tokens, room, self._counter.split(write_repair(request.messages, attempt)), None
+            return prompt_tokens, room, self.counter.split(write_repair(request.messages, attempt)), None
         prompt = read_prompt(request.messages)
-        if staged := write_stage(request.messages, prompt, counter=self._counter, max_tokens=room):
-            return prompt_tokens, room, self._counter.split(staged), None
+        if staged := write_stage(request.messages, prompt, counter=self.counter, max_tokens=room):
+            return prompt_tokens, room, self.counter.split(staged), None
         acted = choose_named_act(request, prompt) or choose_act(request, prompt)
         call = None if acted is None else acted.call
-        if acted is None or self._counter.count_text(acted.text) + self._tokens_of(call) > room:
-            text, call = write_reply(prompt, counter=self._counter, max_tokens=room), None
+        if acted is None or self.counter.count_text(acted.text) + self._tokens_of(call) > room:
+            text, call = write_reply(prompt, counter=self.counter, max_tokens=room), None
         else:
             text = acted.text
         if not _wants_tags(request.messages):
             text = text.replace("<answer>", "").replace("</answer>", "")
-        return prompt_tokens, room, self._counter.split(text), call
+        return prompt_tokens, room, self.counter.split(text), call
 
     def _tokens_of(self, call: ToolCall | None) -> int:
         """Return the output tokens of `call`."""
-        return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)
+        return 0 if call is None else self.counter.count_text(call.name + call.arguments_json)
 
 
 def _wants_tags(messages: Sequence[Message]) -> bool:

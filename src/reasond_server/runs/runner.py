@@ -297,9 +297,7 @@ class Runner:
             prepared = self._maker.prepare(work, await self.request_ids.find_predecessor(held))
         raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
-    async def wake(
-        self, tenant: str, execution_id: str, *, within_s: float | None = None, event: LoggedEvent | None = None
-    ) -> bool:
+    async def wake(self, tenant: str, execution_id: str, *, event: LoggedEvent | None = None) -> bool:
         """Resume a suspended execution in this process; return False if it is not suspended (any more).
 
         An `event` is appended when it is taken, and must have the next sequence of its log. Of all callers that append
@@ -307,7 +305,7 @@ class Runner:
 
         Raises: as `find_place`, and as `ExecutionStore.wake`.
         """
-        with await self.find_place(tenant, within_s=within_s) as place:
+        with await self.find_place(tenant) as place:
             return await self._wake_whole(tenant, execution_id, place, event)
 
     async def stop_suspended(self, tenant: str, execution_id: str) -> None:

@@ -79,30 +79,25 @@ class EstimatingCounter:
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` whose estimate is at most `tokens` tokens."""
-        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
-        low, high = 0, min(len(text), left)  # no character costs less than a thousandth
-        while low < high:
-            middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
-            price = cost(text[low:middle])
-            if price <= left:
-                low, left = middle, left - price
-            else:
-                high = middle - 1
-        return text[:low]
+        return text[: self._measure(tokens, len(text), lambda low, high: text[low:high])]
 
     def tail(self, text: str, tokens: int) -> str:
         """Return the longest suffix of `text` whose estimate is at most `tokens` tokens."""
-        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
         length = len(text)
-        low, high = 0, min(length, left)
+        return text[length - self._measure(tokens, length, lambda low, high: text[length - high : length - low]) :]
+
+    def _measure(self, tokens: int, length: int, cut: Callable[[int, int], str]) -> int:
+        """Return the most characters whose estimate is at most `tokens`; `cut` returns those from one to another."""
+        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
+        low, high = 0, min(length, left)  # no character costs less than a thousandth
         while low < high:
             middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
-            price = cost(text[length - middle : length - low])
+            price = cost(cut(low, middle))
             if price <= left:
                 low, left = middle, left - price
             else:
                 high = middle - 1
-        return text[length - low :]
+        return low
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
         """Correct the calibration: a prompt of `messages` had `reported` tokens."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import asdict, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from reasond_server.errors.base import InternalError
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_SEEN = 1_000_000_000
 _DOUBTFUL_TOKENS = 64
+_PROMPT_TOKENS, _MESSAGE_TOKENS = 64, 16
 _MISSING = object()
 
 
@@ -61,13 +61,8 @@ def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:
 
 
 def can_fork(counter: TokenCounter) -> TypeGuard[Forkable]:
-    """Return whether `counter` is Forkable, as fast as `can_learn`."""
-    return _is_forkable(type(counter)) and can_learn(counter)
-
-
-@cache
-def _is_forkable(kind: type) -> bool:
-    return hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
+    """Return whether `counter` is Forkable, without `isinstance` as well."""
+    return can_learn(counter) and all(hasattr(counter, name) for name in ("fork", "snapshot", "restore"))
 
 
 def fork_of(counter: TokenCounter) -> TokenCounter:
@@ -122,32 +117,28 @@ class SeenTemplate:
 
 
 class TemplateAllowance:
-    """Tokens for the markup around messages: `prompt_tokens` once and `message_tokens` for each message.
+    """Tokens for the markup around messages: some once, and some for each message.
 
-    A configured allowance (`is_configured`) is exact and never changes. Any other is an upper guess, generous for the
-    templates in common use, until the first usage is reported; then it is the largest number seen. A report of
-    many more tokens is doubtful: it is used only if the next one confirms it.
+    They are an upper guess, generous for the templates in common use, until the first usage is reported; then the
+    largest number seen. A report of many more tokens is doubtful: it is used only if the next one confirms it.
     If several threads report at the same time, one of the reports may be lost, never more.
     """
 
     _parent: TemplateAllowance | None = None
 
-    def __init__(self, *, message_tokens: int = 16, prompt_tokens: int = 64, is_configured: bool = False) -> None:
-        self._message_tokens = message_tokens
-        self._prompt_tokens = prompt_tokens
-        self.is_configured = is_configured
+    def __init__(self) -> None:
         self._seen: SeenTemplate | None = None
         self._has_doubt = False
 
     def count_tokens(self, messages: int) -> int:
         """Return the tokens that the template adds to `messages` messages."""
         if self._seen is not None:
-            return self._seen.count_tokens(messages, guess=self._message_tokens)
-        return self._prompt_tokens + self._message_tokens * messages
+            return self._seen.count_tokens(messages, guess=_MESSAGE_TOKENS)
+        return _PROMPT_TOKENS + _MESSAGE_TOKENS * messages
 
     def learn(self, *, messages: int, text_tokens: int, reported: int) -> None:
         """Learn from a call. If it reports fewer tokens than its texts have, the prompt was cut: it is ignored."""
-        if self.is_configured or not messages or reported < text_tokens:
+        if not messages or reported < text_tokens:
             return
         added = reported - text_tokens
         is_doubtful = added > self.count_tokens(messages) + _DOUBTFUL_TOKENS

@@ -22,7 +22,7 @@ from reasond_server.llm.counting.learning import TemplateAllowance
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import tiktoken
@@ -43,19 +43,14 @@ class EncodedCounter(ABC):
 
     A prefix of a text may have one token more than the whole text. So `head` and `tail` cut between two tokens and
     count the result: it never has more tokens than requested, and is hardly ever shorter than necessary. Lone
-    surrogates, which a model may write, count as U+FFFD.
-
-    Args:
-        template: the tokens of each message in addition to its content; learnt if not given.
+    surrogates, which a model may write, count as U+FFFD. The tokens of each message in addition to its content are
+    learnt, so prompts are not counted exactly.
     """
 
-    def __init__(self, *, template: TemplateAllowance | None = None) -> None:
-        self._template = TemplateAllowance() if template is None else template
+    is_exact = False
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether prompts are counted exactly, which is true if the template was configured."""
-        return self._template.is_configured
+    def __init__(self) -> None:
+        self._template = TemplateAllowance()
 
     def count_text(self, text: str) -> int:
         """Return the tokens of `text` alone; names of special tokens in it count as plain text."""
@@ -72,9 +67,7 @@ class EncodedCounter(ABC):
             self._template.learn(messages=len(messages), text_tokens=texts, reported=reported)
 
     def fork(self) -> Self:
-        """Return a counter with the same tokenizer that learns the template on its own; itself if it is exact."""
-        if self.is_exact:
-            return self
+        """Return a counter with the same tokenizer that learns the template on its own."""
         forked = copy(self)
         forked._template = self._template.fork()  # noqa: SLF001 - another of the same class
         return forked
@@ -89,31 +82,25 @@ class EncodedCounter(ABC):
 
     def head(self, text: str, tokens: int) -> str:
         """Return a prefix of `text` with at most `tokens` tokens, as long as possible."""
-        if tokens <= 0:
-            return ""
-        guess = tokens * _FIRST_GUESS
-        while guess < len(text) and self.count_text(text[:guess]) <= tokens:
-            guess *= 2
-        window = _to_encodable(text[:guess])
-        most, kept = tokens, window
-        while kept and self._count(kept) > tokens:
-            kept = window[: self._measure_head(window, most)]
-            most -= max(1, self._count(kept) - tokens)
-        return text[: len(kept)]
+        return self._fit(text, tokens, lambda whole, size: whole[:size], self._measure_head)
 
     def tail(self, text: str, tokens: int) -> str:
         """Return a suffix of `text` with at most `tokens` tokens, as long as possible."""
+        return self._fit(text, tokens, lambda whole, size: whole[max(0, len(whole) - size) :], self._measure_tail)
+
+    def _fit(self, text: str, tokens: int, cut: Callable[[str, int], str], measure: Callable[[str, int], int]) -> str:
+        """Return what fits of the end of `text` from which `cut` takes characters and `measure` counts them."""
         if tokens <= 0:
             return ""
         guess = tokens * _FIRST_GUESS
-        while guess < len(text) and self.count_text(text[-guess:]) <= tokens:
+        while guess < len(text) and self.count_text(cut(text, guess)) <= tokens:
             guess *= 2
-        window = _to_encodable(text[-guess:])
+        window = _to_encodable(cut(text, guess))
         most, kept = tokens, window
         while kept and self._count(kept) > tokens:
-            kept = window[len(window) - self._measure_tail(window, most) :]
+            kept = cut(window, measure(window, most))
             most -= max(1, self._count(kept) - tokens)
-        return text[len(text) - len(kept) :]
+        return cut(text, len(kept))
 
     def _count_contents(self, messages: Sequence[Message]) -> int:
         return sum(self.count_text(message.content) for message in messages)
@@ -195,8 +182,8 @@ _SAME_TEXT = {"o200k_harmony": "o200k_base"}
 class TiktokenCounter(EncodedCounter):
     """Counts with one of OpenAI's encodings: exact for OpenAI's own models, unreliable for others."""
 
-    def __init__(self, encoding: tiktoken.Encoding, *, template: TemplateAllowance | None = None) -> None:
-        super().__init__(template=template)
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        super().__init__()
         self._encoding = encoding
 
     def _count(self, text: str) -> int:
@@ -274,8 +261,8 @@ class TokenizerFileCounter(EncodedCounter):
     Names of special tokens in a text count as plain text. A server that treats them as special tokens counts fewer.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, template: TemplateAllowance | None = None) -> None:
-        super().__init__(template=template)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
         # Files often contain settings of the training, which truncate or pad every text to one length.
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -294,7 +281,7 @@ class TokenizerFileCounter(EncodedCounter):
         return len(text) - offsets[-tokens][0] if 0 < tokens <= len(offsets) else 0
 
 
-def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None) -> TokenizerFileCounter:
+def load_tokenizer_file(path: Path) -> TokenizerFileCounter:
     """Return a counter with the tokenizer in the file `path`.
 
     Raises:
@@ -315,7 +302,7 @@ def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None
             f"{show(str(path))} is no tokenizer file that can be read",
             remedy="Name the tokenizer.json of the model.",
         ) from error
-    return TokenizerFileCounter(tokenizer, template=template)
+    return TokenizerFileCounter(tokenizer)
 
 
 def choose_counter(
@@ -324,13 +311,12 @@ def choose_counter(
     *,
     tokenizer: Path | None = None,
     folders: Sequence[Path] = (),
-    template: TemplateAllowance | None = None,
     known: Sequence[Ranks] = KNOWN_RANKS,
 ) -> TokenCounter:
     """Return a counter for `model`. It may read a file of some megabytes, which takes a fraction of a second.
 
     "auto" uses the tokenizer file if there is one, else tiktoken if one of `folders` has the ranks of `model`, else an
-    estimate. "bytes" is the hard upper bound. `template` is the known cost of the chat template.
+    estimate. "bytes" is the hard upper bound.
 
     Raises:
         SettingsError: the tokenizer file cannot be used.
@@ -338,10 +324,10 @@ def choose_counter(
     if kind == "bytes":
         return ByteCounter()
     if tokenizer is not None:
-        return load_tokenizer_file(tokenizer, template=template)
+        return load_tokenizer_file(tokenizer)
     # tiktoken takes 1.3 MB of memory, so it is imported only if it has a file to read.
     if any(os.access(path, os.R_OK) for ranks in known for path in ranks.find_files(folders)):
         encoding = find_local_encoding(ranks_of(model), folders, known=known)
         if encoding is not None:
-            return TiktokenCounter(encoding, template=template)
+            return TiktokenCounter(encoding)
     return EstimatingCounter()

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.llm.openai.transport import Transport
     from reasond_server.telemetry.observers import BackendObserver
 
 _counting_log = logging.getLogger("reasond.llm.counting")
@@ -121,7 +120,7 @@ def _explain_counting(model: str) -> str:
 
 
 def _build_server_count(
-    options: BackendOptions, transport: Transport, monotonic: Callable[[], float]
+    options: BackendOptions, transport: OpenAITransport, monotonic: Callable[[], float]
 ) -> ServerCount | None:
     """Return the counter on the server; None if the profile has no `count_path`."""
     if not options.profile.count_path:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
     from reasond_server.llm.openai.retrying import BreakerPermit, BreakerState
-    from reasond_server.llm.openai.transport import Transport
+    from reasond_server.llm.openai.transport import OpenAITransport
     from reasond_server.telemetry.observers import BackendObserver
 
 
@@ -68,7 +68,7 @@ class OpenAIModel:
     options: BackendOptions
     counter: TokenCounter
     protocol: WireProtocol
-    transport: Transport
+    transport: OpenAITransport
     monotonic: Callable[[], float]
     random: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

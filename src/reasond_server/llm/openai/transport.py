@@ -13,7 +13,7 @@ import ssl
 from contextlib import suppress
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
@@ -40,65 +40,10 @@ _SUCCESS, _REDIRECT = 200, 300
 _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "XML", "application/xml": "XML"}
 
 
-class Upstream(Protocol):
-    """An answer whose headers were received, with a success status."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of the answer; the keys are names in lower case."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the body has ended and all of it was returned."""
-        ...
-
-    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
-        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
-
-        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
-
-        Raises:
-            UpstreamFaultError: the connection broke, or the body exceeds its limit.
-        """
-        ...
-
-    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Wait for bytes and return them like `read_ready`. Raises the same error."""
-        ...
-
-    def close(self) -> None:
-        """Close the answer; if the server is still writing, its connection ends at once."""
-        ...
-
-
-class Transport(Protocol):
-    """Requests to one backend. Paths are relative to its base URL; with a leading slash, to the root of the server."""
-
-    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
-        """Send `body` and return the answer when its headers arrive. `messages` are serialised already.
-
-        Raises:
-            UpstreamFaultError: there is no answer, or its status is an error.
-        """
-        ...
-
-    async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Send `body` and return the JSON answer.
-
-        Raises:
-            UpstreamFaultError: as `open`, or the answer did not arrive within `timeout_s` seconds.
-            ModelProtocolError: the answer is not JSON.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        ...
-
-
 class OpenAITransport:
-    """A `Transport` over aiohttp. It does not follow redirects, and repeats a request only after a dropped connection.
+    """Requests to one backend over aiohttp. Paths are relative to its base URL; with a leading slash, to the root.
+
+    It does not follow redirects, and repeats a request only after a dropped connection.
 
     It does not request compression; if an answer is compressed, its decompressed size is bounded.
 
@@ -117,8 +62,12 @@ class OpenAITransport:
         self._pool = ConnectionPool(options=options)
         self._keeps_connections = True
 
-    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
-        """Send `body` and return the answer when its headers arrive. `messages` are serialised already."""
+    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> HttpAnswer:
+        """Send `body` and return the answer when its headers arrive. `messages` are serialised already.
+
+        Raises:
+            UpstreamFaultError: there is no answer, or its status is an error.
+        """
         answer = await self._send(path, body, messages)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
@@ -129,7 +78,12 @@ class OpenAITransport:
         return answer
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Send `body` and return the JSON answer."""
+        """Send `body` and return the JSON answer.
+
+        Raises:
+            UpstreamFaultError: as `open`, or the answer did not arrive within `timeout_s` seconds.
+            ModelProtocolError: the answer is not JSON.
+        """
         content = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
@@ -147,7 +101,7 @@ class OpenAITransport:
         """Close all connections."""
         await self._pool.aclose()
 
-    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _HttpAnswer:
+    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> HttpAnswer:
         """Send a request and return its answer, whose body is not read yet.
 
         llama.cpp promises to keep a connection open but closes it after a stream, so the next call on it fails. Then
@@ -166,12 +120,12 @@ class OpenAITransport:
                 if not (keeps and is_dropped(error) and self._pool.has_reused_connection()):
                     raise fault_of_open(self._options, error) from None
                 self._keeps_connections = False
-        answer = _HttpAnswer(response, options=self._options)
+        answer = HttpAnswer(response, options=self._options)
         if not _SUCCESS <= response.status < _REDIRECT:
             raise await self._read_refusal(answer, response.status)
         return answer
 
-    async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
+    async def _read_refusal(self, answer: HttpAnswer, status: int) -> UpstreamFaultError:
         """Read a bounded part of an answer with an error status and return its fault."""
         try:
             body = await answer.read_beginning()
@@ -180,7 +134,7 @@ class OpenAITransport:
         wait = read_retry_after_s(answer.headers, now=self._now)
         return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
 
-    async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
+    async def _read_other_content(self, answer: HttpAnswer, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with a success status that is not a stream of events."""
         body = await answer.read_beginning()
         try:
@@ -192,8 +146,8 @@ class OpenAITransport:
         return faults.fault_of_breach(self._options, f"answered with {kind} instead of a stream of events")
 
 
-class _HttpAnswer:
-    """One answer of the server."""
+class HttpAnswer:
+    """An answer of the server whose headers were received."""
 
     def __init__(self, response: aiohttp.ClientResponse, *, options: BackendOptions) -> None:
         self._response = response
@@ -202,13 +156,22 @@ class _HttpAnswer:
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """Headers of the answer; the keys are names in lower case."""
         return self._response.headers
 
     @property
     def is_over(self) -> bool:
+        """Whether the body has ended and all of it was returned."""
         return self._response.content.at_eof()
 
     def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
+
+        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
+
+        Raises:
+            UpstreamFaultError: the connection broke, or the body exceeds its limit.
+        """
         content = self._response.content
         try:
             piece = content.read_nowait(_READ_BYTES)
@@ -217,6 +180,7 @@ class _HttpAnswer:
         return self._count(piece, granted) if piece or content.is_eof() else None
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        """Wait for bytes and return them like `read_ready`. Raises the same error."""
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
@@ -242,7 +206,7 @@ class _HttpAnswer:
         return bytes(body[:_MAX_REFUSAL_BYTES])
 
     def close(self) -> None:
-        # This closes the connection, unless the body was read to its end and the pool has taken it back.
+        """Close the answer and its connection, unless the body was read to its end and the pool has it back."""
         self._response.close()
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from reasond_server.errors.base import InternalError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Forkable, WordPieceCounter, fork_of
-from reasond_server.llm.counting.learning import TemplateAllowance
 from reasond_server.llm.counting.tokenizers import EncodedCounter
 from reasond_server.llm.model import Message, Role
 
@@ -116,8 +115,6 @@ def test_a_snapshot_of_another_kind_of_counter_is_refused(kind: str) -> None:
         LEARNERS[kind]().restore(teach(LEARNERS[other](), 700).snapshot())
 
 
-@pytest.mark.parametrize(
-    "counter", [ByteCounter(), WordPieceCounter(), OneEach(template=TemplateAllowance(is_configured=True))]
-)
+@pytest.mark.parametrize("counter", [ByteCounter(), WordPieceCounter()])
 def test_a_counter_that_learns_nothing_is_its_own_fork(counter: Any) -> None:
     assert fork_of(counter) is counter

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.counting.learning import TemplateAllowance
 from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, Ranks, TiktokenCounter, find_local_encoding, ranks_of
 from reasond_server.llm.model import Message, Role
 from tests.unit.llm.counting.ranks import made_up_ranks, ranks_content
@@ -87,15 +86,6 @@ def test_the_template_is_allowed_for_and_then_learnt() -> None:
     counter.learn([Message(role=Role.USER, content="x" * 20_001)], 90_000)
     assert counter.count_prompt(messages) == texts + 9
     assert not counter.is_exact
-
-
-def test_a_configured_template_makes_counts_exact_and_stays() -> None:
-    known = TemplateAllowance(message_tokens=3, prompt_tokens=3, is_configured=True)
-    counter = TiktokenCounter(encoding(), template=known)
-    messages = [Message(role=Role.USER, content="the")]
-    counter.learn(messages, 500)
-    assert counter.is_exact
-    assert counter.count_prompt(messages) == 3 + 3 + 1
 
 
 @pytest.mark.parametrize("plain", [True, False])
