@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors.base import ReasondError
-    from reasond_server.eventlog.memory_log import KeptLog
     from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import (
         Append,
@@ -183,17 +182,13 @@ class MemoryExecutionStore:
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
         until = self._monotonic() + lease.seconds
-        held: dict[str, KeptLog] = {}
+        held: dict[str, tuple[bool, bool]] = {}
         for execution_id, fence in fences.items():
             log = self._logs.get(execution_id)
             if log is not None and log.is_running and (log.owner, log.fence) == (lease.owner, fence):
                 log.lease_until = until
-                held[execution_id] = log
-        return Renewal(
-            lost=[execution_id for execution_id in fences if execution_id not in held],
-            cancel_requested=[execution_id for execution_id, log in held.items() if log.is_cancel_requested],
-            keep_requested=[execution_id for execution_id, log in held.items() if log.is_keep_requested],
-        )
+                held[execution_id] = (log.is_cancel_requested, log.is_keep_requested)
+        return Renewal.of(fences, held)
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""

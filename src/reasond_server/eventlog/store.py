@@ -179,6 +179,15 @@ class Renewal:
     cancel_requested: Sequence[str]
     keep_requested: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, fences: Mapping[str, int], held: Mapping[str, tuple[bool, bool]]) -> Renewal:
+        """Return the answer for `fences`; `held` says of each lease that holds what its run was asked: stop, keep."""
+        return cls(
+            lost=[name for name in fences if name not in held],
+            cancel_requested=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
+            keep_requested=[name for name, (_, is_kept) in held.items() if is_kept],
+        )
+
 
 class Change(StrEnum):
     """What a watcher is notified of."""

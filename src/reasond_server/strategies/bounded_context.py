@@ -28,7 +28,15 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import (
+    Outcome,
+    ReasoningStrategy,
+    RunContext,
+    Step,
+    StrategyConfig,
+    Temperature,
+    Wrote,
+)
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
@@ -77,9 +85,7 @@ class BoundedContextConfig(StrategyConfig):
     max_segments: Annotated[
         int, Field(ge=1, le=MAX_SEGMENTS, description="Most segments that the material may be read in.")
     ] = 512
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.7
+    temperature: Temperature = 0.7
 
     @property
     def window_tokens(self) -> int:

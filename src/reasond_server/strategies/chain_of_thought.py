@@ -11,7 +11,7 @@ from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure
 from reasond_server.context.final_replies import describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ class ChainOfThoughtConfig(StrategyConfig):
     """The parameters, with their defaults and ranges."""
 
     max_tokens: Annotated[int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.7
+    temperature: Temperature = 0.7
     show_reasoning: Annotated[
         bool, Field(description="Whether the text before the answer is streamed, and the result has a trace.")
     ] = True

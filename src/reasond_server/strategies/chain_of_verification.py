@@ -20,7 +20,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import ChainOfVerificationMetrics, CostClass, FinishReason, StageStep
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ class ChainOfVerificationConfig(StrategyConfig):
     max_check_tokens: Annotated[
         int, Field(ge=LEAST_TOKENS, le=8192, description="Most tokens of all questions, and of the answer to each.")
     ] = 512
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.0
+    temperature: Temperature = 0.0
 
     @property
     def most_steps(self) -> int:

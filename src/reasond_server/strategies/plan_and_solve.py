@@ -15,7 +15,7 @@ from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import CostClass, FinishReason, PlanAndSolveMetrics, StageStep
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class PlanAndSolveConfig(StrategyConfig):
     max_tokens: Annotated[
         int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write for the solution.")
     ] = 4096
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.7
+    temperature: Temperature = 0.7
 
     @property
     def most_steps(self) -> int:

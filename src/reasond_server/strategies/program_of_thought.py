@@ -14,7 +14,7 @@ from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, build_refusal, clip_output
 from reasond_server.types import CostClass, FinishReason, ProgramOfThoughtMetrics, StageStep
 
@@ -56,9 +56,7 @@ class ProgramOfThoughtConfig(StrategyConfig):
     max_program_s: Annotated[
         float, Field(ge=1.0, le=300.0, allow_inf_nan=False, description="Most seconds that one program may run.")
     ] = 10.0
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.0
+    temperature: Temperature = 0.0
 
     @property
     def runs_programs(self) -> bool:

@@ -10,9 +10,9 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.errors.base import InternalError
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import Toolbox
     from reasond_server.types import Json
+
+
+Temperature = Annotated[
+    float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
+]
+"""The parameter `temperature` of a configuration."""
 
 
 class StrategyConfig(BaseModel):

@@ -279,11 +279,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             "seconds": lease.seconds,
         }
         held = {row[0]: (row[1], row[2]) for row in await self._database.select(_RENEW, values)}
-        return Renewal(
-            lost=[name for name in fences if name not in held],
-            cancel_requested=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
-            keep_requested=[name for name, (_, is_kept) in held.items() if is_kept],
-        )
+        return Renewal.of(fences, held)
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""

@@ -240,12 +240,7 @@ class SqliteExecutionStore(SqlExecutionStore):
                     held[name] = (bool(row[0]), bool(row[1]))
             return held
 
-        held = await self._file.write(job, then=_do_nothing)
-        return Renewal(
-            lost=[name for name in fences if name not in held],
-            cancel_requested=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
-            keep_requested=[name for name, (_, is_kept) in held.items() if is_kept],
-        )
+        return Renewal.of(fences, await self._file.write(job, then=_do_nothing))
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""

@@ -147,7 +147,7 @@ _PATIENCE_S = 5.0
 
 
 class CountTransport(Protocol):
-    """The part of `Transport` that `ServerCount` uses."""
+    """The part of `OpenAITransport` that `ServerCount` uses."""
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Send `body` to `path`, relative to the server's root, and return the JSON answer."""

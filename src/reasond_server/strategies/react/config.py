@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS
-from reasond_server.strategies.strategy import StrategyConfig
+from reasond_server.strategies.strategy import StrategyConfig, Temperature
 
 
 class ReactConfig(StrategyConfig):
@@ -19,9 +19,7 @@ class ReactConfig(StrategyConfig):
     max_tokens_per_step: Annotated[
         int, Field(ge=LEAST_TOKENS, le=8192, description="Most tokens the model may write per cycle.")
     ] = 2048
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.7
+    temperature: Temperature = 0.7
     allow_tool_use: Annotated[
         bool, Field(description="Whether tools may be called; needs the permission reasoning:tools.")
     ] = False

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from reasond_server.strategies.strategy import StrategyConfig
+from reasond_server.strategies.strategy import StrategyConfig, Temperature
 
 # One call proposes, one judges, and one is reserved for the answer.
 LEAST_CALLS: Final = 3
@@ -48,8 +48,6 @@ class TreeOfThoughtConfig(StrategyConfig):
             description="Most tokens of a thought, of a judgement, and of the answer.",
         ),
     ] = 512
-    temperature: Annotated[
-        float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
-    ] = 0.8
+    temperature: Temperature = 0.8
     max_model_calls: Annotated[int, Field(ge=1, le=1000, description="Most model calls of the whole search.")] = 60
     seed: Annotated[int | None, Field(description="Breaks ties between thoughts of equal score.")] = None
