@@ -154,31 +154,29 @@ _FORGOTTEN_KEPT = 10_000
 _STALE_ENDS = 1000
 
 
+@dataclass(eq=False, kw_only=True)
 class LogTable:
     """The logs by id, with indexes to find those to remove: bounded in number, bytes and time."""
 
-    def __init__(
-        self,
-        *,
-        max_executions: int,
-        max_bytes: int,
-        now: Callable[[], datetime],
-        monotonic: Callable[[], float],
-        quota: TenantQuota = UNBOUNDED,
-    ) -> None:
-        self.max_bytes = max_bytes
-        self.tenants = TenantTable(quota)
+    max_executions: int
+    max_bytes: int
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    quota: TenantQuota = UNBOUNDED
+
+    def __post_init__(self) -> None:
+        self.tenants = TenantTable(self.quota)
         self.logs: dict[str, KeptLog] = {}
         self.claims: dict[tuple[str, str], str] = {}
-        self.max_executions = max_executions
-        self.largest_log = max(max_bytes, LARGEST_LOG_BYTES)
-        self._now = now
-        self._monotonic = monotonic
+        self.largest_log = max(self.max_bytes, LARGEST_LOG_BYTES)
         self._forgotten: OrderedDict[str, str] = OrderedDict()
         # A heap, so that no call has to look at every log.
         self._expiring: list[tuple[datetime, str]] = []
         self.sessions = SessionTable(
-            max_sessions=max_executions, max_per_tenant=quota.executions, find=self.find_execution, now=now
+            max_sessions=self.max_executions,
+            max_per_tenant=self.quota.executions,
+            find=self.find_execution,
+            now=self.now,
         )
 
     def append(self, part: Append) -> ReasondError | None:
@@ -236,7 +234,7 @@ class LogTable:
             digest=digest,
             plan=creation.plan,
             owner=creation.lease.owner,
-            lease_until=self._monotonic() + creation.lease.seconds,
+            lease_until=self.monotonic() + creation.lease.seconds,
             records=[*records] or None,
             version=len(records),
         )
@@ -315,7 +313,7 @@ class LogTable:
 
     def forget_expired(self, limit: int | None = None) -> int:
         """Remove up to `limit` expired executions; return how many."""
-        now, forgotten, expiring = self._now(), 0, self._expiring
+        now, forgotten, expiring = self.now(), 0, self._expiring
         while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
             _, execution_id = heapq.heappop(expiring)
             log = self.logs.get(execution_id)
@@ -332,7 +330,7 @@ class LogTable:
 
     def _keep_with_session(self, execution: Execution) -> None:
         """Keep the ended executions of a session as long as the session."""
-        row, now = self.sessions.row_of(execution), self._now()
+        row, now = self.sessions.row_of(execution), self.now()
         if row is None:
             return
         until = row.session.expire_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -186,51 +186,45 @@ class ReasoningKind:
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class ReasoningWork:
     """The execution of one task by one strategy; see `runs.run.Work`.
 
     `known` are digests of the steps that earlier lives logged: the strategy repeats them, and they are compared.
     """
 
-    def __init__(
-        self,
-        *,
-        assignment: Assignment,
-        request: WorkRequest,
-        clock: Clock,
-        tools: ToolSource = NO_TOOLS,
-        programs: ProgramRunner = NO_PROGRAMS,
-        known: Sequence[bytes] = (),
-    ) -> None:
+    assignment: Assignment
+    request: WorkRequest
+    clock: Clock
+    tools: ToolSource = NO_TOOLS
+    programs: ProgramRunner = NO_PROGRAMS
+    known: Sequence[bytes] = ()
+
+    def __post_init__(self) -> None:
         self.kind = REASONING
-        self.name = assignment.strategy.name
-        self.source = assignment.strategy_source
-        self.agent = assignment.task.agent or ""
-        self.request = request
+        self.name = self.assignment.strategy.name
+        self.source = self.assignment.strategy_source
+        self.agent = self.assignment.task.agent or ""
         self.may_suspend = False
-        self.steps = RepeatedSteps(known)
+        self.steps = RepeatedSteps(self.known)
         self.metrics: StrategyMetrics | None = None
         self._answer_json = ""
-        self._assignment = assignment
-        self._programs = programs
-        self._clock = clock
-        self._tools = tools
 
     @property
     def obstacle(self) -> str:
         """Why no other process could resume the work, in words; empty if one can."""
         return (
-            "" if self._assignment.strategy.is_replayable else f"the strategy {self.name!r} cannot go on from its steps"
+            "" if self.assignment.strategy.is_replayable else f"the strategy {self.name!r} cannot go on from its steps"
         )
 
     def describe(self) -> Json:
         """Return the task, the strategy and its configuration."""
         return {
-            "task": build_row(self._assignment.task),
+            "task": build_row(self.assignment.task),
             "strategy": self.name,
             "source": str(self.source),
-            "config": self._assignment.shown_config,
-            "warnings": list(self._assignment.warnings),
+            "config": self.assignment.shown_config,
+            "warnings": list(self.assignment.warnings),
         }
 
     def begin(self, run: Run) -> Event:
@@ -240,15 +234,15 @@ class ReasoningWork:
             strategy=execution.strategy,
             strategy_source=execution.strategy_source,
             model=execution.model,
-            config=self._assignment.shown_config,
+            config=self.assignment.shown_config,
         )
 
     async def work(self, run: Run) -> None:
         """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
-        model, monotonic = run.accounts.model, self._clock.monotonic
+        model, monotonic = run.accounts.model, self.clock.monotonic
         spent, since, turn = model.usage, monotonic(), 0
         context = self._build_context(run)
-        events = self._assignment.strategy.run(self._assignment.task, context)
+        events = self.assignment.strategy.run(self.assignment.task, context)
         try:
             async for event in events:
                 if run.phase is not Phase.WORKING:
@@ -293,7 +287,7 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *self._assignment.warnings, *changes, *ending.warnings),
+            warnings=(*accounts.warnings, *self.assignment.warnings, *changes, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",
@@ -304,11 +298,11 @@ class ReasoningWork:
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
         self.steps.close()
-        task = self._assignment.task
+        task = self.assignment.task
         if not task.stop and task.answer_schema is None:
             run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
             return
-        window = self._assignment.config.window_tokens
+        window = self.assignment.config.window_tokens
         finished = await finish_answer(checked, task, model=context.model, window=window, new_nonce=context.new_nonce)
         ending = ending_of_outcome(finished.outcome, is_clamped=run.accounts.model.is_clamped)
         self._answer_json = finished.json
@@ -345,33 +339,33 @@ class ReasoningWork:
                     "gen_ai.usage.output_tokens": used.output_tokens,
                 }
             )
-        run.append(iteration, now=self._clock.now())
+        run.append(iteration, now=self.clock.now())
 
     def _build_context(self, run: Run) -> RunContext[Any]:
         model: ChatModel = run.accounts.model
         run.effects.is_replayed = True
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
-        config = self._assignment.config
+        config = self.assignment.config
         return RunContext(
             config=config,
-            model=preface_model(model, self._assignment.task),
+            model=preface_model(model, self.assignment.task),
             # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
             programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,
-            monotonic=self._clock.monotonic,
+            monotonic=self.clock.monotonic,
             new_nonce=nonces(run.nonce),
             effects=run.effects,
         )
 
     def _build_programs(self, run: Run) -> ProgramRunner:
-        programs = self._programs
+        programs = self.programs
         if run.trace.tracing is not None:
             programs = TracedPrograms(programs=programs, trace=run.trace, tracing=run.trace.tracing)
         return JournaledPrograms(programs=programs, effects=run.effects)
 
     def _build_toolbox(self, run: Run) -> Toolbox:
-        toolbox = self._tools.open_toolbox(
+        toolbox = self.tools.open_toolbox(
             max_calls=self.request.budget.max_tool_calls, execution_id=run.identity.execution_id
         )
         if not toolbox.specs:

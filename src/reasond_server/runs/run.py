@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +39,7 @@ _MAX_HELD_CHARACTERS = 65_536
 _RETURN_S = 1.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Subscribers:
     """The subscribers of a run, and whether anybody still wants it.
 
@@ -55,22 +57,14 @@ class Subscribers:
         patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
     """
 
-    def __init__(
-        self,
-        *,
-        log: RunLog,
-        journal: RunJournal | None,
-        keeps_running: bool,
-        finishes_open_calls: bool,
-        on_unwanted: Callable[[], None],
-        on_error: Callable[[], None],
-    ) -> None:
-        self._log = log
-        self._on_error = on_error
-        self._journal = journal
-        self._on_unwanted: Callable[[], None] | None = on_unwanted
-        self.keeps_running = keeps_running
-        self.finishes_open_calls = finishes_open_calls
+    log: RunLog
+    journal: RunJournal | None
+    keeps_running: bool
+    finishes_open_calls: bool
+    on_unwanted: Callable[[], None] | None
+    on_error: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.patience_s = 0.0
         # Whether each counts. A dict keeps the order of arrival, so that a simulation can be repeated.
         self._all: dict[Subscriber, bool] = {}
@@ -97,7 +91,7 @@ class Subscribers:
         self._has_readers = self._has_readers and any(one.wants_deltas for one in self._all)
         if is_observer:
             return
-        if self.finishes_open_calls and self._journal is None and not self.are_any:
+        if self.finishes_open_calls and self.journal is None and not self.are_any:
             self.await_one(within_s=self.patience_s)
         else:
             self._decide()
@@ -126,7 +120,7 @@ class Subscribers:
         """Send the `text` of step `index` to the subscribers that want deltas, once all earlier steps are committed."""
         if not self._has_readers or not text:
             return
-        held, log = self.held, self._log
+        held, log = self.held, self.log
         if log.events.committed == log.last_sequence:
             for one in self._all:
                 one.add_text(index, text)
@@ -137,17 +131,17 @@ class Subscribers:
 
     def notify(self) -> None:
         """Notify all subscribers that the log has changed."""
-        if self._log.error is not None:
-            self._on_error()
+        if self.log.error is not None:
+            self.on_error()
         for one in self._all:
             one.notify_growth()
-        if self.held is not None and self._log.events.committed == self._log.last_sequence:
+        if self.held is not None and self.log.events.committed == self.log.last_sequence:
             held, self.held = self.held, None
             self.publish(held.iteration_index, held.text)
 
     def stop_deciding(self) -> None:
         """Never call `on_unwanted` from now on: the end of the run is decided, or it suspends."""
-        self._on_unwanted = None
+        self.on_unwanted = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -157,29 +151,29 @@ class Subscribers:
         self.notify()
         self.stop_deciding()
         # Breaks a reference cycle, which would keep the run in memory until garbage collection.
-        self._log.on_change = self._on_error = _do_nothing
+        self.log.on_change = self.on_error = _do_nothing
 
     def _decide(self) -> None:
-        if self._on_unwanted is None:
+        if self.on_unwanted is None:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._journal is not None:
-            self._journal.release_calls()
+        if self.journal is not None:
+            self.journal.release_calls()
         if self.are_any or self.keeps_running:
             return
         loop = asyncio.get_running_loop()
         if loop.time() < self._awaited_until_s:
             self._timer = loop.call_at(self._awaited_until_s, self._decide)
-        elif self.finishes_open_calls and self._journal is not None:
-            self._journal.hold_calls(when_idle=self._give_up_soon)
+        elif self.finishes_open_calls and self.journal is not None:
+            self.journal.hold_calls(when_idle=self._give_up_soon)
         else:
-            self._on_unwanted()
+            self.on_unwanted()
 
     def _give_up_soon(self) -> None:
-        if self._on_unwanted is not None:
-            self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self._on_unwanted)
+        if self.on_unwanted is not None:
+            self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self.on_unwanted)
 
 
 class Work(Protocol):
@@ -242,6 +236,7 @@ class Work(Protocol):
         ...
 
 
+@dataclass(eq=False, kw_only=True)
 class Run:
     """One life of an execution: from its start or takeover in this process until it ends, suspends or leaves.
 
@@ -267,28 +262,18 @@ class Run:
         place: its place among the runs of the process.
     """
 
-    def __init__(
-        self,
-        *,
-        work: Work,
-        log: RunLog,
-        accounts: Accounts,
-        effects: Effects,
-        nonce: str,
-        trace: RunTrace,
-        journal: RunJournal | None = None,
-        tenure: Tenure | None = None,
-    ) -> None:
-        request = work.request
-        self.work = work
-        self.log = log
-        self.identity = log.execution
-        self.accounts = accounts
-        self.journal = journal
-        self.effects = effects
-        self.tenure = tenure
-        self.nonce = nonce
-        self.trace = trace
+    work: Work
+    log: RunLog
+    accounts: Accounts
+    effects: Effects
+    nonce: str
+    trace: RunTrace
+    journal: RunJournal | None = None
+    tenure: Tenure | None = None
+
+    def __post_init__(self) -> None:
+        request = self.work.request
+        self.identity = self.log.execution
         self.phase = Phase.QUEUED
         self.cause: Trigger | None = None
         self.ending: RunEnding | ReasondError | None = None
@@ -300,14 +285,14 @@ class Run:
         self._waiter: asyncio.Future[None] | None = None
         self._left: asyncio.Event | None = None
         self.subscribers = Subscribers(
-            log=log,
-            journal=journal,
+            log=self.log,
+            journal=self.journal,
             keeps_running=request.keep_running,
             finishes_open_calls=request.is_unary and bool(request.request_id),
             on_unwanted=partial(self.stop, Trigger.ABANDON),
             on_error=self._give_up,
         )
-        log.on_change = self.subscribers.notify
+        self.log.on_change = self.subscribers.notify
 
     @property
     def is_cancelled(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import InternalError, Violation, show
@@ -64,6 +65,7 @@ class _Failure:
     message: str
 
 
+@dataclass(eq=False, kw_only=True)
 class RunToolbox:
     """The `Toolbox` of one run over `tools`.
 
@@ -72,25 +74,18 @@ class RunToolbox:
     `max_calls`, whatever its outcome.
     """
 
-    def __init__(
-        self,
-        *,
-        tools: Sequence[Tool],
-        limits: ToolLimits,
-        max_calls: int | None,
-        execution_id: str = "",
-        keeps_whole: bool = False,
-        observer: ToolObserver = UNOBSERVED,
-    ) -> None:
-        self._observer = observer
-        self._limits = limits
-        self._keeps_whole = keeps_whole
-        self._max_calls = max_calls
-        self._execution_id = execution_id
+    tools: Sequence[Tool]
+    limits: ToolLimits
+    max_calls: int | None
+    execution_id: str = ""
+    keeps_whole: bool = False
+    observer: ToolObserver = UNOBSERVED
+
+    def __post_init__(self) -> None:
         self._calls = 0
-        self._memory = ResultMemory(most_bytes=limits.max_kept_bytes)
-        own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools or keeps_whole else ()
-        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in (*tools, *own)}
+        self._memory = ResultMemory(most_bytes=self.limits.max_kept_bytes)
+        own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if self.tools or self.keeps_whole else ()
+        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in (*self.tools, *own)}
         self._specs: Sequence[ToolSpec] | None = None
 
     @property
@@ -111,7 +106,7 @@ class RunToolbox:
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Count a call that the run made before it was resumed; the logged part of its result can be read again."""
         self._calls += 1
-        if (self._keeps_whole or not result.is_error) and call.name != READ_TOOL_RESULT:
+        if (self.keeps_whole or not result.is_error) and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
@@ -120,13 +115,13 @@ class RunToolbox:
         Raises:
             TokenBudgetExhaustedError: all tool calls of the budget are used up.
         """
-        if self._max_calls is not None and self._calls >= self._max_calls:
-            self._observer.tool_called(call.name, "refused", 0.0)
+        if self.max_calls is not None and self._calls >= self.max_calls:
+            self.observer.tool_called(call.name, "refused", 0.0)
             raise TokenBudgetExhaustedError(
-                f"The budget does not cover the next tool call: max_tool_calls is {self._max_calls}, and as many "
+                f"The budget does not cover the next tool call: max_tool_calls is {self.max_calls}, and as many "
                 "were made",
                 remedy="Raise budget.max_tool_calls.",
-                metadata={"limit": "max_tool_calls", "allowed": str(self._max_calls), "spent": str(self._calls)},
+                metadata={"limit": "max_tool_calls", "allowed": str(self.max_calls), "spent": str(self._calls)},
             )
         self._calls += 1
         loop = asyncio.get_running_loop()
@@ -135,7 +130,7 @@ class RunToolbox:
             outcome = await self._make_call(call, idempotency_key)
             kind = outcome.kind if isinstance(outcome, _Failure) else "ok"
         finally:
-            self._observer.tool_called(call.name, kind, loop.time() - since_s)
+            self.observer.tool_called(call.name, kind, loop.time() - since_s)
         return _build_error_result(call, outcome) if isinstance(outcome, _Failure) else outcome
 
     async def _make_call(self, call: ToolCall, key: str) -> ToolResult | _Failure:
@@ -153,7 +148,7 @@ class RunToolbox:
         return outcome if isinstance(outcome, _Failure) else self._keep_result(tool, call, outcome)
 
     def _keep_result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
-        most = self._limits.max_kept_bytes
+        most = self.limits.max_kept_bytes
         if tool.max_output_bytes is not None:
             most = min(most, tool.max_output_bytes)
         try:
@@ -165,9 +160,9 @@ class RunToolbox:
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
         self._memory.keep(call.call_id, text)
-        if self._keeps_whole:
+        if self.keeps_whole:
             return ToolResult(call_id=call.call_id, result_json=text)
-        shown_bytes = self._limits.max_shown_bytes
+        shown_bytes = self.limits.max_shown_bytes
         preview = to_preview(text, handle=call.call_id, most_bytes=shown_bytes, is_cut=is_cut)
         return ToolResult(call_id=call.call_id, result_json=preview)
 
@@ -176,9 +171,9 @@ class RunToolbox:
 
         The tool runs in its own task; a task that does not stop when it is cancelled is abandoned.
         """
-        timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
+        timeout_s = self.limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         context = ToolContext(
-            call_id=call.call_id, timeout_s=timeout_s, execution_id=self._execution_id, idempotency_key=key
+            call_id=call.call_id, timeout_s=timeout_s, execution_id=self.execution_id, idempotency_key=key
         )
         work = asyncio.create_task(_run_tool(tool, arguments, context), name=f"tool {tool.name} {call.call_id}")
         try:
