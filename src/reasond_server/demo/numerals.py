@@ -16,28 +16,13 @@ _MAX_PLACES = 12
 _SIGNIFICANT_DIGITS = 10
 _MAX_SHOWN_DENOMINATOR = 1_000
 
-_SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_SMALL = re.findall(
+    r"\w+",
+    """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen
+    """,
+)
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _UNITS = {word: value for value, word in enumerate(_SMALL)} | {
     word: 10 * value for value, word in enumerate(_TENS, start=2)

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 
-class JournaledToolbox:
-    """The tools of a run: each call is recorded before it begins."""
+class WrappedToolbox:
+    """The tools of a run, of which a subclass calls each in its own way."""
 
-    def __init__(self, *, toolbox: KeyedToolbox, effects: Effects) -> None:
+    def __init__(self, *, toolbox: KeyedToolbox) -> None:
         self._toolbox = toolbox
-        self._effects = effects
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
@@ -44,6 +43,14 @@ class JournaledToolbox:
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Restore a call that was made in an earlier life of the run."""
         self._toolbox.restore(call, result)
+
+
+class JournaledToolbox(WrappedToolbox):
+    """The tools of a run: each call is recorded before it begins."""
+
+    def __init__(self, *, toolbox: KeyedToolbox, effects: Effects) -> None:
+        super().__init__(toolbox=toolbox)
+        self._effects = effects
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Execute `call`, or return the recorded result if the run made it before.
@@ -79,27 +86,14 @@ class JournaledToolbox:
         return outcome
 
 
-class TracedToolbox:
+class TracedToolbox(WrappedToolbox):
     """The tools of a run, with a span for each call that is not replayed."""
 
     def __init__(self, *, toolbox: KeyedToolbox, trace: RunTrace, tracing: Tracing) -> None:
-        self._toolbox = toolbox
+        super().__init__(toolbox=toolbox)
         self._trace = trace
         self._tracing = tracing
         self._names = frozenset(spec.name for spec in toolbox.specs)
-
-    @property
-    def specs(self) -> Sequence[ToolSpec]:
-        """The tools that may be called."""
-        return self._toolbox.specs
-
-    def is_idempotent(self, name: str) -> bool:
-        """Return whether the tool is idempotent, as it declares."""
-        return self._toolbox.is_idempotent(name)
-
-    def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Restore a call that was made in an earlier life of the run."""
-        self._toolbox.restore(call, result)
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
         """Execute `call` within a span. Raises as the tools do."""

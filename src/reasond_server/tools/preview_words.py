@@ -37,42 +37,12 @@ _FAILURE_LINE: Final = re.compile(
 _NO_FAILURES: Final = frozenset({"", "none", "null", "ok", "no", "false", "0", "-"})
 # Words of one or two letters are passed over anyway.
 _STOP_WORDS: Final = frozenset(
-    {
-        *(
-            "all",
-            "and",
-            "any",
-            "are",
-            "can",
-            "does",
-            "find",
-            "for",
-            "from",
-            "get",
-            "give",
-            "has",
-            "have",
-            "how",
-            "list",
-        ),
-        *(
-            "many",
-            "most",
-            "not",
-            "our",
-            "show",
-            "tell",
-            "than",
-            "that",
-            "the",
-            "their",
-            "them",
-            "there",
-            "they",
-            "this",
-        ),
-        *("was", "were", "what", "when", "where", "which", "who", "why", "will", "with", "you", "your"),
-    }
+    _QUERY_WORD.findall(
+        """
+        all and any are can does find for from get give has have how list many most not our show tell than that the
+        their them there they this was were what when where which who why will with you your
+        """
+    )
 )
 _LEAST_ERROR_CODE: Final = 400
 _MOST_ERROR_CODE: Final = 599

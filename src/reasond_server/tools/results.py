@@ -102,7 +102,7 @@ def to_preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False)
         {
             "handle": handle,
             "total_characters": len(text),
-            "begins": _take_head(text, head),
+            "begins": cut_to_bytes(text, head)[0],
             "ends": _take_tail(text, tail),
             "more": f"read_tool_result reads the rest by this handle, {show(handle)}"
             + ("; the result was longer than is kept, and its end is lost" if is_cut else ""),
@@ -190,10 +190,6 @@ def arguments_of(text: str) -> Json:
             f"the arguments must be a JSON object, and are {_name_kind(value)}"
         )
     return value
-
-
-def _take_head(text: str, most_bytes: int) -> str:
-    return text.encode()[:most_bytes].decode("utf-8", "ignore")
 
 
 def _take_tail(text: str, most_bytes: int) -> str:
