@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
     from reasond_server.llm.openai.protocol import Decoder
-    from reasond_server.llm.openai.transport import HttpAnswer
+    from reasond_server.llm.openai.transport import Upstream
     from reasond_server.telemetry.observers import BackendObserver
     from reasond_server.types import Usage
 
@@ -320,7 +320,7 @@ class StreamedAnswer:
     warnings: Sequence[str]
     options: BackendOptions
     reader: AnswerReader
-    upstream: HttpAnswer
+    upstream: Upstream
     limits: WaitLimits
     counter: TokenCounter
     observer: BackendObserver

@@ -13,7 +13,7 @@ import ssl
 from contextlib import suppress
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
@@ -40,6 +40,38 @@ _SUCCESS, _REDIRECT = 200, 300
 _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "XML", "application/xml": "XML"}
 
 
+class Upstream(Protocol):
+    """An answer whose headers were received, with a success status."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the answer; the keys are names in lower case."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the body has ended and all of it was returned."""
+        ...
+
+    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
+
+        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
+
+        Raises:
+            UpstreamFaultError: the connection broke, or the body exceeds its limit.
+        """
+        ...
+
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        """Wait for bytes and return them like `read_ready`. Raises the same error."""
+        ...
+
+    def close(self) -> None:
+        """Close the answer; if the server is still writing, its connection ends at once."""
+        ...
+
+
 class OpenAITransport:
     """Requests to one backend over aiohttp. Paths are relative to its base URL; with a leading slash, to the root.
 
@@ -62,7 +94,7 @@ class OpenAITransport:
         self._pool = ConnectionPool(options=options)
         self._keeps_connections = True
 
-    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> HttpAnswer:
+    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
         """Send `body` and return the answer when its headers arrive. `messages` are serialised already.
 
         Raises:
@@ -101,7 +133,7 @@ class OpenAITransport:
         """Close all connections."""
         await self._pool.aclose()
 
-    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> HttpAnswer:
+    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _HttpAnswer:
         """Send a request and return its answer, whose body is not read yet.
 
         llama.cpp promises to keep a connection open but closes it after a stream, so the next call on it fails. Then
@@ -120,12 +152,12 @@ class OpenAITransport:
                 if not (keeps and is_dropped(error) and self._pool.has_reused_connection()):
                     raise fault_of_open(self._options, error) from None
                 self._keeps_connections = False
-        answer = HttpAnswer(response, options=self._options)
+        answer = _HttpAnswer(response, options=self._options)
         if not _SUCCESS <= response.status < _REDIRECT:
             raise await self._read_refusal(answer, response.status)
         return answer
 
-    async def _read_refusal(self, answer: HttpAnswer, status: int) -> UpstreamFaultError:
+    async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
         """Read a bounded part of an answer with an error status and return its fault."""
         try:
             body = await answer.read_beginning()
@@ -134,7 +166,7 @@ class OpenAITransport:
         wait = read_retry_after_s(answer.headers, now=self._now)
         return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
 
-    async def _read_other_content(self, answer: HttpAnswer, kind: str) -> UpstreamFaultError:
+    async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with a success status that is not a stream of events."""
         body = await answer.read_beginning()
         try:
@@ -146,8 +178,8 @@ class OpenAITransport:
         return faults.fault_of_breach(self._options, f"answered with {kind} instead of a stream of events")
 
 
-class HttpAnswer:
-    """An answer of the server whose headers were received."""
+class _HttpAnswer:
+    """One answer of the server."""
 
     def __init__(self, response: aiohttp.ClientResponse, *, options: BackendOptions) -> None:
         self._response = response
@@ -156,22 +188,13 @@ class HttpAnswer:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of the answer; the keys are names in lower case."""
         return self._response.headers
 
     @property
     def is_over(self) -> bool:
-        """Whether the body has ended and all of it was returned."""
         return self._response.content.at_eof()
 
     def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
-        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
-
-        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
-
-        Raises:
-            UpstreamFaultError: the connection broke, or the body exceeds its limit.
-        """
         content = self._response.content
         try:
             piece = content.read_nowait(_READ_BYTES)
@@ -180,7 +203,6 @@ class HttpAnswer:
         return self._count(piece, granted) if piece or content.is_eof() else None
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Wait for bytes and return them like `read_ready`. Raises the same error."""
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
@@ -206,7 +228,7 @@ class HttpAnswer:
         return bytes(body[:_MAX_REFUSAL_BYTES])
 
     def close(self) -> None:
-        """Close the answer and its connection, unless the body was read to its end and the pool has it back."""
+        # This closes the connection, unless the body was read to its end and the pool has taken it back.
         self._response.close()
 
 
