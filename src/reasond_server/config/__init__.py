@@ -3,47 +3,19 @@
 `settings` declares the keys, `sources` reads them, `checks` rejects invalid combinations, `reference` lists them.
 """
 
-from reasond_server.config.auth import AuthKey, AuthKeySettings, AuthSettings, RoleSettings
-from reasond_server.config.checks import choose_provider, require_servable
-from reasond_server.config.openai_interface import OpenAiSettings
-from reasond_server.config.operation import LimitsSettings, LogsSettings, StoreSettings, TracingSettings
-from reasond_server.config.reference import KeyDoc, key_docs, render_example, settings_as_rows
-from reasond_server.config.section import BackendSettings
-from reasond_server.config.settings import (
-    AgentsSettings,
-    LlmSettings,
-    PerformanceSettings,
-    ReasoningSettings,
-    ServerSettings,
-    Settings,
-)
-from reasond_server.config.sources import LoadedSettings, load
-from reasond_server.config.tools import ToolsSettings
-
-__all__ = [
-    "AgentsSettings",
-    "AuthKey",
-    "AuthKeySettings",
-    "AuthSettings",
-    "BackendSettings",
-    "KeyDoc",
-    "LimitsSettings",
-    "LlmSettings",
-    "LoadedSettings",
-    "LogsSettings",
-    "OpenAiSettings",
-    "PerformanceSettings",
-    "ReasoningSettings",
-    "RoleSettings",
-    "ServerSettings",
-    "Settings",
-    "StoreSettings",
-    "ToolsSettings",
-    "TracingSettings",
-    "choose_provider",
-    "key_docs",
-    "load",
-    "render_example",
-    "require_servable",
-    "settings_as_rows",
-]
+from reasond_server.config.auth import AuthKey as AuthKey
+from reasond_server.config.auth import AuthSettings as AuthSettings
+from reasond_server.config.checks import choose_provider as choose_provider
+from reasond_server.config.checks import require_servable as require_servable
+from reasond_server.config.operation import LimitsSettings as LimitsSettings
+from reasond_server.config.operation import LogsSettings as LogsSettings
+from reasond_server.config.reference import key_docs as key_docs
+from reasond_server.config.reference import render_example as render_example
+from reasond_server.config.reference import settings_as_rows as settings_as_rows
+from reasond_server.config.section import BackendSettings as BackendSettings
+from reasond_server.config.settings import ReasoningSettings as ReasoningSettings
+from reasond_server.config.settings import ServerSettings as ServerSettings
+from reasond_server.config.settings import Settings as Settings
+from reasond_server.config.sources import LoadedSettings as LoadedSettings
+from reasond_server.config.sources import load as load
+from reasond_server.config.tools import ToolsSettings as ToolsSettings

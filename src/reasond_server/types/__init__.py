@@ -3,134 +3,64 @@
 Times are aware datetimes in UTC, durations are seconds (`_s`), counts of tokens are integers.
 """
 
-from reasond_server.types.executions import (
-    Event,
-    Execution,
-    ExecutionFailure,
-    ExecutionStarted,
-    ExecutionState,
-    FinishReason,
-    Heartbeat,
-    Iteration,
-    LastEvent,
-    LoggedEvent,
-    Result,
-    StreamEvent,
-    TextDelta,
-)
-from reasond_server.types.kinds import STEPS
-from reasond_server.types.metrics import (
-    AnswerVotes,
-    BestOfNMetrics,
-    BoundedContextMetrics,
-    ChainOfThoughtMetrics,
-    ChainOfVerificationMetrics,
-    CostClass,
-    CustomMetrics,
-    Metrics,
-    PlanAndSolveMetrics,
-    ProgramOfThoughtMetrics,
-    ReactMetrics,
-    Savings,
-    SavingsBaseline,
-    ScoredAnswer,
-    SelfConsistencyMetrics,
-    SelfRefineMetrics,
-    StrategyMetrics,
-    TreeOfThoughtMetrics,
-    WindowMetrics,
-)
-from reasond_server.types.steps import (
-    BoundedContextStep,
-    CarryoverMode,
-    CarryoverReport,
-    CustomStep,
-    Dropped,
-    ReactStep,
-    ReadingProgress,
-    Sample,
-    StageStep,
-    StepDetail,
-    Thought,
-    ToolCall,
-    ToolResult,
-    TreeStep,
-)
-from reasond_server.types.tasks import (
-    NO_BUDGET,
-    Budget,
-    HistoryMessage,
-    Image,
-    Json,
-    Principal,
-    Speaker,
-    StrategySource,
-    Task,
-    build_row,
-)
-from reasond_server.types.turns import Session
-from reasond_server.types.usage import NOTHING, Usage, UsageSource
-
-__all__ = [
-    "NOTHING",
-    "NO_BUDGET",
-    "STEPS",
-    "AnswerVotes",
-    "BestOfNMetrics",
-    "BoundedContextMetrics",
-    "BoundedContextStep",
-    "Budget",
-    "CarryoverMode",
-    "CarryoverReport",
-    "ChainOfThoughtMetrics",
-    "ChainOfVerificationMetrics",
-    "CostClass",
-    "CustomMetrics",
-    "CustomStep",
-    "Dropped",
-    "Event",
-    "Execution",
-    "ExecutionFailure",
-    "ExecutionStarted",
-    "ExecutionState",
-    "FinishReason",
-    "Heartbeat",
-    "HistoryMessage",
-    "Image",
-    "Iteration",
-    "Json",
-    "LastEvent",
-    "LoggedEvent",
-    "Metrics",
-    "PlanAndSolveMetrics",
-    "Principal",
-    "ProgramOfThoughtMetrics",
-    "ReactMetrics",
-    "ReactStep",
-    "ReadingProgress",
-    "Result",
-    "Sample",
-    "Savings",
-    "SavingsBaseline",
-    "ScoredAnswer",
-    "SelfConsistencyMetrics",
-    "SelfRefineMetrics",
-    "Session",
-    "Speaker",
-    "StageStep",
-    "StepDetail",
-    "StrategyMetrics",
-    "StrategySource",
-    "StreamEvent",
-    "Task",
-    "TextDelta",
-    "Thought",
-    "ToolCall",
-    "ToolResult",
-    "TreeOfThoughtMetrics",
-    "TreeStep",
-    "Usage",
-    "UsageSource",
-    "WindowMetrics",
-    "build_row",
-]
+from reasond_server.types.executions import Event as Event
+from reasond_server.types.executions import Execution as Execution
+from reasond_server.types.executions import ExecutionFailure as ExecutionFailure
+from reasond_server.types.executions import ExecutionStarted as ExecutionStarted
+from reasond_server.types.executions import ExecutionState as ExecutionState
+from reasond_server.types.executions import FinishReason as FinishReason
+from reasond_server.types.executions import Heartbeat as Heartbeat
+from reasond_server.types.executions import Iteration as Iteration
+from reasond_server.types.executions import LastEvent as LastEvent
+from reasond_server.types.executions import LoggedEvent as LoggedEvent
+from reasond_server.types.executions import Result as Result
+from reasond_server.types.executions import StreamEvent as StreamEvent
+from reasond_server.types.executions import TextDelta as TextDelta
+from reasond_server.types.kinds import STEPS as STEPS
+from reasond_server.types.metrics import AnswerVotes as AnswerVotes
+from reasond_server.types.metrics import BestOfNMetrics as BestOfNMetrics
+from reasond_server.types.metrics import BoundedContextMetrics as BoundedContextMetrics
+from reasond_server.types.metrics import ChainOfThoughtMetrics as ChainOfThoughtMetrics
+from reasond_server.types.metrics import ChainOfVerificationMetrics as ChainOfVerificationMetrics
+from reasond_server.types.metrics import CostClass as CostClass
+from reasond_server.types.metrics import CustomMetrics as CustomMetrics
+from reasond_server.types.metrics import Metrics as Metrics
+from reasond_server.types.metrics import PlanAndSolveMetrics as PlanAndSolveMetrics
+from reasond_server.types.metrics import ProgramOfThoughtMetrics as ProgramOfThoughtMetrics
+from reasond_server.types.metrics import ReactMetrics as ReactMetrics
+from reasond_server.types.metrics import Savings as Savings
+from reasond_server.types.metrics import SavingsBaseline as SavingsBaseline
+from reasond_server.types.metrics import ScoredAnswer as ScoredAnswer
+from reasond_server.types.metrics import SelfConsistencyMetrics as SelfConsistencyMetrics
+from reasond_server.types.metrics import SelfRefineMetrics as SelfRefineMetrics
+from reasond_server.types.metrics import StrategyMetrics as StrategyMetrics
+from reasond_server.types.metrics import TreeOfThoughtMetrics as TreeOfThoughtMetrics
+from reasond_server.types.metrics import WindowMetrics as WindowMetrics
+from reasond_server.types.steps import BoundedContextStep as BoundedContextStep
+from reasond_server.types.steps import CarryoverMode as CarryoverMode
+from reasond_server.types.steps import CarryoverReport as CarryoverReport
+from reasond_server.types.steps import CustomStep as CustomStep
+from reasond_server.types.steps import Dropped as Dropped
+from reasond_server.types.steps import ReactStep as ReactStep
+from reasond_server.types.steps import ReadingProgress as ReadingProgress
+from reasond_server.types.steps import Sample as Sample
+from reasond_server.types.steps import StageStep as StageStep
+from reasond_server.types.steps import StepDetail as StepDetail
+from reasond_server.types.steps import Thought as Thought
+from reasond_server.types.steps import ToolCall as ToolCall
+from reasond_server.types.steps import ToolResult as ToolResult
+from reasond_server.types.steps import TreeStep as TreeStep
+from reasond_server.types.tasks import NO_BUDGET as NO_BUDGET
+from reasond_server.types.tasks import Budget as Budget
+from reasond_server.types.tasks import HistoryMessage as HistoryMessage
+from reasond_server.types.tasks import Image as Image
+from reasond_server.types.tasks import Json as Json
+from reasond_server.types.tasks import Principal as Principal
+from reasond_server.types.tasks import Speaker as Speaker
+from reasond_server.types.tasks import StrategySource as StrategySource
+from reasond_server.types.tasks import Task as Task
+from reasond_server.types.tasks import build_row as build_row
+from reasond_server.types.turns import Session as Session
+from reasond_server.types.usage import NOTHING as NOTHING
+from reasond_server.types.usage import Usage as Usage
+from reasond_server.types.usage import UsageSource as UsageSource
