@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
 from benchmarks.turning import ANSWER, CALLER, open_turns
-from reasond_server.assembly.stores import migrate_stores, open_stores
+from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
 from reasond_server.base.clock import Clock
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import ScriptedModel
@@ -66,13 +66,15 @@ def _now() -> datetime:
 async def open_store(url: str, folder: str, wanted: int) -> AsyncGenerator[ExecutionStore, None]:
     """Open the store at `url` with room for `wanted` executions."""
     stores = await open_stores(
-        url=url,
-        data_dir=folder,
-        now=_now,
-        monotonic=time.monotonic,
-        max_executions=2 * wanted,
-        max_bytes=10**9,
-        max_agents=1,
+        StoreOptions(
+            url=url,
+            data_dir=folder,
+            now=_now,
+            monotonic=time.monotonic,
+            max_executions=2 * wanted,
+            max_bytes=10**9,
+            max_agents=1,
+        )
     )
     try:
         yield stores.executions

@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import Principal, ToolCall
 from reasond_server.types.turns import TurnStart
@@ -294,16 +294,18 @@ async def turns_that_an_earlier_server_left(tmp_path: Path) -> Mapping[str, str]
     note = Note()
     note.gate.clear()
     stores = await open_stores(
-        url=f"sqlite:///{tmp_path}/log.db",
-        data_dir=str(tmp_path),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=1000,
-        max_bytes=10**8,
-        max_agents=10,
-        max_agents_per_tenant=10,
-        synchronous="off",
-        max_file_bytes=10**9,
+        StoreOptions(
+            url=f"sqlite:///{tmp_path}/log.db",
+            data_dir=str(tmp_path),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=1000,
+            max_bytes=10**8,
+            max_agents=10,
+            max_agents_per_tenant=10,
+            synchronous="off",
+            max_file_bytes=10**9,
+        )
     )
     asks = [ask_tools(("open_file", {"path": "a"})), ask_tools(("note", {"text": "x"}))]
     earlier = TurnServer(stores.executions, asks, tools=[note], time=time)

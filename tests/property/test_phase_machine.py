@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.runs.phase import TABLE, Phase, Trigger
@@ -85,13 +85,15 @@ class Phases(RuleBasedStateMachine):
         self.kind = NappingKind(now=self.time.now, do=self.stand)
         self.stores = self.do(
             open_stores(
-                url=url,
-                data_dir=str(folder),
-                now=self.time.now,
-                monotonic=self.time.monotonic,
-                max_executions=1000,
-                max_bytes=10**8,
-                max_agents=1,
+                StoreOptions(
+                    url=url,
+                    data_dir=str(folder),
+                    now=self.time.now,
+                    monotonic=self.time.monotonic,
+                    max_executions=1000,
+                    max_bytes=10**8,
+                    max_agents=1,
+                )
             )
         )
         self.clock = self.time.clock()

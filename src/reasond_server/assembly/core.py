@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from reasond_server.access.permissions import (
     require_repairs,
     require_strategy,
 )
-from reasond_server.assembly.stores import MEMORY_URL, memory_stores, open_stores
+from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, memory_stores, open_stores
 from reasond_server.assembly.toolsets import tools_of
 from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
@@ -123,52 +124,34 @@ def registry_of(settings: Settings) -> StrategyRegistry:
 
 
 async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stores:
-    """Open and return the stores that the settings name; with `dev` they are in memory unless the settings name one.
+    """Open the configured stores; with `dev` and no address they are in memory.
 
     Raises:
-        SettingsError: they cannot be used.
+        SettingsError: the database cannot be used.
     """
-    store = settings.store
-    return await open_stores(
-        url=store.url or (MEMORY_URL if dev else ""),
+    options = _store_options_of(settings, clock)
+    return await open_stores(replace(options, url=MEMORY_URL) if dev and not options.url else options)
+
+
+def _store_options_of(settings: Settings, clock: Clock) -> StoreOptions:
+    store, agents = settings.store, settings.agents
+    return StoreOptions(
+        url=store.url,
         data_dir=store.data_dir,
         now=clock.now,
         monotonic=clock.monotonic,
         asks_database_time=True,
         steadiness=Steadiness(elapsed=clock.elapsed, hold_s=store.clock_hold_s),
-        tenant_share=_tenant_share(settings),
+        tenant_share=TenantShare(share=store.tenant_share, waiting=store.tenant_waiting, max_bytes=store.tenant_bytes),
         max_executions=store.max_executions,
         max_bytes=store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
+        max_agents=agents.max_agents,
+        max_agents_per_tenant=agents.max_agents_per_tenant,
         synchronous=store.synchronous,
         max_file_bytes=store.max_file_bytes,
-        snapshot_quota=_snapshot_quota(settings),
+        snapshot_quota=SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes),
         stores_content=store.record_content,
     )
-
-
-def _memory_stores_of(settings: Settings, clock: Clock) -> Stores:
-    return memory_stores(
-        now=clock.expiry_now,
-        monotonic=clock.monotonic,
-        steadiness=Steadiness(elapsed=clock.elapsed, hold_s=settings.store.clock_hold_s),
-        tenant_share=_tenant_share(settings),
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
-        max_agents=settings.agents.max_agents,
-        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
-        snapshot_quota=_snapshot_quota(settings),
-    )
-
-
-def _tenant_share(settings: Settings) -> TenantShare:
-    store = settings.store
-    return TenantShare(share=store.tenant_share, waiting=store.tenant_waiting, max_bytes=store.tenant_bytes)
-
-
-def _snapshot_quota(settings: Settings) -> SnapshotQuota:
-    return SnapshotQuota(max_bytes=settings.repair.snapshot_quota_bytes)
 
 
 def _limits(settings: Settings) -> RunnerLimits:
@@ -217,7 +200,7 @@ def assemble(
     clock = clock or system_clock()
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = _memory_stores_of(settings, clock)
+    in_memory = memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     models = _offered_models(settings, model, backends := backends or {})

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.agents.directory import AgentDirectory
+    from reasond_server.agents.stored_directory import AgentRows
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.storage.transactions import Transactions
@@ -33,7 +33,6 @@ FILE_NAME: Final = "reasond.db"
 _SQLITE: Final = "sqlite:///"
 _IN_MEMORY: Final = "in memory: executions end with the process"
 _POSTGRES: Final = ("postgresql://", "postgres://")
-_QUOTA: Final = SnapshotQuota()
 
 
 @value
@@ -62,102 +61,73 @@ class Stores:
         await self.executions.aclose()
 
 
-async def open_stores(
-    *,
-    url: str,
-    data_dir: str,
-    now: Callable[[], datetime],
-    monotonic: Callable[[], float],
-    max_executions: int,
-    max_bytes: int,
-    max_agents: int,
-    max_agents_per_tenant: int | None = None,
-    asks_database_time: bool = False,
-    steadiness: Steadiness = STEADY,
-    tenant_share: TenantShare = NO_SHARE,
-    synchronous: str = "normal",
-    max_file_bytes: int = 0,
-    snapshot_quota: SnapshotQuota = _QUOTA,
-    stores_content: bool = True,
-) -> Stores:
-    """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
+@value
+class StoreOptions:
+    """Where stores are opened, and what they may hold.
 
-    `max_agents` limits the agents of all tenants together, `max_agents_per_tenant` those of each (None: no limit).
-    `max_executions` and `max_bytes` limit the memory store; `synchronous` and `max_file_bytes` apply to SQLite.
-    `now` is the clock of this machine; with `asks_database_time` PostgreSQL tells the time instead. `tenant_share`
-    bounds the open executions of each tenant, `snapshot_quota` its snapshots. Without `stores_content` snapshots are
-    kept in memory only.
+    Attributes:
+        url: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
+        now: the clock of this machine; with `asks_database_time` PostgreSQL tells the time instead.
+        max_executions: limits the store in memory, as `max_bytes` does.
+        max_agents: most agents of all tenants together, and `max_agents_per_tenant` of each (None: no limit).
+        tenant_share: bounds the open executions of each tenant.
+        synchronous: applies to SQLite, as `max_file_bytes` does.
+        snapshot_quota: bounds the snapshots of each tenant.
+        stores_content: if false, snapshots are kept in memory only.
+    """
+
+    url: str
+    data_dir: str = ""
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    max_executions: int
+    max_bytes: int
+    max_agents: int
+    max_agents_per_tenant: int | None = None
+    asks_database_time: bool = False
+    steadiness: Steadiness = STEADY
+    tenant_share: TenantShare = NO_SHARE
+    synchronous: str = "normal"
+    max_file_bytes: int = 0
+    snapshot_quota: SnapshotQuota = SnapshotQuota()
+    stores_content: bool = True
+
+    @property
+    def elapsed(self) -> Callable[[], float]:
+        """Seconds that pass evenly."""
+        return self.steadiness.elapsed or self.monotonic
+
+
+async def open_stores(options: StoreOptions) -> Stores:
+    """Open the stores.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.
     """
-    if url == MEMORY_URL:
-        return memory_stores(
-            now=now,
-            monotonic=monotonic,
-            max_executions=max_executions,
-            max_bytes=max_bytes,
-            max_agents=max_agents,
-            max_agents_per_tenant=max_agents_per_tenant,
-            steadiness=steadiness,
-            tenant_share=tenant_share,
-            snapshot_quota=snapshot_quota,
-        )
-    in_memory = None if stores_content else MemorySnapshotStore(quota=snapshot_quota)
-    if url.startswith(_POSTGRES):
-        return await _postgres_stores(
-            url,
-            now=None if asks_database_time else now,
-            monotonic=monotonic,
-            steadiness=steadiness,
-            quota=tenant_share.quota_of(),
-            max_agents=max_agents,
-            max_agents_per_tenant=max_agents_per_tenant,
-            snapshot_quota=snapshot_quota,
-            snapshots=in_memory,
-        )
-    return await _sqlite_stores(
-        file_of(url, data_dir),
-        now=now,
-        monotonic=monotonic,
-        steadiness=steadiness,
-        quota=tenant_share.quota_of(max_bytes=max_file_bytes or None),
-        max_agents=max_agents,
-        max_agents_per_tenant=max_agents_per_tenant,
-        synchronous=synchronous,
-        max_file_bytes=max_file_bytes,
-        snapshot_quota=snapshot_quota,
-        snapshots=in_memory,
-    )
+    if options.url == MEMORY_URL:
+        return memory_stores(options)
+    if options.url.startswith(_POSTGRES):
+        return await _postgres_stores(options)
+    return await _sqlite_stores(options)
 
 
-def memory_stores(
-    *,
-    now: Callable[[], datetime],
-    monotonic: Callable[[], float],
-    max_executions: int,
-    max_bytes: int,
-    max_agents: int,
-    max_agents_per_tenant: int | None = None,
-    steadiness: Steadiness = STEADY,
-    tenant_share: TenantShare = NO_SHARE,
-    snapshot_quota: SnapshotQuota = _QUOTA,
-) -> Stores:
-    """Return stores in memory, which are lost when the process ends."""
+def memory_stores(options: StoreOptions) -> Stores:
+    """Return stores that end with the process."""
     clock = StoreClock(
-        source=lambda: now().timestamp(), elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
+        source=lambda: options.now().timestamp(), elapsed=options.elapsed, hold_s=options.steadiness.hold_s
     )
+    max_executions, max_bytes = options.max_executions, options.max_bytes
     executions = MemoryExecutionStore(
         max_executions=max_executions,
         max_bytes=max_bytes,
         now=clock.expiry_now,
-        monotonic=monotonic,
-        quota=tenant_share.quota_of(max_executions=max_executions, max_bytes=max_bytes),
+        monotonic=options.monotonic,
+        quota=options.tenant_share.quota_of(max_executions=max_executions, max_bytes=max_bytes),
     )
     agents = MemoryAgentDirectory(
-        max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=clock.expiry_now
+        max_agents=options.max_agents, max_agents_per_tenant=options.max_agents_per_tenant, now=clock.expiry_now
     )
-    snapshots = MemorySnapshotStore(quota=snapshot_quota)
+    snapshots = MemorySnapshotStore(quota=options.snapshot_quota)
     return Stores(executions=executions, agents=agents, snapshots=snapshots, place=_IN_MEMORY, clock=clock)
 
 
@@ -234,100 +204,80 @@ def file_of(url: str, data_dir: str) -> Path:
     return Path(url.removeprefix(_SQLITE)).expanduser()
 
 
-async def _sqlite_stores(
-    path: Path,
-    *,
-    now: Callable[[], datetime],
-    monotonic: Callable[[], float],
-    steadiness: Steadiness,
-    quota: TenantQuota,
-    max_agents: int,
-    max_agents_per_tenant: int | None,
-    synchronous: str,
-    max_file_bytes: int,
-    snapshot_quota: SnapshotQuota,
-    snapshots: SnapshotStore | None,
-) -> Stores:
+async def _sqlite_stores(options: StoreOptions) -> Stores:
     # Imported here: a server that stores in memory needs none of it.
-    from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
+    from reasond_server.agents.stored_directory import SqliteAgentRows  # noqa: PLC0415 - as above
     from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
-    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
     from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
 
-    file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
+    path, bound = file_of(options.url, options.data_dir), options.max_file_bytes
+    file = await SqliteFile.open(path, synchronous=options.synchronous, max_file_bytes=bound)
     transactions = SqliteTransactions(file)
     try:
         clock = await open_clock(
-            transactions, now=now, elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
+            transactions, now=options.now, elapsed=options.elapsed, hold_s=options.steadiness.hold_s
         )
-        executions = SqliteExecutionStore(file=file, now=clock.expiry_now, monotonic=monotonic, quota=quota)
+        quota = options.tenant_share.quota_of(max_bytes=bound or None)
+        executions = SqliteExecutionStore(file=file, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
         await executions.expire_leases()
     except BaseException:
         await file.aclose()
         raise
-    agents = StoredAgentDirectory(
-        rows=SqliteAgentRows(file),
-        max_agents=max_agents,
-        max_agents_per_tenant=max_agents_per_tenant,
-        now=clock.expiry_now,
-    )
-    return Stores(
-        executions=executions,
-        agents=agents,
-        snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
-        transactions=transactions,
-        place=f"SQLite, {path}",
-        clock=clock,
-        is_in_place=lambda: file.is_in_place,
-    )
+    stores = _build_stores(options, executions, SqliteAgentRows(file), transactions, clock, place=f"SQLite, {path}")
+    return replace(stores, is_in_place=lambda: file.is_in_place)
 
 
-async def _postgres_stores(
-    url: str,
-    *,
-    now: Callable[[], datetime] | None,
-    monotonic: Callable[[], float],
-    steadiness: Steadiness,
-    quota: TenantQuota,
-    max_agents: int,
-    max_agents_per_tenant: int | None,
-    snapshot_quota: SnapshotQuota,
-    snapshots: SnapshotStore | None,
-) -> Stores:
+async def _postgres_stores(options: StoreOptions) -> Stores:
     _require_driver()
-    from reasond_server.agents.stored_directory import (  # noqa: PLC0415 - an extra
-        PostgresAgentRows,
-        StoredAgentDirectory,
-    )
+    from reasond_server.agents.stored_directory import PostgresAgentRows  # noqa: PLC0415 - an extra
     from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
-    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
     from reasond_server.storage.transactions import PostgresTransactions  # noqa: PLC0415 - an extra
 
-    pool = await PostgresPool.open(url)
+    pool = await PostgresPool.open(options.url)
     transactions = PostgresTransactions(pool)
+    now = None if options.asks_database_time else options.now
     try:
-        clock = await open_clock(
-            transactions, now=now, elapsed=steadiness.elapsed or monotonic, hold_s=steadiness.hold_s
-        )
+        clock = await open_clock(transactions, now=now, elapsed=options.elapsed, hold_s=options.steadiness.hold_s)
     except BaseException:
         await pool.aclose()
         raise
-    executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=monotonic, quota=quota)
+    quota = options.tenant_share.quota_of()
+    executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
     await executions.listen()
-    agents = StoredAgentDirectory(
-        rows=PostgresAgentRows(pool),
-        max_agents=max_agents,
-        max_agents_per_tenant=max_agents_per_tenant,
+    place = f"PostgreSQL, {describe_address(options.url)}"
+    return _build_stores(options, executions, PostgresAgentRows(pool), transactions, clock, place=place)
+
+
+def _build_stores(
+    options: StoreOptions,
+    executions: ExecutionStore,
+    agents: AgentRows,
+    transactions: Transactions,
+    clock: StoreClock,
+    *,
+    place: str,
+) -> Stores:
+    """Return the stores of one database."""
+    from reasond_server.agents.stored_directory import StoredAgentDirectory  # noqa: PLC0415 - databases alone need it
+    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - databases alone need it
+
+    directory = StoredAgentDirectory(
+        rows=agents,
+        max_agents=options.max_agents,
+        max_agents_per_tenant=options.max_agents_per_tenant,
         now=clock.expiry_now,
     )
+    snapshots: SnapshotStore = MemorySnapshotStore(quota=options.snapshot_quota)
+    if options.stores_content:
+        snapshots = StoredSnapshotStore(rows=transactions, quota=options.snapshot_quota)
     return Stores(
         executions=executions,
-        agents=agents,
-        snapshots=snapshots or StoredSnapshotStore(rows=transactions, quota=snapshot_quota),
+        agents=directory,
+        snapshots=snapshots,
         transactions=transactions,
-        place=f"PostgreSQL, {describe_address(url)}",
+        place=place,
         clock=clock,
     )
 

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from reasond_server.assembly.app import Server
-from reasond_server.assembly.stores import MEMORY_URL, Stores, examine_stores, file_of, migrate_stores, open_stores
+from reasond_server.assembly.stores import (
+    MEMORY_URL,
+    StoreOptions,
+    Stores,
+    examine_stores,
+    file_of,
+    migrate_stores,
+    open_stores,
+)
 from reasond_server.config import load
 from reasond_server.errors.base import InternalError, SettingsError
 from reasond_server.snapshots.manifests import build_entries, digest_of
@@ -42,14 +50,16 @@ def left_in(folder: Path) -> list[Path]:
 async def open_at(url: str, folder: Path, *, stores_content: bool = True) -> Stores:
     time = Time()
     return await open_stores(
-        url=url,
-        data_dir=str(folder),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=9,
-        max_bytes=10**6,
-        max_agents=9,
-        stores_content=stores_content,
+        StoreOptions(
+            url=url,
+            data_dir=str(folder),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=9,
+            max_bytes=10**6,
+            max_agents=9,
+            stores_content=stores_content,
+        )
     )
 
 

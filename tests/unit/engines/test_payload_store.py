@@ -11,7 +11,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
 from reasond_server.assembly.core import system_clock
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.engines.payload_store import BATCH, RECORD, PayloadStore
 from reasond_server.engines.temporal import ClaimCheckCodec, workflow_id_of
 from reasond_server.errors.base import InternalError
@@ -32,13 +32,15 @@ async def open_one(folder: Path) -> AsyncIterator[tuple[Stores, PayloadStore]]:
     """Yield stores with one execution, `one`."""
     clock = system_clock()
     stores = await open_stores(
-        url=f"sqlite:///{folder / 'reasond.db'}",
-        data_dir="",
-        now=clock.now,
-        monotonic=clock.monotonic,
-        max_executions=10,
-        max_bytes=1_000_000,
-        max_agents=1,
+        StoreOptions(
+            url=f"sqlite:///{folder / 'reasond.db'}",
+            data_dir="",
+            now=clock.now,
+            monotonic=clock.monotonic,
+            max_executions=10,
+            max_bytes=1_000_000,
+            max_agents=1,
+        )
     )
     execution = Execution(
         execution_id="one",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.assembly.stores import Stores, open_stores
+from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.store import Lease
 from reasond_server.runs.live_runs import LiveRuns
@@ -218,13 +218,15 @@ class OnFile(Servers):
 
     async def open(self) -> Stores:
         stores = await open_stores(
-            url="",
-            data_dir=str(self._folder),
-            now=self.time.now,
-            monotonic=self.time.monotonic,
-            max_executions=10,
-            max_bytes=10**7,
-            max_agents=1,
+            StoreOptions(
+                url="",
+                data_dir=str(self._folder),
+                now=self.time.now,
+                monotonic=self.time.monotonic,
+                max_executions=10,
+                max_bytes=10**7,
+                max_agents=1,
+            )
         )
         self.store = stores.executions  # type: ignore[assignment]  # any store will do
         return stores

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.eventlog.store import LeaseLostError
@@ -85,13 +85,15 @@ async def end_of(runner: Runner, execution: Execution) -> None:
 async def house(request: pytest.FixtureRequest, time: ManualClock, tmp_path: Path) -> AsyncGenerator[House, None]:
     url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/log.db", "postgres": ""}[request.param]
     stores = await open_stores(
-        url=url or request.getfixturevalue("postgres_url"),
-        data_dir=str(tmp_path),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=100,
-        max_bytes=10**7,
-        max_agents=1,
+        StoreOptions(
+            url=url or request.getfixturevalue("postgres_url"),
+            data_dir=str(tmp_path),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=100,
+            max_bytes=10**7,
+            max_agents=1,
+        )
     )
     house = House(stores.executions, time)
     yield house

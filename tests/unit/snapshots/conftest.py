@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.assembly.stores import Stores, open_stores
+from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
 from reasond_server.snapshots.manifests import build_entries, digest_of
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
@@ -66,14 +66,16 @@ async def open_snapshots(url: str, folder: Path, time: Time) -> AsyncGenerator[S
 @asynccontextmanager
 async def open_all(url: str, folder: Path, time: Time) -> AsyncGenerator[Stores]:
     stores = await open_stores(
-        url=url,
-        data_dir=str(folder),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=10,
-        max_bytes=10**6,
-        max_agents=10,
-        snapshot_quota=QUOTA,
+        StoreOptions(
+            url=url,
+            data_dir=str(folder),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=10,
+            max_bytes=10**6,
+            max_agents=10,
+            snapshot_quota=QUOTA,
+        )
     )
     try:
         yield stores

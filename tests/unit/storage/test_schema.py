@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from reasond_server.assembly.stores import examine_stores, migrate_stores, open_stores
+from reasond_server.assembly.stores import StoreOptions, examine_stores, migrate_stores, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.storage import migrating, revisions
@@ -144,13 +144,15 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
 
     async def open_and_close() -> None:
         stores = await open_stores(
-            url="",
-            data_dir=str(tmp_path),
-            now=time.now,
-            monotonic=time.monotonic,
-            max_executions=1,
-            max_bytes=1,
-            max_agents=1,
+            StoreOptions(
+                url="",
+                data_dir=str(tmp_path),
+                now=time.now,
+                monotonic=time.monotonic,
+                max_executions=1,
+                max_bytes=1,
+                max_agents=1,
+            )
         )
         try:
             assert (await stores.executions.find("acme", "e1")).model == "m"

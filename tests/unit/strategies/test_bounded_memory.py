@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.base.clock import Clock
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
@@ -149,13 +149,15 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
     """The traced memory by number of windows."""
     ids = count()
     stores = await open_stores(
-        url=f"sqlite:///{tmp_path}/log.db",
-        data_dir=str(tmp_path),
-        now=_now,
-        monotonic=time.monotonic,
-        max_executions=10,
-        max_bytes=10**8,
-        max_agents=10,
+        StoreOptions(
+            url=f"sqlite:///{tmp_path}/log.db",
+            data_dir=str(tmp_path),
+            now=_now,
+            monotonic=time.monotonic,
+            max_executions=10,
+            max_bytes=10**8,
+            max_agents=10,
+        )
     )
     clock = Clock(now=_now, monotonic=time.monotonic, new_id=lambda: f"e{next(ids)}")
     limits = RunnerLimits(max_concurrent=1, retention_s=3600)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from tests.turning import WallClock
 from tests.unit.turns.recovering import Servers, forget_all
 
@@ -18,16 +18,18 @@ async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
     time = WallClock()
     url = f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     stores = await open_stores(
-        url=url,
-        data_dir=str(tmp_path),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=1000,
-        max_bytes=10**8,
-        max_agents=10,
-        max_agents_per_tenant=10,
-        synchronous="off",
-        max_file_bytes=10**9,
+        StoreOptions(
+            url=url,
+            data_dir=str(tmp_path),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=1000,
+            max_bytes=10**8,
+            max_agents=10,
+            max_agents_per_tenant=10,
+            synchronous="off",
+            max_file_bytes=10**9,
+        )
     )
     found = Servers(stores.executions, time)
     if request.param == "postgres":

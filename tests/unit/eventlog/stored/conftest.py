@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import ExecutionStore
 from tests.stores.logs import START
@@ -48,13 +48,15 @@ def time() -> Time:
 async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened, None]:
     """Open the store at `url`. For PostgreSQL, time passes when the leases are moved in its table."""
     stores = await open_stores(
-        url=url,
-        data_dir=str(folder),
-        now=time.now,
-        monotonic=time.monotonic,
-        max_executions=1000,
-        max_bytes=10**6,
-        max_agents=10,
+        StoreOptions(
+            url=url,
+            data_dir=str(folder),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=1000,
+            max_bytes=10**6,
+            max_agents=10,
+        )
     )
 
     async def pass_in_database(seconds: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.assembly.stores import MEMORY_URL, Stores, open_stores
+from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, Stores, open_stores
 from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.storage.store_clock import Steadiness
 from tests.stores.logs import HandWrittenLog, step
@@ -38,15 +38,17 @@ class Machine:
 @asynccontextmanager
 async def open_on(machine: Machine, url: str, folder: Path) -> AsyncGenerator[Stores, None]:
     stores = await open_stores(
-        url=url,
-        data_dir=str(folder),
-        now=machine.now,
-        monotonic=machine.monotonic,
-        asks_database_time=True,
-        steadiness=Steadiness(hold_s=HOLD_S),
-        max_executions=100,
-        max_bytes=10**6,
-        max_agents=9,
+        StoreOptions(
+            url=url,
+            data_dir=str(folder),
+            now=machine.now,
+            monotonic=machine.monotonic,
+            asks_database_time=True,
+            steadiness=Steadiness(hold_s=HOLD_S),
+            max_executions=100,
+            max_bytes=10**6,
+            max_agents=9,
+        )
     )
     try:
         yield stores

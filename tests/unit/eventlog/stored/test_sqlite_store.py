@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.assembly.stores import open_stores
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.errors.limits import StoreFullError
@@ -248,13 +248,15 @@ async def test_an_address_of_no_known_form_is_refused(tmp_path: Path, time: Time
     for url in ("mysql://localhost", "sqlite:", "sqlite:///", "reasond.db"):
         with pytest.raises(SettingsError, match="is of no known form"):
             await open_stores(
-                url=url,
-                data_dir=str(tmp_path),
-                now=time.now,
-                monotonic=time.monotonic,
-                max_executions=1,
-                max_bytes=1,
-                max_agents=1,
+                StoreOptions(
+                    url=url,
+                    data_dir=str(tmp_path),
+                    now=time.now,
+                    monotonic=time.monotonic,
+                    max_executions=1,
+                    max_bytes=1,
+                    max_agents=1,
+                )
             )
 
 

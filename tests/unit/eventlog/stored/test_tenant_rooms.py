@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.assembly.stores import Stores, open_stores
+from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
 from reasond_server.eventlog.quotas import TenantQuotaError, TenantShare
 from tests.stores.logs import HandWrittenLog, step
 from tests.unit.eventlog.stored.conftest import Time
@@ -12,15 +12,17 @@ from tests.unit.eventlog.stored.conftest import Time
 
 async def open_with(share: TenantShare, url: str, folder: Path, time: Time, *, max_file_bytes: int = 0) -> Stores:
     return await open_stores(
-        url=url,
-        data_dir=str(folder),
-        now=time.now,
-        monotonic=time.monotonic,
-        tenant_share=share,
-        max_file_bytes=max_file_bytes,
-        max_executions=9,
-        max_bytes=10**6,
-        max_agents=9,
+        StoreOptions(
+            url=url,
+            data_dir=str(folder),
+            now=time.now,
+            monotonic=time.monotonic,
+            tenant_share=share,
+            max_file_bytes=max_file_bytes,
+            max_executions=9,
+            max_bytes=10**6,
+            max_agents=9,
+        )
     )
 
 
