@@ -11,13 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1 import repair_service_pb2 as pb
-from reasond_server.grpc_api.repair_conversion import (
-    environments_response,
-    repair_event_message,
-    repair_response,
-    snapshot_response,
-    view_message,
-)
+from reasond.v1 import repairs_pb2
+from reasond_server.grpc_api.filling import fill
+from reasond_server.grpc_api.repair_conversion import repair_event_message, snapshot_response
 from reasond_server.http_api.json_kinds import kind_json, timestamp
 from reasond_server.http_api.json_mapping import event_json, event_name, repair_view_json, snapshot_json
 from reasond_server.types.kinds import EVENTS
@@ -89,13 +85,13 @@ def test_an_event_has_every_value_over_both_wires(happening: Any) -> None:
 
 
 def test_a_result_has_every_value_over_both_wires() -> None:
-    agree(repair_response(REPAIR).repair, kind_json(REPAIR))
-    agree(view_message(VIEW).repair, repair_view_json(VIEW)["repair"])
-    agree(environments_response(ENVIRONMENTS), kind_json(ENVIRONMENTS))
+    agree(fill(repairs_pb2.Repair(), REPAIR), kind_json(REPAIR))
+    agree(fill(pb.GetRepairResponse(), VIEW).repair, repair_view_json(VIEW)["repair"])
+    agree(fill(pb.ListEnvironmentsResponse(), ENVIRONMENTS), kind_json(ENVIRONMENTS))
     agree(snapshot_response(SNAPSHOT), snapshot_json(SNAPSHOT))
 
 
 def test_a_repair_that_runs_has_no_result_yet() -> None:
     running = type(VIEW)(execution=VIEW.execution)
-    assert not view_message(running).HasField("repair")
+    assert not fill(pb.GetRepairResponse(), running).HasField("repair")
     assert repair_view_json(running)["repair"] is None

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.grpc_api.filling import Alternatives, Fillers
+from reasond_server.grpc_api.filling import Alternatives, fill
 from reasond_server.grpc_api.times import fill_timestamp
-from reasond_server.types import Execution, Iteration, Metrics, Result
 from reasond_server.types.kinds import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import StreamEvent
+    from reasond_server.types import Iteration, Metrics, Result, StreamEvent
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
 RESULT_ROOM_BYTES: Final = 512 * 1024
@@ -23,33 +22,16 @@ _FIELD_BYTES: Final = 6
 _NO_TRACE: Final = frozenset({execution_pb2.TRACE_VIEW_UNSPECIFIED, execution_pb2.TRACE_VIEW_NONE})
 _EVENT: Final = reasoning_service_pb2.ReasonIterationsResponse.DESCRIPTOR.oneofs_by_name["event"]
 _EVENTS: Final = Alternatives(EVENTS, _EVENT)
-_FILLERS: Final = Fillers(
-    {
-        Iteration: execution_pb2.Iteration.DESCRIPTOR,
-        Result: execution_pb2.Reasoning.DESCRIPTOR,
-        Metrics: execution_pb2.Metrics.DESCRIPTOR,
-        Execution: execution_pb2.Execution.DESCRIPTOR,
-    }
-)
 
 
 def iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
     """Return a step; without its texts if `has_texts` is false."""
-    message = execution_pb2.Iteration()
-    _FILLERS[Iteration](message, iteration, has_texts)
-    return message
+    return fill(execution_pb2.Iteration(), iteration, has_content=has_texts)
 
 
 def metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
     """Return the metrics of a run."""
-    message = execution_pb2.Metrics()
-    _FILLERS[Metrics](message, metrics, True)
-    return message
-
-
-def fill_reasoning(message: execution_pb2.Reasoning, result: Result) -> None:
-    """Write a result without steps, for a stream."""
-    _FILLERS[Result](message, result, True)
+    return fill(execution_pb2.Metrics(), metrics)
 
 
 def fill_traced(
@@ -64,7 +46,7 @@ def fill_traced(
 
     A trace over `max_bytes`, or over 3 MiB, is cut, and a warning is added.
     """
-    fill_reasoning(message, result)
+    fill(message, result)
     if view in _NO_TRACE:
         return
     size, max_bytes = 0, max(0, min(max_bytes, MAX_TRACE_BYTES))
@@ -87,11 +69,4 @@ def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsR
     fill_timestamp(message.create_time, event.create_time)
     happening = event.event
     _EVENTS[happening.__class__](message, happening, True)
-    return message
-
-
-def execution_message(execution: Execution) -> execution_pb2.Execution:
-    """Return an execution without its content."""
-    message = execution_pb2.Execution()
-    _FILLERS[Execution](message, execution, True)
     return message

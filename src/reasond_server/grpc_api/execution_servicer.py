@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from reasond.v1 import execution_pb2, execution_service_pb2_grpc
 from reasond.v1 import execution_service_pb2 as pb
-from reasond.v1 import execution_service_pb2_grpc
-from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, execution_message, fill_traced
+from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, fill_traced
+from reasond_server.grpc_api.filling import fill
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.reasoning_servicer import fill_task
 from reasond_server.grpc_api.repair_conversion import repair_event_message
@@ -67,7 +68,7 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         view = trace_view_of(request.trace_view)
         execution_id = required_id(request.execution_id, field="execution_id")
         found = await read_view(self._desk, current_principal(), execution_id, with_task=True)
-        response = pb.GetExecutionResponse(execution=execution_message(found.execution))
+        response = pb.GetExecutionResponse(execution=fill(execution_pb2.Execution(), found.execution))
         if found.task is not None:
             fill_task(response.task, found.task, strategy=found.execution.strategy)
         size = response.task.ByteSize()
@@ -96,7 +97,7 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         del context
         execution_id = required_id(request.execution_id, field="execution_id")
         execution = await self._desk.cancel(current_principal(), execution_id)
-        return pb.CancelExecutionResponse(execution=execution_message(execution))
+        return pb.CancelExecutionResponse(execution=fill(execution_pb2.Execution(), execution))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         """List the caller's executions, newest first."""
@@ -112,7 +113,8 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
             page_token=request.page_token,
         )
         return pb.ListExecutionsResponse(
-            executions=map(execution_message, page.executions), next_page_token=page.next_page_token
+            executions=[fill(execution_pb2.Execution(), each) for each in page.executions],
+            next_page_token=page.next_page_token,
         )
 
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:

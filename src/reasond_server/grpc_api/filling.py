@@ -13,7 +13,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from google.protobuf.message import Message
 
 from reasond_server.grpc_api.structs import fill_struct
 from reasond_server.grpc_api.times import fill_duration, fill_timestamp
@@ -22,6 +24,7 @@ from reasond_server.types.kinds import Field, KindFamily, fields_of
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
 
+MessageT = TypeVar("MessageT", bound=Message)
 Filler = Callable[[Any, Any, bool], None]
 """Writes a value (second) into a message (first); without content if the third is false."""
 
@@ -36,21 +39,28 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
-class Fillers(dict[type, Filler]):
-    """The functions that write values of each class into an empty message; compiled on first use.
+class Fillers(dict[tuple[type, Any], Filler]):
+    """Fillers by the class of the value and the descriptor of the message, each made when it is first used."""
 
-    A lookup raises TypeError if the class has no value for a field of the message.
-    """
-
-    def __init__(self, messages: Mapping[type, Descriptor]) -> None:
-        super().__init__()
-        self._messages = messages
-
-    def __missing__(self, cls: type) -> Filler:
+    def __missing__(self, kind: tuple[type, Any]) -> Filler:
+        """Make the filler of `kind` and keep it."""
+        cls, descriptor = kind
         source = _Source()
-        source.write_fields(cls, self._messages[cls], "message", "value", is_shown=False)
-        found = self[cls] = source.compile(cls.__name__)
+        source.write_fields(cls, descriptor, "message", "value", is_shown=False)
+        found = self[kind] = source.compile(cls.__name__)
         return found
+
+
+_FILLERS: Final = Fillers()
+
+
+def fill(message: MessageT, value: object, *, has_content: bool = True) -> MessageT:
+    """Write `value` into a new message, by the declaration of its kind; return the message.
+
+    Without `has_content` texts and free JSON are left out.
+    """
+    _FILLERS[value.__class__, message.DESCRIPTOR](message, value, has_content)
+    return message
 
 
 class Alternatives(dict[type, Filler]):

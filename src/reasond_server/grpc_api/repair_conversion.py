@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
-from reasond_server.grpc_api.filling import Alternatives, Fillers
+from reasond_server.grpc_api.filling import Alternatives, fill
 from reasond_server.grpc_api.requests import budget_of, config_of, enum_word, invalid, required_id, seconds_of
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.repair.service.repair_service import RepairCursor
@@ -16,12 +16,9 @@ from reasond_server.types.repairs import (
     Check,
     CheckRole,
     CriticReport,
-    EnvironmentList,
     Finding,
-    Repair,
     RepairGoal,
     RepairTask,
-    RepairView,
     ResultFormat,
     Severity,
     SuiteOutcome,
@@ -39,14 +36,6 @@ if TYPE_CHECKING:
 WordT = TypeVar("WordT", bound="StrEnum")
 
 _EVENTS: Final = Alternatives(EVENTS, pb.RepairStepsResponse.DESCRIPTOR.oneofs_by_name["event"])
-_FILLERS: Final = Fillers(
-    {
-        Repair: repairs_pb2.Repair.DESCRIPTOR,
-        RepairView: pb.GetRepairResponse.DESCRIPTOR,
-        Snapshot: repairs_pb2.Snapshot.DESCRIPTOR,
-        EnvironmentList: pb.ListEnvironmentsResponse.DESCRIPTOR,
-    }
-)
 
 
 def source_of(request: pb.RepairStepsRequest) -> RepairTask | RepairCursor:
@@ -121,32 +110,9 @@ def repair_event_message(event: StreamEvent) -> pb.RepairStepsResponse:
     return message
 
 
-def repair_response(repair: Repair) -> pb.RepairResponse:
-    """Return the result of a repair."""
-    message = pb.RepairResponse()
-    _FILLERS[Repair](message.repair, repair, True)
-    return message
-
-
-def view_message(view: RepairView) -> pb.GetRepairResponse:
-    """Return a repair, and how it ended if it did."""
-    message = pb.GetRepairResponse()
-    _FILLERS[RepairView](message, view, True)
-    return message
-
-
 def snapshot_response(snapshot: Snapshot) -> pb.CreateSnapshotResponse:
-    """Return a snapshot and what is missing."""
-    message = pb.CreateSnapshotResponse(missing=snapshot.missing)
-    _FILLERS[Snapshot](message.snapshot, snapshot, True)
-    return message
-
-
-def environments_response(environments: EnvironmentList) -> pb.ListEnvironmentsResponse:
-    """Return the environments of checks."""
-    message = pb.ListEnvironmentsResponse()
-    _FILLERS[EnvironmentList](message, environments, True)
-    return message
+    """Return a snapshot and what is missing of it."""
+    return pb.CreateSnapshotResponse(snapshot=fill(repairs_pb2.Snapshot(), snapshot), missing=snapshot.missing)
 
 
 def _check_of(check: repairs_pb2.Check, *, path: str) -> Check:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repair_service_pb2_grpc, repairs_pb2
 from reasond_server.errors.base import ReasondError
+from reasond_server.grpc_api.filling import fill
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.repair_conversion import (
     entries_of,
-    environments_response,
     repair_event_message,
-    repair_response,
     required_repair_task,
     snapshot_response,
     source_of,
-    view_message,
 )
 from reasond_server.grpc_api.requests import prefix_fields, required_id
 from reasond_server.grpc_api.stream_writing import StreamWriter
@@ -60,7 +58,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         task = required_repair_task(request)
         with _naming_fields():
             result = await self._service.run(current_principal(), task, request_id=request.request_id)
-        return repair_response(result)
+        return pb.RepairResponse(repair=fill(repairs_pb2.Repair(), result))
 
     async def RepairSteps(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
         self, request: pb.RepairStepsRequest, context: Context
@@ -81,7 +79,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         """Return a repair, with its result once it has ended."""
         del context
         execution_id = required_id(request.execution_id, field="execution_id")
-        return view_message(await self._service.get(current_principal(), execution_id))
+        return fill(pb.GetRepairResponse(), await self._service.get(current_principal(), execution_id))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         """Keep a manifest and name the contents that are missing."""
@@ -99,7 +97,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
     ) -> pb.ListEnvironmentsResponse:
         """List the environments of checks."""
         del request, context
-        return environments_response(self._service.list_environments())
+        return fill(pb.ListEnvironmentsResponse(), self._service.list_environments())
 
 
 @contextmanager

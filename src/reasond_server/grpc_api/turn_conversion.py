@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
-from reasond_server.grpc_api.filling import Alternatives, Fillers
+from reasond_server.grpc_api.filling import Alternatives, fill
 from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, read_history, required_id
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.turns.turn_service import TurnCursor
@@ -17,12 +17,8 @@ from reasond_server.types.turns import (
     ContextBlock,
     ContextScope,
     Decision,
-    ResultExcerpt,
     ResultPart,
-    SessionView,
-    Turn,
     TurnReentry,
-    TurnResult,
     TurnStart,
 )
 
@@ -32,14 +28,6 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
-_FILLERS: Final = Fillers(
-    {
-        Turn: turns_pb2.Turn.DESCRIPTOR,
-        TurnResult: turns_pb2.TurnResult.DESCRIPTOR,
-        SessionView: turns_pb2.Session.DESCRIPTOR,
-        ResultExcerpt: pb.ReadToolResultResponse.DESCRIPTOR,
-    }
-)
 
 
 def source_of(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | TurnCursor:
@@ -142,32 +130,11 @@ def turn_event_message(event: StreamEvent) -> pb.ExecuteTurnResponse:
     return message
 
 
-def turn_message(turn: Turn) -> turns_pb2.Turn:
-    """Return a turn without its content."""
-    message = turns_pb2.Turn()
-    _FILLERS[Turn](message, turn, True)
-    return message
-
-
 def fill_view(message: pb.RunTurnResponse | pb.GetTurnResponse, view: TurnView) -> None:
     """Write a turn, and how it ended if it did."""
-    _FILLERS[Turn](message.turn, view.turn, True)
+    fill(message.turn, view.turn)
     if view.result is not None:
-        _FILLERS[TurnResult](message.result, view.result, True)
-
-
-def session_message(session: SessionView) -> turns_pb2.Session:
-    """Return a session."""
-    message = turns_pb2.Session()
-    _FILLERS[SessionView](message, session, True)
-    return message
-
-
-def excerpt_message(excerpt: ResultExcerpt) -> pb.ReadToolResultResponse:
-    """Return a part of a tool result."""
-    message = pb.ReadToolResultResponse()
-    _FILLERS[ResultExcerpt](message, excerpt, True)
-    return message
+        fill(message.result, view.result)
 
 
 def _refuse_request_id(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> None:

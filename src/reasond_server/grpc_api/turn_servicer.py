@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc, turns_pb2
 from reasond_server.errors.base import ReasondError
+from reasond_server.grpc_api.filling import fill
 from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.requests import prefix_fields, required_id
 from reasond_server.grpc_api.stream_writing import StreamWriter
 from reasond_server.grpc_api.turn_conversion import (
-    excerpt_message,
     fill_view,
     part_of,
-    session_message,
     source_of,
     turn_event_message,
-    turn_message,
     work_of,
 )
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -106,13 +104,17 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
             page_size=request.page_size,
             page_token=request.page_token,
         )
-        return pb.ListTurnsResponse(turns=map(turn_message, page.turns), next_page_token=page.next_page_token)
+        return pb.ListTurnsResponse(
+            turns=[fill(turns_pb2.Turn(), turn) for turn in page.turns], next_page_token=page.next_page_token
+        )
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         """Cancel a turn and return it."""
         del context
         turn_id = required_id(request.turn_id, field="turn_id")
-        return pb.CancelTurnResponse(turn=turn_message(await self._service.cancel(current_principal(), turn_id)))
+        return pb.CancelTurnResponse(
+            turn=fill(turns_pb2.Turn(), await self._service.cancel(current_principal(), turn_id))
+        )
 
     async def DeleteTurn(self, request: pb.DeleteTurnRequest, context: Context) -> pb.DeleteTurnResponse:
         """Forget a turn."""
@@ -133,14 +135,14 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         excerpt = await self._service.read_tool_result(
             current_principal(), turn_id, call_id, part, max_bytes=min(request.max_bytes or most, most)
         )
-        return excerpt_message(excerpt)
+        return fill(pb.ReadToolResultResponse(), excerpt)
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
         """Return a session."""
         del context
         session_id = required_id(request.session_id, field="session_id")
         return pb.GetSessionResponse(
-            session=session_message(await self._service.get_session(current_principal(), session_id))
+            session=fill(turns_pb2.Session(), await self._service.get_session(current_principal(), session_id))
         )
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
@@ -150,7 +152,8 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
             current_principal(), page_size=request.page_size, page_token=request.page_token
         )
         return pb.ListSessionsResponse(
-            sessions=map(session_message, page.sessions), next_page_token=page.next_page_token
+            sessions=[fill(turns_pb2.Session(), session) for session in page.sessions],
+            next_page_token=page.next_page_token,
         )
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:

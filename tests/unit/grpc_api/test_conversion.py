@@ -9,13 +9,11 @@ import pytest
 from reasond.v1 import errors_pb2, execution_pb2, strategies_pb2
 from reasond_server.grpc_api.conversion import (
     event_message,
-    execution_message,
-    fill_reasoning,
     fill_traced,
     iteration_message,
     metrics_message,
 )
-from reasond_server.grpc_api.filling import json_text
+from reasond_server.grpc_api.filling import fill, json_text
 from reasond_server.grpc_api.times import timestamp
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -72,7 +70,7 @@ BOUNDED = BoundedContextMetrics(
 
 def reasoning_message(result: Result) -> execution_pb2.Reasoning:
     message = execution_pb2.Reasoning()
-    fill_reasoning(message, result)
+    fill(message, result)
     return message
 
 
@@ -91,19 +89,19 @@ def test_timestamps_know_their_zone() -> None:
 ENUMS: list[tuple[Any, Any, str, Any]] = [
     (
         FinishReason,
-        lambda value: execution_message(replace(EXECUTION, finish_reason=value)).finish_reason,
+        lambda value: fill(execution_pb2.Execution(), replace(EXECUTION, finish_reason=value)).finish_reason,
         "FINISH_REASON",
         execution_pb2.FinishReason,
     ),
     (
         ExecutionState,
-        lambda value: execution_message(replace(EXECUTION, state=value)).state,
+        lambda value: fill(execution_pb2.Execution(), replace(EXECUTION, state=value)).state,
         "EXECUTION_STATE",
         execution_pb2.ExecutionState,
     ),
     (
         StrategySource,
-        lambda value: execution_message(replace(EXECUTION, strategy_source=value)).strategy_source,
+        lambda value: fill(execution_pb2.Execution(), replace(EXECUTION, strategy_source=value)).strategy_source,
         "STRATEGY_SOURCE",
         execution_pb2.StrategySource,
     ),
@@ -290,7 +288,7 @@ def test_every_kind_of_event_finds_its_place() -> None:
 
 
 def test_an_execution_is_complete() -> None:
-    message = execution_message(EXECUTION)
+    message = fill(execution_pb2.Execution(), EXECUTION)
 
     unset = {field.name for field in message.DESCRIPTOR.fields} - {field.name for field, _ in message.ListFields()}
     assert unset == set()
@@ -299,7 +297,7 @@ def test_an_execution_is_complete() -> None:
 def test_a_running_execution_has_no_end() -> None:
     running = replace(EXECUTION, end_time=None, expire_time=None, finish_reason=None, state=ExecutionState.RUNNING)
 
-    message = execution_message(running)
+    message = fill(execution_pb2.Execution(), running)
 
     assert not message.HasField("end_time")
     assert not message.HasField("expire_time")

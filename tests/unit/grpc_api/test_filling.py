@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasond.v1 import errors_pb2, execution_pb2, strategies_pb2
-from reasond_server.grpc_api.filling import Alternatives, Fillers
+from reasond_server.grpc_api.filling import Alternatives, fill
 from reasond_server.types import Json, Thought
 from reasond_server.types.kinds import STEPS, Word
 
@@ -59,15 +59,13 @@ class OddStart:
 
 
 def test_a_class_that_has_nothing_for_a_field_is_refused() -> None:
-    fillers = Fillers({HalfAThought: strategies_pb2.Thought.DESCRIPTOR})
     with pytest.raises(TypeError, match=r"HalfAThought has nothing for reasond\.v1\.Thought\.answer"):
-        fillers[HalfAThought]
+        fill(strategies_pb2.Thought(), HalfAThought(text="t"))
 
 
 def test_a_computed_message_is_refused() -> None:
-    fillers = Fillers({Odd: execution_pb2.Iteration.DESCRIPTOR})
     with pytest.raises(TypeError, match=r"Iteration\.usage is computed"):
-        fillers[Odd]
+        fill(execution_pb2.Iteration(), Odd(reason="r", message="m"))
 
 
 def test_what_is_no_kind_of_the_family_is_refused() -> None:
@@ -82,16 +80,13 @@ def test_a_function_is_compiled_once_for_each_class() -> None:
 
 @pytest.mark.parametrize(("word", "name"), [("MODEL_FAILED", "MODEL_FAILED"), ("never heard of", "INTERNAL")])
 def test_a_reason_that_the_proto_does_not_know_counts_as_internal(word: str, name: str) -> None:
-    message = execution_pb2.ExecutionError()
-    Fillers({Odd: execution_pb2.ExecutionError.DESCRIPTOR})[Odd](message, Odd(reason=word, message="m"), True)
+    message = fill(execution_pb2.ExecutionError(), Odd(reason=word, message="m"))
     assert message.reason == errors_pb2.ErrorReason.Value(f"ERROR_REASON_{name}")
 
 
 def test_limits_that_are_not_set_are_left_out_and_lengths_of_time_are_durations() -> None:
-    fill = Fillers({OddBudget: execution_pb2.Budget.DESCRIPTOR})[OddBudget]
-    full, empty = execution_pb2.Budget(), execution_pb2.Budget()
-    fill(full, OddBudget(max_total_tokens=0, max_tool_calls=0, max_elapsed_s=1.5), True)
-    fill(empty, OddBudget(), True)
+    full = fill(execution_pb2.Budget(), OddBudget(max_total_tokens=0, max_tool_calls=0, max_elapsed_s=1.5))
+    empty = fill(execution_pb2.Budget(), OddBudget())
     assert [field.name for field, _ in full.ListFields()] == ["max_total_tokens", "max_tool_calls", "max_elapsed"]
     assert full.max_elapsed.ToMilliseconds() == 1500
     assert empty.ListFields() == []
@@ -99,8 +94,7 @@ def test_limits_that_are_not_set_are_left_out_and_lengths_of_time_are_durations(
 
 @pytest.mark.parametrize("has_content", [True, False])
 def test_free_json_is_text_and_content_like_any_other(has_content: Any) -> None:
-    message = execution_pb2.ExecutionStarted()
     start = OddStart(strategy="s", strategy_source="AGENT", model="m", config={"b": 1, "a": 2})
-    Fillers({OddStart: execution_pb2.ExecutionStarted.DESCRIPTOR})[OddStart](message, start, has_content)
+    message = fill(execution_pb2.ExecutionStarted(), start, has_content=has_content)
     assert (message.strategy, message.config_json) == (("s", '{"a":2,"b":1}') if has_content else ("", ""))
     assert message.strategy_source == execution_pb2.STRATEGY_SOURCE_AGENT
