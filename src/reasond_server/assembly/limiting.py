@@ -50,16 +50,9 @@ def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVE
     """
     health = SharedHealth(monotonic=time.monotonic)
     redis = _open_redis(settings) if settings.storage == "redis" else None
-    slots = None if redis is None else _build_redis_slots(settings, redis)
-    tokens = None if redis is None else _build_redis_ledger(settings, redis)
-    admission = None if redis is None else _build_shared(settings, redis, slots)
-    callers = CallerLimits(
-        gate=_build_gate(settings, health, admission, observer),
-        ledger=_build_ledger(settings, health, tokens),
-        weights=settings.weights,
-        by=settings.by,
-        observer=observer,
-    )
+    gate, slots = _build_gate(settings, health, redis, observer)
+    ledger, tokens = _build_ledger(settings, health, redis)
+    callers = CallerLimits(gate=gate, ledger=ledger, weights=settings.weights, by=settings.by, observer=observer)
     return Limiting(callers=callers, health=health, redis=redis, slots=slots, tokens=tokens)
 
 
@@ -90,48 +83,58 @@ def _share(amount: int, servers: int) -> int | None:
     return max(1, amount // servers) if amount else None
 
 
-def _build_redis_ledger(settings: LimitsSettings, redis: Redis) -> RedisTokenLedger | None:
-    """Return the budgets that all servers share; None without a limit."""
-    limits = _read_token_limits(settings)
-    if not limits.buckets:
-        return None
-    from reasond_server.limits.shared import RedisTokenLedger  # noqa: PLC0415 - needs the package redis
-
-    return RedisTokenLedger(redis=redis, limits=limits)
-
-
 def _build_ledger(
-    settings: LimitsSettings, health: SharedHealth, shared: RedisTokenLedger | None
-) -> TokenLedger | None:
+    settings: LimitsSettings, health: SharedHealth, redis: Redis | None
+) -> tuple[TokenLedger | None, RedisTokenLedger | None]:
+    """Return the budgets of tokens, and those of them that all servers share; None without limits."""
     limits = _read_token_limits(settings)
     if not limits.buckets:
-        return None
-    if shared is None:
-        return MemoryTokenLedger(limits=limits, monotonic=time.monotonic)
-    from reasond_server.limits.shared import Fallback, FallbackLedger  # noqa: PLC0415 - needs the package redis
+        return None, None
+    if redis is None:
+        return MemoryTokenLedger(limits=limits, monotonic=time.monotonic), None
+    from reasond_server.limits.shared import (  # noqa: PLC0415 - needs the package redis
+        Fallback,
+        FallbackLedger,
+        RedisTokenLedger,
+    )
 
+    shared = RedisTokenLedger(redis=redis, limits=limits)
     local = MemoryTokenLedger(limits=_read_token_limits(settings, share=settings.replicas), monotonic=time.monotonic)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    return FallbackLedger(shared=shared, local=local, fallback=fallback)
+    return FallbackLedger(shared=shared, local=local, fallback=fallback), shared
 
 
 def _build_gate(
-    settings: LimitsSettings, health: SharedHealth, shared: RequestAdmission | None, observer: LimitObserver
-) -> RequestGate | None:
-    """Return the gate of requests; None without limits, and then nothing is imported for it."""
-    if not _has_request_limits(settings):
-        return None
-    from reasond_server.limits.request_limits import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
-
-    local = _build_local(settings, servers=1 if shared is None else settings.replicas)
+    settings: LimitsSettings, health: SharedHealth, redis: Redis | None, observer: LimitObserver
+) -> tuple[RequestGate | None, RedisSlots | None]:
+    """Return the gate of requests, and the slots that all servers share; None without limits."""
     has_slots = settings.concurrent_requests > 0
-    if shared is None:
-        return RequestGate(admission=local, has_slots=has_slots, observer=observer)
-    from reasond_server.limits.shared import Fallback, FallbackAdmission  # noqa: PLC0415 - needs the package redis
+    if not (settings.requests_per_minute or settings.requests_per_hour or has_slots):
+        return None, None
+    from reasond_server.limits.request_limits import (  # noqa: PLC0415 - a server without limits needs none of it
+        DirectAdmission,
+        RequestGate,
+    )
 
+    admission = _build_local(settings, servers=1 if redis is None else settings.replicas)
+    if redis is None:
+        return RequestGate(admission=admission, has_slots=has_slots, observer=observer), None
+    from reasond_server.limits.shared import (  # noqa: PLC0415 - needs the package redis
+        Fallback,
+        FallbackAdmission,
+        RedisSlots,
+    )
+
+    slots = RedisSlots(redis=redis, most=settings.concurrent_requests) if has_slots else None
+    rates = None
+    if (limits := _read_request_limits(settings, servers=1)) is not None:
+        from reasond_server.limits.shared_rates import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
+
+        rates = RedisRates(storage=build_redis_storage(redis), limits=limits)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    admission = FallbackAdmission(shared=shared, local=local, fallback=fallback)
-    return RequestGate(admission=admission, has_slots=has_slots, observer=observer)
+    shared = DirectAdmission(rates=rates, slots=slots)
+    admission = FallbackAdmission(shared=shared, local=admission, fallback=fallback)
+    return RequestGate(admission=admission, has_slots=has_slots, observer=observer), slots
 
 
 def _read_request_limits(settings: LimitsSettings, *, servers: int) -> RequestLimits | None:
@@ -146,40 +149,9 @@ def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
     """Return the admission that each of `servers` applies without Redis."""
     from reasond_server.limits.request_limits import DirectAdmission, MemorySlots  # noqa: PLC0415 - as above
 
-    most, limits, rates = (
-        _share(settings.concurrent_requests, servers),
-        _read_request_limits(settings, servers=servers),
-        None,
-    )
-    if limits is not None:
+    most, rates = _share(settings.concurrent_requests, servers), None
+    if (limits := _read_request_limits(settings, servers=servers)) is not None:
         from reasond_server.limits.request_windows import MemoryRates, MemoryWindows  # noqa: PLC0415 - as above
 
         rates = MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=limits)
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
-
-
-def _has_request_limits(settings: LimitsSettings) -> bool:
-    return bool(settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests)
-
-
-def _build_redis_slots(settings: LimitsSettings, redis: Redis) -> RedisSlots | None:
-    """Return the slots that all servers share; None if executions at once are not counted."""
-    if not settings.concurrent_requests:
-        return None
-    from reasond_server.limits.shared import RedisSlots  # noqa: PLC0415 - needs the package redis
-
-    return RedisSlots(redis=redis, most=settings.concurrent_requests)
-
-
-def _build_shared(settings: LimitsSettings, redis: Redis, slots: RedisSlots | None) -> RequestAdmission | None:
-    """Return the admission that all servers share; None without a limit."""
-    if not _has_request_limits(settings):
-        return None
-    from reasond_server.limits.request_limits import DirectAdmission  # noqa: PLC0415 - as above
-
-    limits, rates = _read_request_limits(settings, servers=1), None
-    if limits is not None:
-        from reasond_server.limits.shared_rates import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
-
-        rates = RedisRates(storage=build_redis_storage(redis), limits=limits)
-    return DirectAdmission(rates=rates, slots=slots)
