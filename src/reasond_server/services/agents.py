@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, WRITE_AGENTS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
-from reasond_server.http_api.http_calls import Method
 from reasond_server.http_api.json_mapping import agent_json, card_json
 from reasond_server.http_api.params import GetCardParams, ListAgentsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
@@ -30,16 +29,13 @@ DECLARATION: Final = ServiceDeclaration(
 
 def serve_agents(service: AgentService) -> Service:
     """Return AgentService for both transports."""
-    get_card = Method(
-        operation=DECLARATION.operation("GetAgentCard"), params=GetCardParams, run=partial(_get_card, service)
-    )
-    list_agents = Method(
-        operation=DECLARATION.operation("ListAgents"), params=ListAgentsParams, run=partial(_list_agents, service)
-    )
     return Service(
         declaration=DECLARATION,
         register=AgentServicer(service=service).register,
-        methods={"agent.get_card": get_card, "agent.list": list_agents},
+        methods={
+            "agent.get_card": DECLARATION.method("agent.get_card", GetCardParams, partial(_get_card, service)),
+            "agent.list": DECLARATION.method("agent.list", ListAgentsParams, partial(_list_agents, service)),
+        },
     )
 
 

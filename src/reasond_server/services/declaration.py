@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import Operation
+from reasond_server.http_api.http_calls import Method
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from reasond_server.grpc_api.handlers import MethodTable
-    from reasond_server.http_api.http_calls import Method
+    from reasond_server.http_api.params import Params
+    from reasond_server.types import Principal
 
 
 @value
@@ -45,6 +47,12 @@ class ServiceDeclaration:
     def operation_of(self, method: str) -> Operation:
         """Return the operation for which the JSON-RPC method `method` needs permission."""
         return self.operation(self.methods[method])
+
+    def method(
+        self, name: str, params: type[Params], run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]
+    ) -> Method:
+        """Return the JSON-RPC method `name`, which only answers."""
+        return Method(operation=self.operation_of(name), params=params, run=run)
 
 
 @value

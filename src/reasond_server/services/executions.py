@@ -18,7 +18,7 @@ from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_calls import Cursor
@@ -68,17 +68,13 @@ def serve_executions(
         streaming=Streaming(operation=DECLARATION.operation("FollowExecution"), open=partial(_observe, observed)),
     )
     methods = {
-        "executions.cancel": _method("executions.cancel", ExecutionParams, partial(_cancel, desk)),
-        "executions.delete": _method("executions.delete", ExecutionParams, partial(_delete, desk)),
+        "executions.cancel": DECLARATION.method("executions.cancel", ExecutionParams, partial(_cancel, desk)),
+        "executions.delete": DECLARATION.method("executions.delete", ExecutionParams, partial(_delete, desk)),
         "executions.follow": follow,
-        "executions.get": _method("executions.get", ExecutionParams, partial(_get, desk)),
-        "executions.list": _method("executions.list", ListExecutionsParams, partial(_list, desk)),
+        "executions.get": DECLARATION.method("executions.get", ExecutionParams, partial(_get, desk)),
+        "executions.list": DECLARATION.method("executions.list", ListExecutionsParams, partial(_list, desk)),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
-
-
-def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
-    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
 
 
 async def _refuse_answer(_caller: Principal, _params: FollowExecutionParams) -> dict[str, Any]:

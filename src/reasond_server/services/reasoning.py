@@ -47,13 +47,10 @@ def serve_reasoning(
     servicer = ReasoningServicer(
         service=service, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
     )
-    list_strategies = Method(
-        operation=DECLARATION.operation_of("reasoning.list_strategies"),
-        params=NoParams,
-        run=partial(_strategies, service),
-    )
     methods = {
-        "reasoning.list_strategies": list_strategies,
+        "reasoning.list_strategies": DECLARATION.method(
+            "reasoning.list_strategies", NoParams, partial(_strategies, service)
+        ),
         "reasoning.execute": _executing("reasoning.execute", service, None),
         **{name: _executing(name, service, strategy) for name, strategy in DECLARATION.aliases.items()},
     }

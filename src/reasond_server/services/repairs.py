@@ -17,7 +17,7 @@ from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
     from reasond_server.http_api.http_calls import Cursor
     from reasond_server.repair.service.repair_service import RepairService
@@ -58,17 +58,15 @@ def serve_repairs(
         read_partial=partial(_read_partial, service),
     )
     methods = {
-        "repair.create_snapshot": _method("repair.create_snapshot", CreateSnapshotParams, partial(_create, service)),
+        "repair.create_snapshot": DECLARATION.method(
+            "repair.create_snapshot", CreateSnapshotParams, partial(_create, service)
+        ),
         "repair.execute": execute,
-        "repair.get": _method("repair.get", ExecutionParams, partial(_get, service)),
-        "repair.list_environments": _method("repair.list_environments", NoParams, partial(_list, service)),
-        "repair.upload_blobs": _method("repair.upload_blobs", UploadBlobsParams, partial(_upload, service)),
+        "repair.get": DECLARATION.method("repair.get", ExecutionParams, partial(_get, service)),
+        "repair.list_environments": DECLARATION.method("repair.list_environments", NoParams, partial(_list, service)),
+        "repair.upload_blobs": DECLARATION.method("repair.upload_blobs", UploadBlobsParams, partial(_upload, service)),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
-
-
-def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
-    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
 
 
 async def _execute(service: RepairService, caller: Principal, params: RepairParams) -> dict[str, Any]:

@@ -79,23 +79,21 @@ def serve_turns(
         service=service, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
     )
     methods = {
-        "sessions.delete": _method("sessions.delete", SessionParams, partial(_delete_session, service)),
-        "sessions.get": _method("sessions.get", SessionParams, partial(_get_session, service)),
-        "sessions.list": _method("sessions.list", ListSessionsParams, partial(_list_sessions, service)),
+        "sessions.delete": DECLARATION.method("sessions.delete", SessionParams, partial(_delete_session, service)),
+        "sessions.get": DECLARATION.method("sessions.get", SessionParams, partial(_get_session, service)),
+        "sessions.list": DECLARATION.method("sessions.list", ListSessionsParams, partial(_list_sessions, service)),
         "turns.attach": _streamable(service, "turns.attach", AttachTurnParams, _attach, _cursor_of),
-        "turns.cancel": _method("turns.cancel", TurnParams, partial(_cancel, service)),
-        "turns.delete": _method("turns.delete", TurnParams, partial(_delete, service)),
-        "turns.get": _method("turns.get", TurnParams, partial(_get, service)),
-        "turns.list": _method("turns.list", ListTurnsParams, partial(_list, service)),
-        "turns.read_tool_result": _method("turns.read_tool_result", ReadToolResultParams, partial(_read, service)),
+        "turns.cancel": DECLARATION.method("turns.cancel", TurnParams, partial(_cancel, service)),
+        "turns.delete": DECLARATION.method("turns.delete", TurnParams, partial(_delete, service)),
+        "turns.get": DECLARATION.method("turns.get", TurnParams, partial(_get, service)),
+        "turns.list": DECLARATION.method("turns.list", ListTurnsParams, partial(_list, service)),
+        "turns.read_tool_result": DECLARATION.method(
+            "turns.read_tool_result", ReadToolResultParams, partial(_read, service)
+        ),
         "turns.reenter": _streamable(service, "turns.reenter", ReenterTurnParams, _reenter, ReenterTurnParams.reentry),
         "turns.start": _streamable(service, "turns.start", StartTurnParams, _start, StartTurnParams.start),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
-
-
-def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
-    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
 
 
 def _streamable(
