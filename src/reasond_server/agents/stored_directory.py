@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
@@ -20,14 +20,12 @@ from reasond_server.agents.directory import (
     require_etag,
 )
 from reasond_server.errors.base import InternalError
-from reasond_server.storage.transactions import fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from reasond_server.agents.cards import ParsedCard
-    from reasond_server.storage.postgres_pool import PostgresPool
-    from reasond_server.storage.sqlite_file import SqliteFile
+    from reasond_server.storage.transactions import Job, Rows, Transactions, Values
 
 _VERSION = 1
 _TRIES = 3
@@ -54,53 +52,6 @@ _DELETE = "DELETE FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AN
 _DROP_EXPIRED = "DELETE FROM agents WHERE expire_time <= :now RETURNING agent_id"
 
 
-class AgentRows(Protocol):
-    """Access to the table; parameters are written `:name`."""
-
-    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """Return the rows that a query finds."""
-        ...
-
-    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """Run a statement in its own transaction and return its rows."""
-        ...
-
-
-class SqliteAgentRows:
-    """Rows in a `SqliteFile`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-
-    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """See AgentRows."""
-        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
-
-    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """See AgentRows."""
-        return await self._file.write(
-            lambda connection: connection.execute(statement, dict(values)).fetchall(), then=lambda _rows: None
-        )
-
-
-class PostgresAgentRows:
-    """Rows behind a `PostgresPool`."""
-
-    def __init__(self, pool: PostgresPool) -> None:
-        self._pool = pool
-
-    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """See AgentRows."""
-        return await self._fetch(statement, values, repeats=True)
-
-    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """See AgentRows."""
-        return await self._fetch(statement, values, repeats=False)
-
-    async def _fetch(self, statement: str, values: Mapping[str, object], *, repeats: bool) -> Sequence[Sequence[Any]]:
-        return await self._pool.run(lambda connection: fetch(connection, statement, values), repeats=repeats)
-
-
 class StoredAgentDirectory:
     """An AgentDirectory over `rows`; `now` returns the time in UTC.
 
@@ -111,7 +62,7 @@ class StoredAgentDirectory:
     def __init__(
         self,
         *,
-        rows: AgentRows,
+        rows: Transactions,
         max_agents: int,
         now: Callable[[], datetime],
         max_agents_per_tenant: int | None = None,
@@ -141,7 +92,7 @@ class StoredAgentDirectory:
                 "now": now.timestamp(),
                 "known": known.etag if known else "",
             }
-            if await self._rows.change(_UPDATE if known else _INSERT, values):
+            if await self._change(_UPDATE if known else _INSERT, values):
                 return agent
         raise InternalError("an agent changed whenever it was to be registered")
 
@@ -174,7 +125,7 @@ class StoredAgentDirectory:
             if etag:
                 require_etag(known, agent_id, etag)
             values = {"tenant": tenant, "agent_id": agent_id, "known": known.etag}
-            if await self._rows.change(_DELETE, values):
+            if await self._change(_DELETE, values):
                 return
         raise InternalError("an agent changed whenever it was to be deleted")
 
@@ -191,7 +142,15 @@ class StoredAgentDirectory:
         values = {"now": now.timestamp()}
         ((held, held_by_tenant),) = await self._rows.select(_COUNT, values | {"tenant": tenant})
         self._room.require(held=held, held_by_tenant=held_by_tenant)
-        await self._rows.change(_DROP_EXPIRED, values)
+        await self._change(_DROP_EXPIRED, values)
+
+    async def _change(self, statement: str, values: Values) -> Rows:
+        """Run a statement once and return its rows: told by them, its caller reads again and decides."""
+
+        def run() -> Job[Rows]:
+            return (yield statement, values)
+
+        return await self._rows.change(run, repeats=False)
 
 
 def _build_agent(

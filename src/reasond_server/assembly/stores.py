@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.agents.directory import AgentDirectory
-    from reasond_server.agents.stored_directory import AgentRows
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.snapshots.snapshot_store import SnapshotStore
@@ -206,7 +205,6 @@ def file_of(url: str, data_dir: str) -> Path:
 
 async def _sqlite_stores(options: StoreOptions) -> Stores:
     # Imported here: a server that stores in memory needs none of it.
-    from reasond_server.agents.stored_directory import SqliteAgentRows  # noqa: PLC0415 - as above
     from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
     from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
@@ -224,13 +222,12 @@ async def _sqlite_stores(options: StoreOptions) -> Stores:
     except BaseException:
         await file.aclose()
         raise
-    stores = _build_stores(options, executions, SqliteAgentRows(file), transactions, clock, place=f"SQLite, {path}")
+    stores = _build_stores(options, executions, transactions, clock, place=f"SQLite, {path}")
     return replace(stores, is_in_place=lambda: file.is_in_place)
 
 
 async def _postgres_stores(options: StoreOptions) -> Stores:
     _require_driver()
-    from reasond_server.agents.stored_directory import PostgresAgentRows  # noqa: PLC0415 - an extra
     from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
     from reasond_server.storage.transactions import PostgresTransactions  # noqa: PLC0415 - an extra
@@ -247,13 +244,12 @@ async def _postgres_stores(options: StoreOptions) -> Stores:
     executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
     await executions.listen()
     place = f"PostgreSQL, {describe_address(options.url)}"
-    return _build_stores(options, executions, PostgresAgentRows(pool), transactions, clock, place=place)
+    return _build_stores(options, executions, transactions, clock, place=place)
 
 
 def _build_stores(
     options: StoreOptions,
     executions: ExecutionStore,
-    agents: AgentRows,
     transactions: Transactions,
     clock: StoreClock,
     *,
@@ -264,7 +260,7 @@ def _build_stores(
     from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - databases alone need it
 
     directory = StoredAgentDirectory(
-        rows=agents,
+        rows=transactions,
         max_agents=options.max_agents,
         max_agents_per_tenant=options.max_agents_per_tenant,
         now=clock.expiry_now,

@@ -46,8 +46,8 @@ class Transactions(Protocol):
         """Return the rows that a query finds."""
         ...
 
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
-        """Run a job in a transaction; it is begun again if the connection is lost."""
+    async def change(self, begin: Callable[[], Job[ResultT]], *, repeats: bool = True) -> ResultT:
+        """Run a job in a transaction; it is begun again if the connection is lost, unless `repeats` is false."""
         ...
 
     async def erase(self) -> None:
@@ -65,8 +65,9 @@ class SqliteTransactions:
         """See Transactions."""
         return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
 
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
-        """See Transactions."""
+    async def change(self, begin: Callable[[], Job[ResultT]], *, repeats: bool = True) -> ResultT:
+        """See Transactions; a file has no connection that could be lost."""
+        del repeats
 
         def work(connection: Connection) -> ResultT:
             job, rows = begin(), None
@@ -98,7 +99,7 @@ class PostgresTransactions:
         """See Transactions."""
         return await self._pool.run(lambda connection: _execute(connection, statement, values))
 
-    async def change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+    async def change(self, begin: Callable[[], Job[ResultT]], *, repeats: bool = True) -> ResultT:
         """See Transactions."""
 
         async def work(connection: PgConnection) -> ResultT:
@@ -112,7 +113,7 @@ class PostgresTransactions:
                         return result
                     rows = await _execute(connection, statement, values)
 
-        return await self._pool.run(work)
+        return await self._pool.run(work, repeats=repeats)
 
     async def erase(self) -> None:
         """See Transactions: PostgreSQL does it when it vacuums."""

@@ -9,17 +9,13 @@ import pytest
 
 from reasond_server.agents.cards import ParsedCard, parse_card
 from reasond_server.agents.directory import AgentDirectory, AgentPage, MemoryAgentDirectory
-from reasond_server.agents.stored_directory import (
-    AgentRows,
-    PostgresAgentRows,
-    SqliteAgentRows,
-    StoredAgentDirectory,
-)
+from reasond_server.agents.stored_directory import StoredAgentDirectory
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.storage.sqlite_file import SqliteFile
+from reasond_server.storage.transactions import PostgresTransactions, SqliteTransactions, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -59,11 +55,11 @@ async def make_directory(
     place: SqliteFile | PostgresPool
     if request.param == "sqlite":
         place = await SqliteFile.open(tmp_path / "reasond.db")
-        rows: AgentRows = SqliteAgentRows(place)
+        rows: Transactions = SqliteTransactions(place)
     else:
         request.getfixturevalue("patient_pool")
         place = await PostgresPool.open(request.getfixturevalue("postgres_url"))
-        rows = PostgresAgentRows(place)
+        rows = PostgresTransactions(place)
     yield lambda max_agents, per_tenant=None: StoredAgentDirectory(
         rows=rows, max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock
     )
