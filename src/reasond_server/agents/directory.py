@@ -119,22 +119,9 @@ class MemoryAgentDirectory:
             require_etag(known, agent_id, etag)
         if known is None:
             self._make_room(tenant)
-        # The counter gives a card a new tag when it is registered again.
         self._revision += 1
-        agent = RegisteredAgent(
-            tenant=tenant,
-            agent_id=agent_id,
-            card=parsed.card,
-            card_json=parsed.card_json,
-            capabilities=parsed.capabilities,
-            strategies=parsed.strategies,
-            supported_methods=parsed.supported_methods,
-            strategy_config=parsed.strategy_config,
-            etag=etag_of(f"{self._revision}\n{parsed.card_json}"),
-            create_time=known.create_time if known else now,
-            update_time=now,
-            expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),
-        )
+        registration = str(self._revision)
+        agent = build_agent(parsed, registration, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
         self._agents[tenant, agent_id] = agent
         return agent
 
@@ -186,6 +173,33 @@ class MemoryAgentDirectory:
         """Refuse another agent of `tenant` if there is no room for it."""
         self._drop_expired()
         self._room.require(held=len(self._agents), held_by_tenant=sum(owner == tenant for owner, _ in self._agents))
+
+
+def build_agent(
+    parsed: ParsedCard,
+    registration: str,
+    *,
+    tenant: str,
+    agent_id: str,
+    known: RegisteredAgent | None,
+    now: datetime,
+    ttl_s: float | None,
+) -> RegisteredAgent:
+    """Return the entry of a card; `registration` is another one each time, so that the card gets a new tag."""
+    return RegisteredAgent(
+        tenant=tenant,
+        agent_id=agent_id,
+        card=parsed.card,
+        card_json=parsed.card_json,
+        capabilities=tuple(parsed.capabilities),
+        strategies=tuple(parsed.strategies),
+        supported_methods=tuple(parsed.supported_methods),
+        strategy_config=parsed.strategy_config,
+        etag=etag_of(f"{registration}\n{parsed.card_json}"),
+        create_time=known.create_time if known else now,
+        update_time=now,
+        expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),
+    )
 
 
 def is_agent_id(text: str) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from reasond_server.agents.cards import etag_of
 from reasond_server.agents.directory import (
     AgentPage,
     DirectoryRoom,
     RegisteredAgent,
+    build_agent,
     build_next_token,
     build_not_found_error,
     is_agent_id,
@@ -82,7 +82,10 @@ class StoredAgentDirectory:
                 require_etag(known, agent_id, etag)
             if known is None:
                 await self._make_room(tenant, now)
-            agent = _build_agent(parsed, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
+            registration = uuid.uuid4().hex
+            agent = build_agent(
+                parsed, registration, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s
+            )
             values = {
                 "tenant": tenant,
                 "agent_id": agent_id,
@@ -151,26 +154,6 @@ class StoredAgentDirectory:
             return (yield statement, values)
 
         return await self._rows.change(run, repeats=False)
-
-
-def _build_agent(
-    parsed: ParsedCard, *, tenant: str, agent_id: str, known: RegisteredAgent | None, now: datetime, ttl_s: float | None
-) -> RegisteredAgent:
-    return RegisteredAgent(
-        tenant=tenant,
-        agent_id=agent_id,
-        card=parsed.card,
-        card_json=parsed.card_json,
-        capabilities=tuple(parsed.capabilities),
-        strategies=tuple(parsed.strategies),
-        supported_methods=tuple(parsed.supported_methods),
-        strategy_config=parsed.strategy_config,
-        # The random id gives a card a new tag when it is registered again.
-        etag=etag_of(f"{uuid.uuid4().hex}\n{parsed.card_json}"),
-        create_time=known.create_time if known else now,
-        update_time=now,
-        expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),
-    )
 
 
 def _encode(agent: RegisteredAgent) -> str:
