@@ -216,7 +216,7 @@ class StrategyConformance:
         "repeats_itself_from_a_transcript",
         "fences_untrusted_text",
     )
-    """Names of the checks, in the order in which `verify` runs them."""
+    """Names of the checks and of their methods, in the order in which `verify` runs them."""
 
     def __init__(
         self,
@@ -247,22 +247,12 @@ class StrategyConformance:
             ConformanceError: the check failed.
             KeyError: there is no check of this name.
         """
-        checks: Mapping[str, Callable[[], Awaitable[str | None]]] = {
-            "describes_itself": self._describes_itself,
-            "yields_steps_then_one_outcome": self._yields,
-            "keeps_nothing_of_a_run": self._keeps_nothing,
-            "stops_at_every_event": self._stops_at_every_event,
-            "stops_while_the_model_is_silent": self._stops_in_silence,
-            "ends_with_its_budget": self._ends_with_budget,
-            "stays_within_the_window": self._stays_within_window,
-            "survives_hostile_replies": self._survives,
-            "lets_errors_of_the_model_pass": self._lets_errors_pass,
-            "repeats_itself_from_a_transcript": self._repeats_itself,
-            "fences_untrusted_text": self._fences,
-        }
+        if name not in self.CHECKS:
+            raise KeyError(name)
+        check: Callable[[], Awaitable[str | None]] = getattr(self, f"_{name}")
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await checks[name]() or ""
+                return await check() or ""
         except TimeoutError:
             raise ConformanceError(f"{name} took longer than {self._timeout_s:g} s") from None
 
@@ -304,14 +294,14 @@ class StrategyConformance:
             return
         raise ConformanceError("the configuration takes a parameter that it does not know")
 
-    async def _yields(self) -> None:
+    async def _yields_steps_then_one_outcome(self) -> None:
         for reply in self._repliers:
             model = self._model(reply)
             ran = await self._probe().run(model)
             self._well_ended(ran, model)
             require(ran.outcome is not None, f"a run with a good model raised {ran.error!r}")
 
-    async def _keeps_nothing(self) -> None:
+    async def _keeps_nothing_of_a_run(self) -> None:
         before = dict(vars(self._strategy))
         for reply in self._repliers:
             alone = await self._probe().run(self._model(reply))
@@ -343,7 +333,7 @@ class StrategyConformance:
             where = f"{'cancelled' if is_cancelled else 'left'} after event {place}"
             await self._nothing_is_left(model, others, where)
 
-    async def _stops_in_silence(self) -> None:
+    async def _stops_while_the_model_is_silent(self) -> None:
         for reply in self._repliers:
             counting = self._model(reply)
             await self._probe().run(counting)
@@ -372,7 +362,7 @@ class StrategyConformance:
         left = sorted(task.get_name() for task in asyncio.all_tasks() - others)
         require(not left, f"{where}, the run left tasks behind: {', '.join(left)}")
 
-    async def _ends_with_budget(self) -> None:
+    async def _ends_with_its_budget(self) -> None:
         for reply in self._repliers:
             whole = self._model(reply)
             used = await self._probe().run(whole)
@@ -399,7 +389,7 @@ class StrategyConformance:
         reason = ran.outcome.finish_reason
         require(reason is FinishReason.BUDGET_EXHAUSTED, f"a run whose budget was gone ended as {reason.value}")
 
-    async def _stays_within_window(self) -> str | None:
+    async def _stays_within_the_window(self) -> str | None:
         has_run = False
         long = "The wall has four gates and the river runs north of it. " * 60
         tasks = (
@@ -430,7 +420,7 @@ class StrategyConformance:
             )
         return bool(model.requests)
 
-    async def _survives(self) -> None:
+    async def _survives_hostile_replies(self) -> None:
         for hostile in HOSTILE_REPLIES:
             await self._check_heard(always(hostile))
         for reply in self._repliers:
@@ -446,7 +436,7 @@ class StrategyConformance:
         self._well_ended(ran, model)
         require(not isinstance(ran.error, InternalError), f"a hostile reply became a fault of the server: {ran.error}")
 
-    async def _lets_errors_pass(self) -> None:
+    async def _lets_errors_of_the_model_pass(self) -> None:
         for reply in self._repliers:
             whole = self._model(reply)
             await self._probe().run(whole)
@@ -458,7 +448,7 @@ class StrategyConformance:
                     self._well_ended(ran, model)
                     await self._nothing_is_left(model, others, f"after an error in call {place}")
 
-    async def _repeats_itself(self) -> str | None:
+    async def _repeats_itself_from_a_transcript(self) -> str | None:
         if not self._strategy.is_replayable:
             return "the strategy does not promise it"
         for reply in self._repliers:
@@ -473,7 +463,7 @@ class StrategyConformance:
                 require(again.logged == first.logged, "a replay from the recorded replies took other steps")
         return None
 
-    async def _fences(self) -> None:
+    async def _fences_untrusted_text(self) -> None:
         task = Task(query=INJECTION, material=INJECTION if self._task.material else "", strategy=self._strategy.name)
         for reply in self._repliers:
             model = self._model(reply)
