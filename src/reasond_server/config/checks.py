@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from reasond_server.config.section import BackendSettings
-    from reasond_server.config.settings import ServerSettings, Settings
+    from reasond_server.config.settings import Settings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
@@ -38,7 +38,7 @@ def find_unservable(settings: Settings, *, dev: bool, doubtful: Collection[str] 
                 description=f"is {settings.server.workers}, but the key of --dev is known to one process only; "
                 "set it to 1, or start without --dev and with a key in auth.keys",
             )
-        for name, address in (*_list_addresses(settings.server), *_list_metrics_address(settings)):
+        for name, address in _list_addresses(settings):
             if not is_loopback(address):
                 yield Violation(
                     field=name,
@@ -88,16 +88,11 @@ def _is_within(key: str, around: str) -> bool:
     return key == around or key.startswith((f"{around}.", f"{around}["))
 
 
-def _list_addresses(server: ServerSettings) -> Iterator[tuple[str, str]]:
-    """Yield key and value of the addresses that are set."""
+def _list_addresses(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the key and the value of every address that is set."""
     for name in _ADDRESSES:
-        address = getattr(server, name)
-        if address:
+        if address := getattr(settings.server, name):
             yield f"server.{name}", address
-
-
-def _list_metrics_address(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the key and value of the address of the metrics, if it is set."""
     if settings.metrics.address:
         yield "metrics.address", settings.metrics.address
 
@@ -109,7 +104,7 @@ def _bind_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="server.grpc_address", description="is empty and server.grpc_unix_socket as well; set one"
         )
-    for name, address in (*_list_addresses(server), *_list_metrics_address(settings)):
+    for name, address in _list_addresses(settings):
         if server.tls == "off" and not is_loopback(address):
             yield Violation(
                 field=name,
