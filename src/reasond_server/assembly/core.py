@@ -204,7 +204,8 @@ def assemble(
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
     models = _offered_models(settings, model, backends := backends or {})
-    kind = _reasoning_kind(settings, clock, tools, registry, models, workshop=workshop, observer=observer)
+    programs = _programs_of(settings, workshop, observer=observer)
+    kind = ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
     turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
     repair_kind = _repair_kind(
         settings, clock, kept_snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
@@ -278,20 +279,6 @@ def _assemble_reasoning(
         ),
         limits=limits,
     )
-
-
-def _reasoning_kind(
-    settings: Settings,
-    clock: Clock,
-    tools: Tools,
-    registry: StrategyRegistry,
-    models: OfferedModels,
-    *,
-    workshop: Workshop | None,
-    observer: Observer,
-) -> ReasoningKind:
-    programs = _programs_of(settings, workshop, observer=observer)
-    return ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
 
 
 def _programs_of(settings: Settings, workshop: Workshop | None, *, observer: Observer) -> ProgramRunner:

@@ -18,7 +18,7 @@ from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidJsonRpcError, ParseError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.event_frames import frame_event, send_stream, wants_stream
-from reasond_server.http_api.exchange import exchange_of, host_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, exchange_of, host_of, send_answer
 from reasond_server.http_api.http_calls import Calls, failure_of
 from reasond_server.http_api.intake import take_in_call
 from reasond_server.http_api.json_mapping import event_json, event_name, is_logged
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 
-_NO_STORE: Final = (b"cache-control", b"no-store")
-_TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
-_UNAVAILABLE: Final = (_NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
+_TURNED_AWAY: Final = (NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
+_UNAVAILABLE: Final = (NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
 
 
 class JsonRpcEndpoint:
@@ -86,7 +85,7 @@ class JsonRpcEndpoint:
             answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), departure)
         finally:
             self._intake.let_go(body)
-        await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[_NO_STORE])
+        await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[NO_STORE])
 
     def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
         """Return the call of `body` if the client accepts a stream and the method can stream; else None."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 JSON_TYPE: Final = b"application/json"
+NO_STORE: Final = (b"cache-control", b"no-store")
+"""The header that keeps an answer out of every cache."""
 TRANSPORT: Final = "http"
 """The name in metrics of the pages that are not JSON-RPC."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
-from reasond_server.http_api.exchange import exchange_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, exchange_of, send_answer
 from reasond_server.http_api.http_calls import Gate
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
@@ -123,7 +123,6 @@ class HttpApp(Reception):
 
 
 _CARD_AGE_S: Final = 300
-_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class AgentCardPage:
@@ -150,7 +149,7 @@ class HealthPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send 200."""
         del scope, receive
-        await send_answer(send, 200, b'{"status":"ok"}', headers=[_NO_STORE])
+        await send_answer(send, 200, b'{"status":"ok"}', headers=[NO_STORE])
 
 
 class ReadinessPage:
@@ -163,9 +162,9 @@ class ReadinessPage:
         """Send whether new work is accepted."""
         del scope, receive
         if self._is_ready():
-            await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])
+            await send_answer(send, 200, b'{"status":"ready"}', headers=[NO_STORE])
         else:
-            await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
+            await send_answer(send, 503, b'{"status":"not ready"}', headers=[NO_STORE])
 
 
 def is_known(if_none_match: list[str], etag: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.http_api.exchange import exchange_of
+from reasond_server.http_api.exchange import NO_STORE, exchange_of
 from reasond_server.http_api.reception import Addresses, Reception
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.exposition import Scrape
 
 METRICS_PATH: Final = "/metrics"
-_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class MetricsPage:
@@ -36,7 +35,7 @@ class MetricsPage:
             (b"content-type", scraped.content_type.encode("ascii")),
             (b"content-length", b"%d" % len(scraped.body)),
             (b"vary", b"accept"),
-            _NO_STORE,
+            NO_STORE,
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": scraped.body})

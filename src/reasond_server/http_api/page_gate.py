@@ -10,7 +10,7 @@ from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
-from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, exchange_of, send_answer
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ CHECK_PATH: Final = "/api/v1/auth/check"
 _METRICS: Final = Operation("metrics")
 _CHECK: Final = Operation("CheckToken")
 _HINT: Final = "Send 'Authorization: Bearer <token>'"
-_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class PageGate:
@@ -102,4 +101,4 @@ class CheckPage:
         exchange = exchange_of(scope)
         exchange.route = CHECK_PATH
         caller = await self._gate.check(exchange)
-        await send_answer(send, 200, to_json({"subject": caller.subject, "tenant": caller.tenant}), headers=[_NO_STORE])
+        await send_answer(send, 200, to_json({"subject": caller.subject, "tenant": caller.tenant}), headers=[NO_STORE])

@@ -18,7 +18,7 @@ from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.event_frames import frame_event, send_stream
-from reasond_server.http_api.exchange import RefusalError, exchange_of, host_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, RefusalError, exchange_of, host_of, send_answer
 from reasond_server.http_api.http_calls import Calls, Dialect, failure_of
 from reasond_server.http_api.intake import take_in_call
 from reasond_server.http_api.jsonrpc import parse_body
@@ -141,7 +141,6 @@ OPENAI: Final = Dialect(
 )
 
 _RESPONSES_PATH: Final = "/v1/responses"
-_NO_STORE: Final = (b"cache-control", b"no-store")
 _CLOSE: Final = (b"connection", b"close")
 _NO_RESPONSES: Final = (
     "the Responses interface is not served here; use Chat Completions, POST /v1/chat/completions, which streams steps"
@@ -285,4 +284,4 @@ def _enter(route: str, methods: tuple[str, ...], scope: Scope, exchange: Exchang
 
 
 async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
-    await send_answer(send, answer["status"], answer["body"], headers=[_NO_STORE, *answer["headers"], *more])
+    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])
