@@ -160,7 +160,7 @@ class TokenVerifier:
             raise build_token_error(reason)
 
     async def _find_keys(self, token: str) -> Sequence[VerifyingKey]:
-        """Return the keys that may have signed `token`: the one that it names, or all if it names none."""
+        """Return the keys that may have signed `token`: all keys, unless its header names one."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:

@@ -62,7 +62,7 @@ _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
 
 @value
 class Counting:
-    """What a server with metrics has besides the observer: the sampler, and the exposition that is scraped.
+    """The parts of a server with metrics: the sampler, and the exposition that is scraped.
 
     With `is_shared` a scrape returns the sums of all processes that share a folder.
     """
@@ -74,7 +74,7 @@ class Counting:
 
 @value
 class Measuring:
-    """The observer of all rooms; `counting` is None if nobody can read the metrics, and then nothing is counted."""
+    """The observer of all rooms; without a reader of metrics `counting` is None, and nothing is counted."""
 
     observer: Observer
     counting: Counting | None = None

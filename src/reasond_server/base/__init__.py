@@ -1,1 +1,1 @@
-"""What every room may use and nothing of which knows reasoning: time, addresses, plug-ins, tasks of asyncio."""
+"""Helpers for every room, without knowledge of reasoning: time, addresses, plug-ins, asyncio tasks."""

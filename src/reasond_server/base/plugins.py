@@ -51,7 +51,7 @@ class PluginGroup(Generic[PluginT]):
     Args:
         group: the entry-point group; each entry names an instance, or a class or function that makes one.
         noun: what one of them is called in errors.
-        setting: the key that enables them, as errors name it.
+        setting: the setting that enables them, for error messages.
         require: returns a plug-in if it is valid; else raises an InternalError whose text is for its author.
         reserved: names of built-in ones, which packages cannot take.
     """

@@ -1,4 +1,4 @@
-"""What the prompt of a model call is made from, and what is told about it."""
+"""Inputs of the prompt of a model call, and the report on it."""
 
 from __future__ import annotations
 

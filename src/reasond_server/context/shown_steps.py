@@ -1,4 +1,4 @@
-"""The steps of a run as a prompt shows them, and what can be left out of them so that the prompt fits.
+"""The steps of a run as a prompt shows them, shortened until the prompt fits.
 
 Results are replaced by lines with their handles, the oldest first, and several at once: so the beginning of the prompt
 stays the same for many calls, and providers' caches can reuse it. Thoughts are left out, the oldest first. Calls are

@@ -1,4 +1,4 @@
-"""What a run has done, step by step, as strategies and turns keep it."""
+"""Records of the steps of a run, for strategies and turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines keep of an execution in the database of its log: by name, written once, gone with the execution.
+"""Payloads of engines in the database of the log: written once under a name, deleted with the execution.
 
 Names begin with what they are: `payload/` what an engine holds by its digest alone, `record/` a completed call or
 check, `batch/` events for the process with the log.

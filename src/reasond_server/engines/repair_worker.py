@@ -1,4 +1,4 @@
-"""What workers do for the workflow of a repair: each activity once per execution, however often it is tried."""
+"""Activities of a repair's workflow: each is done once per execution, however often it is tried."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ class RepairWorker:
 
     @activity.defn(name=COMMIT)
     async def commit(self, order: bytes, number: str, batch: bytes) -> None:
-        """Keep a batch for the process with the log; one that is kept already stays as it is."""
+        """Keep a batch for the process with the log; a batch with the same number is not overwritten."""
         repair = unpack(RepairOrder, order)
         await self._payloads.put(repair.tenant, repair.execution_id, {f"{BATCH}{number}": batch})
 

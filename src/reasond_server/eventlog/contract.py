@@ -1,4 +1,4 @@
-"""Shared by all stores: the checks of an append, the errors of refusals, and the notification of watchers."""
+"""Shared by all stores: checks of appends, errors of refusals, notification of watchers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def require_entry(claim: SessionClaim, *, revision: int, other: str = "", is_run
 
 
 def require_same_session(execution: Execution, claim: SessionClaim | None) -> None:
-    """Refuse an execution that names another session than the one that it claims.
+    """Refuse an execution whose session differs from the session of its claim.
 
     Raises:
         InternalError: the names differ, or are empty.

@@ -77,7 +77,7 @@ class LogEvents:
         return _select_above(sequence, self._tail, last=self.committed)
 
     def read_all(self) -> Sequence[LoggedEvent] | None:
-        """Return all events, committed or not; None if some of them are in the store only."""
+        """Return all events, committed or not; None if the oldest are no longer in memory."""
         events = self.read_recent()
         return _select_above(0, events, last=events[-1].sequence if events else self.committed)
 

@@ -69,7 +69,7 @@ class SessionTable:
         require_entry(claim, revision=session.revision, other=other, is_running=self._is_running(other))
 
     def find_surplus(self, tenant: str, session_id: str) -> SessionRow | None:
-        """Return the session that must go before this one is made; None if there is room for it, or if it exists.
+        """Return the session to delete before this one is created; None if it exists or there is room.
 
         Raises:
             StoreFullError: every session has an open execution.

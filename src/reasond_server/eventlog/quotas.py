@@ -1,4 +1,4 @@
-"""What one tenant may have in a store, so that no tenant can fill it for all."""
+"""Quotas of tenants in a store: no tenant can fill it for all others."""
 
 from __future__ import annotations
 

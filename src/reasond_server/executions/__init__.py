@@ -1,1 +1,1 @@
-"""What can be done with any execution, of whatever kind: read, follow, observe, list, cancel, delete."""
+"""Operations on executions of every kind: read, follow, observe, list, cancel, delete."""

@@ -65,8 +65,8 @@ class ExecutionPage:
 class ExecutionDesk:
     """Reads, follows, lists, cancels and deletes executions for a verified caller, who sees only its own ones.
 
-    It finds executions of one `kind` of work only; an empty one stands for every kind. Those of the kind `or_kind` it
-    lists, cancels and deletes as well; their own service reads and follows them. The permissions to read and to list
+    It finds executions of one `kind` of work; an empty `kind` stands for every kind. It also lists, cancels and deletes
+    executions of `or_kind`; their own service reads and follows them. The permissions to read and to list
     apply to all of them. `require_use` refuses a caller who may not follow, cancel or delete an execution.
 
     The audit log records what is found and refused.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PreferredModels(WrappedModel[ChatModel]):
-    """Several models as one, which has the name of the first.
+    """Several models behind the name of the first one.
 
     Their tokenizers may differ, so the counts of several models are upper estimates: the largest of any model.
 

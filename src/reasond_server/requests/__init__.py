@@ -1,1 +1,1 @@
-"""What every task is checked by, whichever kind of work and transport it comes to; knows no transport."""
+"""Checks of tasks, shared by all kinds of work and all transports; knows no transport."""

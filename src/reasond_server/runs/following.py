@@ -204,7 +204,7 @@ class EventSource:
         return ()
 
     async def _look_for_the_end(self, after: int) -> None:
-        """Check whether the log ends at `after`; if it does not, notify the writer that somebody wants it.
+        """Check whether the log ends at `after`; if it goes on, tell its writer that it has a reader.
 
         A suspended execution has no writer: the follower waits until it is woken and ends.
         """

@@ -76,7 +76,7 @@ def write_takeover(recovery: Recovery, *, time: datetime, idle_s: float) -> Reco
 
 
 def read_takeovers(recovery: Recovery) -> Sequence[Takeover]:
-    """Return the takeovers of this execution in their order; records from one that it replaces are older than it."""
+    """Return the takeovers of this execution, oldest first; those of an execution that it replaced are left out."""
     bodies = [json.loads(record.body) for record in recovery.records if record.key.partition("::")[0] == _KEY]
     takeovers = [
         Takeover(time=datetime.fromisoformat(one["at"]), idle_s=one["idle_s"], entries=one["entries"]) for one in bodies

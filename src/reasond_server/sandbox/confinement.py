@@ -1,4 +1,4 @@
-"""What a job may see and use, at each level, in the words of the shepherd's order."""
+"""The confinement of a job at each level, in the form of the shepherd's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of clients' files: what is wrong with one, and which of them exclude each other."""
+"""Paths of clients' files: the faults of one path, and paths that cannot exist together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of every port share: how they run, and how they complain."""
+"""Shared by the checks of every port: how they run, and how they report failures."""
 
 from __future__ import annotations
 

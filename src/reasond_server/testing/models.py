@@ -52,7 +52,7 @@ class Reply:
     Attributes:
         text: the text that the model writes.
         finish: the finish reason at the end of `text`; a cut by a stop string or `max_tokens` takes precedence.
-        usage: the usage that the model reports; with None that of one call, as the counter counts it.
+        usage: the usage that the model reports; None: one call, with the tokens that the counter counts.
         reasoning: hidden reasoning that the model shows before `text`; counts against `max_tokens`.
         error: raised at the end, or after `error_after` characters of `text`, in place of `Finished`.
         error_after: number of characters of `text` before `error`; 0 fails before the first one.

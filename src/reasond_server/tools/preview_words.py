@@ -1,4 +1,4 @@
-"""What a preview keeps first: names that identify, words that tell of failures, and the words of a question."""
+"""Words that a preview keeps first: identifying names, signs of failure, and the words of a question."""
 
 from __future__ import annotations
 

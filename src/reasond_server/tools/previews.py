@@ -325,7 +325,7 @@ def _count_statuses(columns: Sequence[_Column]) -> Iterator[str]:
 
 
 def _write_cell(value: object, most: int) -> str:
-    """Return a value as the text of a cell, more than `most` characters of it only as far as that shows it is longer.
+    """Return a value as the text of a cell: at most `most` characters, and one more if it is longer.
 
     Strings are without quotes if they cannot be mistaken.
     """

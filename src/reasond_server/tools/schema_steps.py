@@ -1,4 +1,4 @@
-"""How many steps a validator takes at most to check a value by a JSON Schema, counted before it does.
+"""An upper bound for the steps of a JSON Schema validation, computed before it begins.
 
 The validator is native code that nothing can interrupt, and a schema of some hundred bytes can ask for 2^40 checks. The
 count follows a schema as a validator does, but evaluates nothing: every branch counts, whether it is reached or not.

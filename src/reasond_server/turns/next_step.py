@@ -1,4 +1,4 @@
-"""What a turn does next: a pure function of its progress."""
+"""The next step of a turn: a pure function of its progress."""
 
 from __future__ import annotations
 

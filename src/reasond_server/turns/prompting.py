@@ -1,4 +1,4 @@
-"""The prompts of a turn: what stands in them, from which records, and what the log keeps of how it was shown."""
+"""The prompts of a turn: built from its records; the log keeps how each result was shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one kind of value: what a class is that holds facts and no state."""
+"""Values: the decorator of classes that hold facts and no state."""
 
 from __future__ import annotations
 

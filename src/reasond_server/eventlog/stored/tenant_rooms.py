@@ -1,4 +1,4 @@
-"""The quotas of tenants in a database: counted now and then, and for each execution close to a bound."""
+"""Quotas of tenants in a database: counted every few seconds, close to a bound for each execution."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Calibration:
 
 
 def _drift(calibration: Calibration) -> tuple[float, float]:
-    """Return larger variances of constant and slope; one that is already as large as at first is unchanged."""
+    """Return larger variances of constant and slope, at most their initial values."""
     constant_variance, slope_variance = calibration.constant_variance, calibration.slope_variance
     if constant_variance < _CONSTANT_VARIANCE:
         constant_variance = min(_CONSTANT_VARIANCE, constant_variance + _CONSTANT_DRIFT)

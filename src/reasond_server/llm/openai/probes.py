@@ -374,7 +374,7 @@ class _Examination:
         self._note("reasoning told apart", True, f"in {', '.join(sorted(self._reasoning))}", **learned)
 
     def _find_base(self) -> ModelProfile:
-        """Return the profile to start from: the chosen one, or if that is `generic`, the one that the server names."""
+        """Return the profile to start from: the chosen one; instead of `generic`, that of the server's owner."""
         name = _OWNERS.get(self._owner, "")
         is_open = self._profile.name == "generic" and name
         return find_profile(self._options.model, self._options.base_url, name) if is_open else self._profile

@@ -78,9 +78,9 @@ class TurnChat:
 
 @dataclass(slots=True)
 class _Leg:
-    """What has come of one leg of a turn, from its start or its re-entry to its next exit.
+    """One segment of a turn: from its start or a re-entry to its next exit.
 
-    `usage` is that of the model calls of this leg: clients add up the usage of all answers.
+    `usage` is the usage of the segment alone: clients add up the usage of all answers.
     """
 
     turn_id: str = ""
@@ -131,7 +131,7 @@ class _Leg:
         """Return the pending calls.
 
         Raises:
-            InvalidRequestError: one of them is none that a client of OpenAI can settle.
+            InvalidRequestError: a client of OpenAI cannot settle one of them.
         """
         if self.handoff is None:
             return []

@@ -1,1 +1,1 @@
-"""What judges a candidate: checks that run, and analyses that do not."""
+"""Judges of a candidate: checks, which run code, and critics, which only read it."""

@@ -1,4 +1,4 @@
-"""What all critics find in a candidate that the original does not have."""
+"""Findings of all critics in a candidate that the original does not have."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How checks end: their runs, what reports say, what is evidence and what the gate makes of it."""
+"""Results of checks: their runs, their reports, the evidence, and the decision of the gate."""

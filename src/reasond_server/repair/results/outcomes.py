@@ -1,4 +1,4 @@
-"""What checks and critics found, whole: the events show parts of it."""
+"""Complete results of checks and critics; the events show parts of them."""
 
 from __future__ import annotations
 

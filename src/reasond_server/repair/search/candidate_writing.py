@@ -102,7 +102,7 @@ class CandidateWriter:
         return min(_EVIDENCE_TOKENS, self._window // 16)
 
     async def show(self, baseline: Baseline | None) -> None:
-        """Choose what the prompts show of the code and of its `baseline`, if it has one.
+        """Choose the files and the evidence of `baseline` that the prompts show.
 
         Raises:
             ContextExhaustedError: the window has no room for any file.

@@ -1,4 +1,4 @@
-"""What the model may look up while it writes a candidate: parts of files, and lines that match a text.
+"""Look-ups of the model while it writes a candidate: parts of files, and lines that match a text.
 
 Look-ups read the snapshot alone, so they need no journal: the same call always has the same answer.
 """

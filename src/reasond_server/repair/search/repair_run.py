@@ -1,7 +1,7 @@
 """One repair from its baseline to its result: search, vote, patch, and the held-out checks, once.
 
-It talks to the outside through `RepairActivities` alone, so every engine works it out alike. What it emits depends only
-on what they return, never on which of them ends first.
+It talks to the outside through `RepairActivities` alone, so every engine works it out alike. Its events depend only on
+their results, never on which of them ends first.
 """
 
 from __future__ import annotations

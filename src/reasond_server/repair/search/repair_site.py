@@ -1,4 +1,4 @@
-"""What one execution offers to those who write and judge candidates for it, in whatever process they do it."""
+"""Services of one execution for writers and judges of its candidates, in this or another process."""
 
 from __future__ import annotations
 

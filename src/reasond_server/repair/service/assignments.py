@@ -1,4 +1,4 @@
-"""What is decided when a repair starts, as JSON in its plan; and digests of its events, to compare them."""
+"""Decisions at the start of a repair, as JSON in its plan; and digests of its events, to compare them."""
 
 from __future__ import annotations
 

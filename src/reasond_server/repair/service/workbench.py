@@ -1,4 +1,4 @@
-"""Where repairs are worked out: the code of one, the writer of its candidates, and the critics that judge them."""
+"""The workbench of one repair: its code, the writer of its candidates, and their critics."""
 
 from __future__ import annotations
 

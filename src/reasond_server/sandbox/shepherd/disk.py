@@ -13,7 +13,7 @@ _MAX_DEPTH = 128
 
 
 def measure_folder(folder: str, *, limit: int) -> int:
-    """Return the bytes that `folder` takes; more than `limit` as soon as that is sure, or if it cannot be read."""
+    """Return the bytes in `folder`. Counting stops above `limit`; an unreadable folder counts as above it."""
     total = 0
     opened: list[int] = []
     waiting: list[tuple[int, str]] = [(0, folder)]

@@ -1,4 +1,4 @@
-"""What the server tells a shepherd, and what the shepherd answers: JSON, because both sides are one version."""
+"""Messages between server and shepherd: JSON, because both sides have the same version."""
 
 from __future__ import annotations
 

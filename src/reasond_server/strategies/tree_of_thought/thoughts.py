@@ -96,7 +96,7 @@ class ThoughtProposer:
         return self._calls.cost_of(self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens)
 
     async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
-        """Return the thoughts of one reply; see the port. A thought that repeats one of its path has that one's key."""
+        """Return the thoughts of one reply; see the port. A repeated step of the path gets that step's key."""
         calls, path = self._calls, path_of(node)
         reply = await calls.make(self._build_prompt(node, count), max_tokens=count * calls.thought_tokens, kinds=())
         text = reply.parsed.text
