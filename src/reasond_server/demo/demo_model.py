@@ -280,8 +280,8 @@ class DemoModel:
     Other questions are refused. It is deterministic: the same request gives the same events. `temperature` has no
     effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
     `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.writing`) and calls the tools that a
-    request names. For each step of a computation it calls a calculator, if offered (`demo.acting`). Attempts at a
-    repair are one-line edits by rule (`demo.repairing`), and plans come from rules too.
+    request names. For each step of a computation it calls a calculator, if offered (`demo.acting`).
+    Attempts at a repair are one-line edits by rule (`demo.repairing`), and plans come from rules too.
     Its answer has tags unless the instructions ask for none.
 
     `counter` counts exactly the tokens that it reads and writes; `context_window` is the most tokens of prompt and

@@ -30,7 +30,7 @@ class _Writers(dict[type, Callable[[Any], JsonObject]]):
 
 
 WRITERS: Final = _Writers()
-"""Functions that convert values of a class to JSON; code that runs in every call uses them without `kind_json`."""
+"""Functions that convert values of a class to JSON, for code that runs in every call and skips `kind_json`."""
 
 
 def kind_json(value: object) -> JsonObject:
