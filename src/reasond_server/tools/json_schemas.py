@@ -63,10 +63,7 @@ def build_validator(schema: Json, *, max_steps: int = MAX_STEPS) -> Callable[[ob
             return [Violation(field="", description=text)]
         else:
             errors = _find_first(validator, value)
-        return [
-            Violation(field=_name_place(one.instance_path), description=_describe(one, document, value))
-            for one in errors
-        ]
+        return [Violation(field=_name_place(one.instance_path), description=_describe(one, document)) for one in errors]
 
     return find_violations
 
@@ -134,23 +131,45 @@ def _name_place(path: Sequence[str | int]) -> str:
 
 
 def _follow(root: Any, path: Sequence[str | int]) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what is at `path`, in which the library writes names of digits as numbers and leaves empty names out.
+
+    Raises:
+        LookupError, TypeError: it cannot be found.
+    """
     for part in path:
-        root = root[part]
+        root = root[part if isinstance(root, list) else str(part)]
     return root
 
 
-def _describe(error: ValidationError, schema: Json, value: object) -> str:
+def _describe(error: ValidationError, schema: Json) -> str:
     """Describe how a value violates a keyword of the schema, without the text of the error."""
-    keyword, place, found = error.kind.name, error.schema_path, _follow(value, error.instance_path)
-    wanted = _follow(schema, place)
+    keyword, place, found = error.kind.name, error.schema_path, error.instance
     if keyword == "required":
         return f"must have {show(error.kind.value)}"
     if keyword == "falseSchema":
         return f"must not be there, got {show(found)}"
     if keyword == "propertyNames":
-        return f"must not have {show(error.kind.value.instance)}; names must satisfy {place[-1]} {show(wanted)}"
+        told = f"must not have {show(error.kind.value.instance)}"
+        return f"{told}; names must satisfy {place[-1]}{_show_limit(schema, place)}"
     if keyword in {"additionalProperties", "unevaluatedProperties"}:
         told = f"must not have {', '.join(map(show, error.kind.value))}"
-        known = _follow(schema, place[:-1]).get("properties", ())
+        known = _list_known(schema, place)
         return f"{told}; known are {', '.join(map(show, known))}" if known else told
-    return f"must satisfy {keyword} {show(wanted)}, got {show(found)}"
+    return f"must satisfy {keyword}{_show_limit(schema, place)}, got {show(found)}"
+
+
+def _show_limit(schema: Json, place: Sequence[str | int]) -> str:
+    """Return what the keyword at `place` demands, behind a blank; nothing if it cannot be found."""
+    try:
+        return f" {show(_follow(schema, place))}"
+    except (LookupError, TypeError):
+        return ""
+
+
+def _list_known(schema: Json, place: Sequence[str | int]) -> Sequence[str]:
+    """Return the names of the properties that are declared beside the keyword at `place`."""
+    try:
+        known = _follow(schema, (*place[:-1], "properties"))
+    except (LookupError, TypeError):
+        return ()
+    return tuple(known) if isinstance(known, dict) else ()

@@ -229,5 +229,28 @@ def test_what_is_wrong_is_said_in_our_words(schema: dict[str, Any], value: objec
     assert find(schema, value) == said
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        ({"properties": {"0": {"type": "string"}}}, {"0": 1}, ["0: must satisfy type 'string', got 1"]),
+        ({"additionalProperties": {"type": "string"}}, {"7": 1}, ["7: must satisfy type 'string', got 1"]),
+        ({"properties": {"01": {"type": "string"}}}, {"01": 1}, ["1: must satisfy type, got 1"]),
+        ({"properties": {"": {"type": "string"}}}, {"": 1}, [": must satisfy type, got 1"]),
+        ({"patternProperties": {"": {"type": "string"}}}, {"a": 1}, ["a: must satisfy type, got 1"]),
+        (
+            {"properties": {"": {"properties": {"b": {}}, "additionalProperties": False}}},
+            {"": {"a": 1}},
+            [": must not have 'a'"],
+        ),
+        ({"$ref": "#/$defs/2026", "$defs": {"2026": {"enum": [5]}}}, 1, [": must satisfy enum [5], got 1"]),
+        ({"properties": {"0": {"items": {"minimum": 5}}}}, {"0": [9, 1]}, ["0.1: must satisfy minimum 5, got 1"]),
+    ],
+)
+def test_names_of_digits_and_empty_names_are_told_like_others(
+    schema: dict[str, Any], value: object, said: list[str]
+) -> None:
+    assert find(schema, value) == said
+
+
 def test_formats_are_not_checked() -> None:
     assert find({"format": "email"}, "no address") == []
