@@ -25,7 +25,7 @@ from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.context.window_plan import WindowLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.types import CarryoverMode, Usage
 from tests.engines import markov

@@ -151,7 +151,7 @@ async def serve(window_ms: str) -> None:
     environ = {"REASOND__SERVER__DELTA_FLUSH_MS": window_ms, "REASOND__SERVER__HTTP_ADDRESS": ""}
     async with running_server(model=PacedModel(), environ=environ) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -220,7 +220,7 @@ async def serve(kind: str, gate: str, base_url: str) -> None:
         model = PacedModel(pieces=PIECES, gap_s=GAP_S) if kind == ACTIVE else HeldModel(Path(gate))
     async with running_server(model=model, environ=environ) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -70,7 +70,7 @@ async def serve_reasond() -> None:
     """Serve both wires."""
     async with running_server(model=InstantModel(), environ=SETTINGS) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         http = listening.http.removeprefix("http://")
         await serve_until_told(target=listening.grpc, http=http, token=listening.token)
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
-from reasond_server.context.answers import answer_of_text
+from reasond_server.context.answers import extract_answer
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
@@ -156,7 +156,7 @@ class Way:
         asked = (Message(role=Role.USER, content=question),)
         request = ChatRequest(messages=asked, max_tokens=self.max_tokens, temperature=0.0, label=PLAIN)
         text = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
-        figures.count(is_tagged=False, is_read=bool(answer_of_text(text)))
+        figures.count(is_tagged=False, is_read=bool(extract_answer(text)))
         return text
 
 

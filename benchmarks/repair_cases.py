@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.repair_subjects import SUBJECTS
 from reasond_server.demo.mutations import find_mutations
-from reasond_server.repair.edits.python_sources import PythonSourceError, key_of, parse_python
+from reasond_server.repair.edits.python_sources import PythonSourceError, compute_code_key, parse_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ class Laboratory:
 @cache
 def key_of_source(source: str) -> str:
     """Return the key by which candidates count as the same code."""
-    return key_of({PATH: source.encode()}, {})
+    return compute_code_key({PATH: source.encode()}, {})
 
 
 def build_cases(laboratory: Laboratory, *, faults: int, limit: int = 10_000) -> list[Case]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.agents.cards import parse_card
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.reasoning.choosing import Wish, select
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.strategy_selection import SelectionInputs, select
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def selections_ms(times: int) -> list[float]:
         begun = time.perf_counter()
         for number in range(_CHOICES):
             agent = await directory.get(tenant=TENANT, agent_id=f"a{number % AGENTS}")
-            selection = select(Wish(requested=last, offered=agent.strategies), registry)
+            selection = select(SelectionInputs(requested=last, offered=agent.strategies), registry)
             configuration.resolve(selection.strategy, request={"temperature": 0.5})
         taken.append(1000 * (time.perf_counter() - begun) / _CHOICES)
     return taken

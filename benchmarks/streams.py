@@ -115,7 +115,7 @@ async def serve(store_url: str) -> None:
     environ = {"REASOND__STORE__URL": store_url, "REASOND__SERVER__HTTP_ADDRESS": ""}
     async with running_server(strategies=[Steps()], environ=environ) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -28,9 +28,9 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.suspended import open_store
 from benchmarks.turning import CALLER
 from benchmarks.upstream import running_upstream
-from reasond_server.assembly.app import spare_collector
-from reasond_server.assembly.backends import model_of
-from reasond_server.assembly.core import assemble, open_stores_of, system_clock
+from reasond_server.assembly.app import tune_garbage_collection
+from reasond_server.assembly.backends import create_model
+from reasond_server.assembly.core import assemble, make_system_clock, open_chosen_stores
 from reasond_server.config import load
 from reasond_server.turns.handoff import take_fingerprint
 from reasond_server.types import Result, Task, ToolCall, Usage
@@ -85,11 +85,11 @@ async def open_core(base_url: str, url: str, folder: str) -> AsyncGenerator[Core
         "REASOND__STORE__URL": url,
         "REASOND__STORE__DATA_DIR": folder,
     }
-    settings, clock = load(None, environ).settings, system_clock()
+    settings, clock = load(None, environ).settings, make_system_clock()
     async with AsyncExitStack() as stack:
-        stores = await open_stores_of(settings, clock=clock, dev=True)
+        stores = await open_chosen_stores(settings, clock=clock, dev=True)
         stack.push_async_callback(stores.aclose)
-        model = model_of(settings, environ)
+        model = create_model(settings, environ)
         stack.push_async_callback(model.aclose)
         core = assemble(settings, model=model, store=stores.executions, clock=clock)
         await core.tools.start()
@@ -261,7 +261,7 @@ async def measure(base_url: str, folder: Path, rounds: int) -> dict[str, Any]:
             for store in STORES
         }
         # As the server does; otherwise garbage collections take up to a quarter of a turn.
-        spare_collector()
+        tune_garbage_collection()
         rows = rows_of(await measure_rounds(cores, rounds))
     return {"rows": rows, "ledger": await measure_ledger(folder / "ledger", rounds)}
 

@@ -108,7 +108,7 @@ async def serve_reasond(settings: str) -> None:
     model = None if "REASOND__LLM__BASE_URL" in environ else InstantModel()
     async with running_server(model=model, environ={**SETTINGS, **environ}) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -80,7 +80,7 @@ async def serve(base_url: str) -> None:
     }
     async with running_server(environ=environ) as listening:
         # As `reasond serve` does.
-        app.spare_collector()
+        app.tune_garbage_collection()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config.reference import key_docs, render_example, toml_value
+from reasond_server.config.reference import format_toml_value, list_key_docs, render_example
 from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def size(count: int) -> str:
 def key_row(doc: KeyDoc) -> list[str]:
     """Return the row of a key."""
     kind = f"{doc.type_name}: {doc.range}" if doc.range else doc.type_name
-    default = "none" if doc.type_name == "table" else f"`{toml_value(doc.default)}`"
+    default = "none" if doc.type_name == "table" else f"`{format_toml_value(doc.default)}`"
     if doc.key.endswith("_bytes"):
         bounds = "-".join(size(int(bound)) for bound in doc.range.split("-"))
         kind, default = f"{kind} ({bounds})", f"{default} ({size(doc.default)})"
@@ -63,7 +63,7 @@ def make_tables(docs: Iterable[KeyDoc]) -> dict[str, list[str]]:
 def main() -> int:
     """Fill the guide and write the example, or with --check compare them."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    pages = {PATH: fill_tables(guide, make_tables(key_docs())), EXAMPLE: render_example()}
+    pages = {PATH: fill_tables(guide, make_tables(list_key_docs())), EXAMPLE: render_example()}
     return write_or_check(pages, description=__doc__ or "")
 
 

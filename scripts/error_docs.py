@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from scripts.pages import cell, page, table, write_or_check
 from scripts.protos import read
 
@@ -49,7 +49,7 @@ def error_row(reason: Reason, meaning: str) -> list[str]:
 
 def list_declared() -> list[Reason]:
     """Return the reasons that errors.py declares."""
-    return [kind.declaration for kind in error_classes().values()]
+    return [kind.declaration for kind in list_error_classes().values()]
 
 
 def content(files: Sequence[ProtoFile], reasons: Sequence[Reason]) -> str:

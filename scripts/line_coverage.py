@@ -27,7 +27,7 @@ FOLDER: Final = ROOT / ".cache" / "coverage"
 MIN_PERCENT: Final = 95.0
 FULLY_COVERED: Final = (
     "*/reasond_server/errors/*",
-    "*/reasond_server/reasoning/choosing.py",
+    "*/reasond_server/reasoning/strategy_selection.py",
     "*/reasond_server/access/*",
 )
 OMITTED: Final = (

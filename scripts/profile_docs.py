@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config.reference import toml_value
+from reasond_server.config.reference import format_toml_value
 from reasond_server.llm.profiles import PROFILES, ModelProfile
 from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
 
@@ -44,7 +44,7 @@ def generic_rows() -> Iterator[list[str]]:
     for field in fields(ModelProfile):
         if field.name != "name":
             value = getattr(ModelProfile(), field.name)
-            shown = "unknown" if value is None else f"`{toml_value(value)}`"
+            shown = "unknown" if value is None else f"`{format_toml_value(value)}`"
             yield [f"`{field.name}`", cell(shown), cell(MEANINGS[field.name])]
 
 
@@ -52,7 +52,7 @@ def fact_rows() -> Iterator[list[str]]:
     """Yield the profile, field, value and evidence of every fact that differs from `generic`."""
     for name, facts in PROFILES.items():
         for field, fact in facts.items():
-            yield [f"`{name}`", f"`{field}`", cell(f"`{toml_value(fact.value)}`"), cell(fact.evidence)]
+            yield [f"`{name}`", f"`{field}`", cell(f"`{format_toml_value(fact.value)}`"), cell(fact.evidence)]
 
 
 def make_tables() -> dict[str, list[str]]:

@@ -102,7 +102,7 @@ IMPORTED = (
     "reasond_server.cli.commands.serve",
     "reasond_server.cli.startup_checks",
     "reasond_server.demo",
-    "reasond_server.llm.openai.building",
+    "reasond_server.llm.openai.model_factory",
     "reasond_server.storage.postgres_pool",
     "reasond_server.telemetry.exposition",
     "aiohttp",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.repair.edits import patches
-from reasond_server.repair.results.result_reading import MAX_REPORT_BYTES
+from reasond_server.repair.results.result_parser import MAX_REPORT_BYTES
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, SandboxFailedError
 from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SandboxLevel
 from reasond_server.types.snapshots import SourceFile

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from reasond_server.telemetry.exporting import SpanSink, TracingOptions, sink_to
+from reasond_server.telemetry.span_export import SpanSink, TracingOptions, open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Spans:
     sink: SpanSink = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sink = sink_to(self.exporter, self.options, is_batched=False)
+        self.sink = open_sink(self.exporter, self.options, is_batched=False)
 
     @property
     def all(self) -> Sequence[ReadableSpan]:

@@ -14,7 +14,7 @@ from reasond_server.base.clock import Clock
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.tools.source import Tools
@@ -181,7 +181,7 @@ class TurnServer:
 
     async def round(self) -> None:
         """Do the upkeep once, as it is done every third of a lease."""
-        await self.runner._recoverer.upkeep.round()
+        await self.runner._recoverer.lease_keeper.round()
 
     async def kill(self) -> None:
         """End like a process that is killed: write nothing more. Its leases are over at once: tests need not wait."""

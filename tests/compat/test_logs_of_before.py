@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond import AsyncClient
 from reasond_server.assembly.app import Server
-from reasond_server.assembly.core import system_clock
+from reasond_server.assembly.core import make_system_clock
 from reasond_server.config import load
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.testing import Reply
@@ -77,7 +77,7 @@ async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
     """Serve with a fixed time, counted ids and one nonce."""
     ids = count(1)
     clock = replace(
-        system_clock(),
+        make_system_clock(),
         now=lambda: NOW,
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(ids):032x}",

@@ -17,7 +17,7 @@ import pytest
 
 from reasond import AsyncClient
 from reasond_server.assembly.stores import migrate_stores
-from reasond_server.runs.recorded_calls import digest_of_request, digest_of_texts
+from reasond_server.runs.recorded_calls import compute_request_digest, compute_texts_digest
 from reasond_server.testing import running_server
 from tests.compat.questions import (
     ENDED,
@@ -132,7 +132,7 @@ def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param == "every prompt is another":
         monkeypatch.setattr(
             "reasond_server.runs.run_journal.digest_of_request",
-            lambda asked: digest_of_texts("other", digest_of_request(asked)),
+            lambda asked: compute_texts_digest("other", compute_request_digest(asked)),
         )
 
 

@@ -29,7 +29,7 @@ import psycopg
 
 from reasond import AsyncClient
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.eventlog.leases import Upkeep
+from reasond_server.eventlog.leases import LeaseKeeper
 from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore
 from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.testing import Reply, running_server
@@ -209,7 +209,7 @@ def _take_nothing_over() -> None:
     async def recover(_: Any) -> None:
         pass
 
-    Upkeep._recover = recover  # type: ignore[assignment,method-assign]
+    LeaseKeeper._recover = recover  # type: ignore[assignment,method-assign]
 
 
 def _load(path: Path) -> Any:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, ReasondError, StrategySource
-from reasond_server.reasoning import choosing
+from reasond_server.reasoning import strategy_selection
 from reasond_server.testing import FunctionModel, running_server
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
     from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
-    from reasond_server.reasoning.choosing import Fit
+    from reasond_server.reasoning.strategy_selection import Fit
     from reasond_server.types import Task
 
 LONG = "The wall has four gates. " * 900
@@ -64,13 +64,13 @@ async def test_without_the_operators_word_the_task_is_refused_as_before() -> Non
 
 async def test_a_caller_over_its_limit_causes_no_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[Task] = []
-    measure = choosing.measure_fit
+    measure = strategy_selection.measure_fit
 
     async def watch(task: Task, model: ChatModel) -> Fit:
         counted.append(task)
         return await measure(task, model)
 
-    monkeypatch.setattr(choosing, "measure_fit", watch)
+    monkeypatch.setattr(strategy_selection, "measure_fit", watch)
     async with (
         running_server(model=small_model(), environ={**ENABLED, "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1"}) as server,
         AsyncClient(server.grpc, token=server.token) as client,

@@ -16,12 +16,12 @@ from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_p
 from reasond_server.assembly.app import Listening
 from reasond_server.config import ReasoningSettings
 from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.sandboxing import PROGRAMS
 
-REASONS = {name: kind.declaration for name, kind in error_classes().items()}
+REASONS = {name: kind.declaration for name, kind in list_error_classes().items()}
 BOOK = (
     "The mill stands at the river.\n\n" * 40 + "The key lies under the third stone.\n\n" + "Nothing happened.\n\n" * 400
 )

@@ -14,7 +14,7 @@ from reasond.v1 import (
     repair_service_pb2,
     turn_service_pb2,
 )
-from reasond_server.errors.reasons import error_of
+from reasond_server.errors.reasons import build_error
 from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
@@ -58,5 +58,5 @@ def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc_of_its_service(
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_error_reason_has_an_exception_and_a_line_in_the_documentation(reason: str) -> None:
-    assert error_of(reason, "text").reason == reason
+    assert build_error(reason, "text").reason == reason
     assert f"`{reason}`" in (ROOT / "docs" / "api" / "errors.md").read_text("utf-8")

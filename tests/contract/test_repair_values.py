@@ -12,10 +12,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
-from reasond_server.grpc_api.filling import fill
-from reasond_server.grpc_api.repair_conversion import repair_event_message, snapshot_response
-from reasond_server.http_api.json_kinds import kind_json, timestamp
-from reasond_server.http_api.json_mapping import event_json, event_name, repair_view_json, snapshot_json
+from reasond_server.grpc_api.message_writers import fill
+from reasond_server.grpc_api.repair_conversion import build_repair_event_message, build_snapshot_response
+from reasond_server.http_api.json_kinds import build_kind_json, timestamp
+from reasond_server.http_api.json_mapping import (
+    build_event_json,
+    build_repair_view_json,
+    build_snapshot_json,
+    name_event,
+)
 from reasond_server.types.kinds import EVENTS
 from tests.unit.repair.scripted import DELTA, ENVIRONMENTS, HAPPENINGS, REPAIR, SNAPSHOT, STAMP, VIEW, repair_event
 
@@ -77,21 +82,21 @@ def test_the_values_of_this_test_are_all_events_of_a_repair() -> None:
 @pytest.mark.parametrize("happening", [*HAPPENINGS, DELTA], ids=lambda one: type(one).__name__)
 def test_an_event_has_every_value_over_both_wires(happening: Any) -> None:
     event = repair_event(7, happening)
-    message, shown = repair_event_message(event), event_json(event)
-    assert message.WhichOneof("event") == event_name(event)
+    message, shown = build_repair_event_message(event), build_event_json(event)
+    assert message.WhichOneof("event") == name_event(event)
     assert (message.execution_id, message.sequence) == ("repair-1", 7)
     assert (shown["execution_id"], shown["sequence"], shown["create_time"]) == ("repair-1", 7, STAMP)
-    agree(getattr(message, event_name(event)), shown[event_name(event)])
+    agree(getattr(message, name_event(event)), shown[name_event(event)])
 
 
 def test_a_result_has_every_value_over_both_wires() -> None:
-    agree(fill(repairs_pb2.Repair(), REPAIR), kind_json(REPAIR))
-    agree(fill(pb.GetRepairResponse(), VIEW).repair, repair_view_json(VIEW)["repair"])
-    agree(fill(pb.ListEnvironmentsResponse(), ENVIRONMENTS), kind_json(ENVIRONMENTS))
-    agree(snapshot_response(SNAPSHOT), snapshot_json(SNAPSHOT))
+    agree(fill(repairs_pb2.Repair(), REPAIR), build_kind_json(REPAIR))
+    agree(fill(pb.GetRepairResponse(), VIEW).repair, build_repair_view_json(VIEW)["repair"])
+    agree(fill(pb.ListEnvironmentsResponse(), ENVIRONMENTS), build_kind_json(ENVIRONMENTS))
+    agree(build_snapshot_response(SNAPSHOT), build_snapshot_json(SNAPSHOT))
 
 
 def test_a_repair_that_runs_has_no_result_yet() -> None:
     running = type(VIEW)(execution=VIEW.execution)
     assert not fill(pb.GetRepairResponse(), running).HasField("repair")
-    assert repair_view_json(running)["repair"] is None
+    assert build_repair_view_json(running)["repair"] is None

@@ -11,9 +11,9 @@ from google.protobuf import json_format
 
 from reasond import AsyncClient, TraceView
 from reasond.v1 import execution_pb2
-from reasond_server.grpc_api.conversion import iteration_message, metrics_message
-from reasond_server.http_api.json_kinds import kind_json
-from reasond_server.http_api.json_mapping import trace_items
+from reasond_server.grpc_api.conversion import build_iteration_message, build_metrics_message
+from reasond_server.http_api.json_kinds import build_kind_json
+from reasond_server.http_api.json_mapping import list_trace_items
 from reasond_server.testing import ScriptedModel, running_server
 from reasond_server.types import (
     CustomMetrics,
@@ -46,7 +46,7 @@ def iteration(detail: StepDetail, *, answer_found: bool = False) -> Iteration:
 
 
 def specific_message(metrics: StrategyMetrics) -> Message:
-    message = metrics_message(Metrics(usage=USAGE, execution_time_s=1.0, strategy_specific=metrics))
+    message = build_metrics_message(Metrics(usage=USAGE, execution_time_s=1.0, strategy_specific=metrics))
     found: Message = getattr(message, str(message.WhichOneof("strategy_specific")))
     return found
 
@@ -90,17 +90,19 @@ def test_the_examples_cover_every_kind_of_step_and_of_metrics() -> None:
 
 
 def test_every_alternative_of_the_proto_is_reached_by_some_kind() -> None:
-    details = {iteration_message(iteration(detail)).WhichOneof("detail") for detail in DETAILS.values()}
+    details = {build_iteration_message(iteration(detail)).WhichOneof("detail") for detail in DETAILS.values()}
     assert details == {field.name for field in execution_pb2.Iteration.DESCRIPTOR.oneofs_by_name["detail"].fields}
     runs = [Metrics(usage=USAGE, execution_time_s=1, strategy_specific=metrics) for metrics in METRICS.values()]
     known = execution_pb2.Metrics.DESCRIPTOR.oneofs_by_name["strategy_specific"].fields
-    assert {metrics_message(run).WhichOneof("strategy_specific") for run in runs} == {field.name for field in known}
+    assert {build_metrics_message(run).WhichOneof("strategy_specific") for run in runs} == {
+        field.name for field in known
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_says_the_same_on_both_wires_and_leaves_no_field_out(kind: type) -> None:
-    message = iteration_message(iteration(DETAILS[kind]))
-    name, shown = STEPS.kinds[kind].wire_tag, kind_json(DETAILS[kind])
+    message = build_iteration_message(iteration(DETAILS[kind]))
+    name, shown = STEPS.kinds[kind].wire_tag, build_kind_json(DETAILS[kind])
     assert message.WhichOneof("detail") == name
     detail = getattr(message, name)
     # A successful tool call has is_error at its default: the only field that cannot be set everywhere.
@@ -110,7 +112,7 @@ def test_a_step_says_the_same_on_both_wires_and_leaves_no_field_out(kind: type) 
 
 @pytest.mark.parametrize("kind", SPECIFICS)
 def test_metrics_say_the_same_on_both_wires_and_leave_no_field_out(kind: type) -> None:
-    message, shown = specific_message(METRICS[kind]), kind_json(METRICS[kind])
+    message, shown = specific_message(METRICS[kind]), build_kind_json(METRICS[kind])
     if kind is CustomMetrics:
         assert json_format.MessageToDict(message) == shown
         return
@@ -120,19 +122,19 @@ def test_metrics_say_the_same_on_both_wires_and_leave_no_field_out(kind: type) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_without_texts_keep_their_kind_and_figures_and_nothing_that_was_written(kind: type) -> None:
-    message = iteration_message(iteration(DETAILS[kind]), has_texts=False)
-    assert message.WhichOneof("detail") == iteration_message(iteration(DETAILS[kind])).WhichOneof("detail")
+    message = build_iteration_message(iteration(DETAILS[kind]), has_texts=False)
+    assert message.WhichOneof("detail") == build_iteration_message(iteration(DETAILS[kind])).WhichOneof("detail")
     assert b"TEXT" not in message.SerializeToString()
 
 
 def test_steps_without_texts_keep_calls_nodes_and_temperatures() -> None:
-    cycle = iteration_message(iteration(CYCLE), has_texts=False).react
+    cycle = build_iteration_message(iteration(CYCLE), has_texts=False).react
     assert [(call.call_id, call.tool) for call in cycle.actions] == [("c1", "calculator"), ("c2", "clock")]
     assert [result.is_error for result in cycle.observations] == [False, True]
-    node = iteration_message(iteration(NODE), has_texts=False).tree
+    node = build_iteration_message(iteration(NODE), has_texts=False).tree
     assert (node.node_id, node.parent_id, node.depth, node.score, node.is_pruned) == ("n0.1", "n0", 1, 0.75, True)
-    assert iteration_message(iteration(SAMPLE), has_texts=False).sample.temperature == 0.625
-    report = iteration_message(iteration(WINDOW), has_texts=False).bounded_context.carryover_report
+    assert build_iteration_message(iteration(SAMPLE), has_texts=False).sample.temperature == 0.625
+    report = build_iteration_message(iteration(WINDOW), has_texts=False).bounded_context.carryover_report
     assert (report.before_tokens, report.after_tokens, [one.part for one in report.dropped]) == (
         40,
         30,
@@ -151,7 +153,7 @@ def test_steps_without_texts_keep_calls_nodes_and_temperatures() -> None:
     ],
 )
 def test_an_empty_step_still_has_its_kind(detail: StepDetail) -> None:
-    assert iteration_message(iteration(detail)).WhichOneof("detail") == STEPS.kinds[type(detail)].wire_tag
+    assert build_iteration_message(iteration(detail)).WhichOneof("detail") == STEPS.kinds[type(detail)].wire_tag
 
 
 def test_a_cycle_without_an_answer_leaves_its_iteration_out_over_grpc_and_null_in_json() -> None:
@@ -159,13 +161,13 @@ def test_a_cycle_without_an_answer_leaves_its_iteration_out_over_grpc_and_null_i
     assert isinstance(found, ReactMetrics)
     metrics = replace(found, answer_found_at_iteration=None)
     assert not specific_message(metrics).HasField("answer_found_at_iteration")
-    assert kind_json(metrics)["answer_found_at_iteration"] is None
+    assert build_kind_json(metrics)["answer_found_at_iteration"] is None
     first = specific_message(replace(found, answer_found_at_iteration=0))
     assert first.HasField("answer_found_at_iteration")
 
 
 def test_a_cycle_in_a_trace_has_the_keys_of_seed_001_first_and_in_its_order() -> None:
-    (item,) = trace_items(iteration(CYCLE))
+    (item,) = list_trace_items(iteration(CYCLE))
     assert list(item)[:6] == ["iteration", "thought", "action", "observation", "answer_found", "tokens"]
     assert item["action"] == 'calculator({"expression": "TEXT 2+2"})\nclock(TEXT {not JSON)'
     assert item["observation"] == 'TEXT 4\nError: {"error": "TEXT bad"}'
@@ -175,9 +177,9 @@ def test_a_cycle_in_a_trace_has_the_keys_of_seed_001_first_and_in_its_order() ->
 
 
 def test_the_cycle_that_found_the_answer_shows_it_as_its_observation() -> None:
-    (item,) = trace_items(iteration(ReactStep(thought="I know"), answer_found=True), answer="a light jacket")
+    (item,) = list_trace_items(iteration(ReactStep(thought="I know"), answer_found=True), answer="a light jacket")
     assert (item["action"], item["observation"]) == ("Answer", "a light jacket")
-    (other,) = trace_items(iteration(ReactStep(thought="I think"), answer_found=False), answer="a light jacket")
+    (other,) = list_trace_items(iteration(ReactStep(thought="I think"), answer_found=False), answer="a light jacket")
     assert (other["action"], other["observation"]) == ("", "")
 
 
@@ -185,7 +187,7 @@ def test_a_result_that_is_not_json_is_shown_unchanged() -> None:
     deep = "[" * 100_000
     for text in (deep, "{broken", "\u202ebidi"):
         detail = replace(CYCLE, observations=(replace(CYCLE.observations[0], result_json=text),))
-        (item,) = trace_items(iteration(detail))
+        (item,) = list_trace_items(iteration(detail))
         assert item["observation"] == text
 
 
@@ -203,7 +205,7 @@ async def test_every_kind_goes_over_both_wires_of_a_real_server() -> None:
             url = f"{server.http}/api/v1/jsonrpc"
             answer = (await http.post(url, json=request)).json()["result"]
             events = (await http.post(url, json=request, headers={"Accept": "text/event-stream"})).text
-    expected = [iteration_message(iteration(detail)).WhichOneof("detail") for detail in details]
+    expected = [build_iteration_message(iteration(detail)).WhichOneof("detail") for detail in details]
     steps = [event.iteration for event in streamed if event.WhichOneof("event") == "iteration"]
     assert [step.WhichOneof("detail") for step in steps] == expected
     assert [step.WhichOneof("detail") for step in unary.trace] == expected

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.telemetry.logs import json_formatter
+from reasond_server.telemetry.logs import build_json_formatter
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.contract.test_turns import OPEN_FILE, ask, settle
@@ -67,7 +67,7 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(json_formatter())
+        self.setFormatter(build_json_formatter())
         self.written: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:

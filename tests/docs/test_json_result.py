@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.http_api.json_kinds import kind_json
-from reasond_server.http_api.json_mapping import result_json, trace_items
+from reasond_server.http_api.json_kinds import build_kind_json
+from reasond_server.http_api.json_mapping import build_result_json, list_trace_items
 from reasond_server.types import (
     ExecutionFailure,
     FinishReason,
@@ -99,17 +99,17 @@ def test_the_result_has_the_keys_of_its_table() -> None:
         error=ExecutionFailure(reason="INTERNAL", message="m"),
         answer_json="42",
     )
-    assert keys_on_page("The `result`") == set(keys_in(result_json(result, [])))
+    assert keys_on_page("The `result`") == set(keys_in(build_result_json(result, [])))
 
 
 @pytest.mark.parametrize("kind", OWN_METRICS)
 def test_what_a_strategy_reports_has_the_keys_of_its_table(kind: type) -> None:
     strategy = KINDS.kinds[kind].wire_tag
-    assert keys_on_page(f"`strategy_specific` of `{strategy}`") == set(keys_in(kind_json(METRICS[kind])))
+    assert keys_on_page(f"`strategy_specific` of `{strategy}`") == set(keys_in(build_kind_json(METRICS[kind])))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DETAILS if kind.__name__ != "CustomStep"])
 def test_items_of_a_trace_have_the_keys_of_their_table(kind: type) -> None:
     step = Iteration(index=0, answer_found=True, usage=USAGE, elapsed_s=1.0, detail=DETAILS[kind])
-    found = {key for item in trace_items(step, answer="42") for key in keys_in(item)}
+    found = {key for item in list_trace_items(step, answer="42") for key in keys_in(item)}
     assert keys_on_page(f"An item of the `trace` of {STEPS[kind.__name__]}") == found

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from reasond_server.config import key_docs
+from reasond_server.config import list_key_docs
 from reasond_server.reasoning.registry import discover
 
 ROOT = Path(__file__).parents[2]
@@ -57,4 +57,6 @@ def test_no_message_help_or_description_in_the_code_names_a_requirement() -> Non
 def test_no_published_schema_names_a_requirement() -> None:
     strategies = list(discover(["bounded_context", "chain_of_thought"]))
     schemas = [json.dumps([one.get_config_schema(), one.description]) for one in strategies]
-    assert [text for text in (*schemas, *(doc.description for doc in key_docs())) if REQUIREMENT.search(text)] == []
+    assert [
+        text for text in (*schemas, *(doc.description for doc in list_key_docs())) if REQUIREMENT.search(text)
+    ] == []

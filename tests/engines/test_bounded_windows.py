@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

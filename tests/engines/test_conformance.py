@@ -12,7 +12,7 @@ import pytest
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import UsageSource
 from tests.engines.serving import Engine, running_engine

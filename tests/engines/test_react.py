@@ -15,7 +15,7 @@ import pytest
 from pydantic import Field
 
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

@@ -61,7 +61,7 @@ async def test_a_request_takes_as_many_round_trips_as_documented(
     with pytest.raises(RateLimitedError):
         await gate.admit("alice")
     assert await round_trips(redis) == until_refused
-    permit.leave()
+    permit.release()
     await gate.aclose()
     assert await round_trips(redis) == int("most" in limits)
 
@@ -193,15 +193,15 @@ async def test_a_denied_request_counts_for_nothing(kind: str, redis: Redis) -> N
     permit = await gate.admit("alice", weight=8)
     with pytest.raises(RateLimitedError, match="1 executions at once"):
         await gate.admit("alice")
-    permit.leave()
-    permit.leave()
+    permit.release()
+    permit.release()
     await gate.aclose()
     for _ in range(20):
         with pytest.raises(RateLimitedError, match="10 requests in a minute") as caught:
             await gate.admit("alice", weight=3)
         assert caught.value.retry_after_s is not None
     for caller, weight in (("alice", 2), ("bob", 10)):
-        (await gate.admit(caller, weight=weight)).leave()
+        (await gate.admit(caller, weight=weight)).release()
     with pytest.raises(RateLimitedError) as never:
         await gate.admit("carol", weight=11)
     assert never.value.retry_after_s is None

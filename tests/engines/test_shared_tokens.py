@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reasond_server.assembly.limiting import limiting_of
+from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.config import LimitsSettings
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.limits.budgets import MemoryTokenLedger, Reservation, TokenLimits
@@ -83,8 +83,8 @@ async def test_background_settlements_finish_before_the_connections_close(
     redis_server: RedisServer, redis: Redis
 ) -> None:
     settings = LimitsSettings(storage="redis", redis_url=SecretStr(redis_server.url), tokens_per_minute=100)
-    limiting = limiting_of(settings)
-    account = limiting.callers.open_account("acme", "alice")
+    limit_backend = build_limit_backend(settings)
+    account = limit_backend.callers.open_account("acme", "alice")
     assert account is not None
     assert redis_server.process is not None
     held = await account.reserve(least=1, most=100)
@@ -92,7 +92,7 @@ async def test_background_settlements_finish_before_the_connections_close(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await account.settle(held, used=0)
-    closing = asyncio.create_task(limiting.aclose())
+    closing = asyncio.create_task(limit_backend.aclose())
     await asyncio.sleep(0)
     redis_server.process.send_signal(signal.SIGCONT)
     await closing

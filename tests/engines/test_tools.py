@@ -17,8 +17,8 @@ import pytest
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, ToolSpec
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.building import build_model
 from reasond_server.llm.openai.chat import build_chat_body
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.types import ToolCall, UsageSource
 from tests.engines.serving import running_engine

@@ -11,7 +11,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import CallerLimits
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.types import Budget
 from tests.faults.backend import backend, request

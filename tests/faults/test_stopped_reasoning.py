@@ -11,7 +11,7 @@ from reasond import AsyncClient, FinishReason
 from reasond import Budget as CallerBudget
 from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.testing import running_server

@@ -13,7 +13,7 @@ import pytest
 from reasond_server.errors.model import ModelFailedError, ModelProtocolError, ModelTimeoutError, ModelUnavailableError
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
-from reasond_server.llm.openai.retrying import BreakerState
+from reasond_server.llm.openai.retries import BreakerState
 from reasond_server.types import UsageSource
 from tests.faults.backend import SHORT, ask, backend, call, request
 from tests.faults.upstream import DONE, GOOD, STREAM_HEAD, chunk, event, streaming, upstream, usage

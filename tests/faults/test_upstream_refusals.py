@@ -17,7 +17,7 @@ from reasond_server.errors.model import (
     ModelUnavailableError,
 )
 from reasond_server.llm.openai.backend_options import RetryPolicy
-from reasond_server.llm.openai.retrying import BreakerState
+from reasond_server.llm.openai.retries import BreakerState
 from tests.faults.backend import KEY, NOW, ask, backend, call, request
 from tests.faults.upstream import GOOD, refusing, streaming, upstream
 

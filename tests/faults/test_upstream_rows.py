@@ -21,7 +21,7 @@ from reasond_server.errors.model import (
 )
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
-from reasond_server.llm.openai.retrying import BreakerState
+from reasond_server.llm.openai.retries import BreakerState
 from reasond_server.types import ToolCall, Usage, UsageSource
 from tests.faults.backend import NOW, SHORT, ask, backend, call, request
 from tests.faults.scripts import (

@@ -24,11 +24,11 @@ from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import ReasondError, SettingsError
-from reasond_server.http_api.http_calls import error_object, take_token
+from reasond_server.http_api.http_calls import build_error_object, take_token
 from reasond_server.http_api.jsonrpc import dispatch, holds_more_values
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.llm.openai.sse import SseReader
-from reasond_server.requests.task_checks import check_task, digest_of
+from reasond_server.requests.task_checks import check_task, digest_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,13 +55,13 @@ class Calls:
             task = read_params(ExecuteParams, arguments).task(None)
             check_task(task, request_id="r")
         except ReasondError as error:
-            return {"error": error_object(error, call_id="r")}
-        assert len(digest_of(task)) == 64
+            return {"error": build_error_object(error, call_id="r")}
+        assert len(digest_request(task)) == 64
         task.query.encode("utf-8")
         return {"result": {"characters": len(task.query)}}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, call_id="r")
+        return build_error_object(error, call_id="r")
 
 
 def jsonrpc(data: bytes) -> None:

@@ -27,7 +27,7 @@ from reasond_server.llm.model import (
     Text,
 )
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.testing import running_server
 from reasond_server.types import UsageSource

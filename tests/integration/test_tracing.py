@@ -29,7 +29,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from reasond import AsyncClient, BoundedContextConfig, ReactConfig, ReasondError, SelfConsistencyConfig
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.telemetry.exporting import TracingOptions
+from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall

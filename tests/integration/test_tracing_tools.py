@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, ReactConfig, TraceView
-from reasond_server.telemetry.exporting import TracingOptions
+from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.engines.program_forking import forked_command

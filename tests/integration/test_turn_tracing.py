@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.telemetry.exporting import TracingOptions
+from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.telemetry.spans import ATTRIBUTES
 from reasond_server.testing import Reply, running_server
 from reasond_server.types import ToolCall

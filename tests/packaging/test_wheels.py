@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CONSTRAINTS = ROOT / "constraints.txt"
 BACKEND = """
-from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.openai.backend_options import BackendOptions
 
 assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
@@ -54,7 +54,7 @@ import threading
 from concurrent import futures
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from reasond_server.telemetry.exporting import TracingOptions, sink_of
+from reasond_server.telemetry.span_export import TracingOptions, sink_of
 from reasond_server.telemetry.propagation import parse_traceparent
 
 came = []

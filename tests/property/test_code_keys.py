@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.repair.edits.python_sources import key_of
+from reasond_server.repair.edits.python_sources import compute_code_key
 from reasond_server.types.snapshots import SourceFile
 
 MODULES = (bisect, fractions, heapq, statistics, textwrap)
@@ -31,7 +31,7 @@ def list_functions() -> list[str]:
 
 
 def key(source: str) -> str:
-    return key_of({"a.py": source.encode()}, {"a.py": SourceFile(path="a.py", content=b"")})
+    return compute_code_key({"a.py": source.encode()}, {"a.py": SourceFile(path="a.py", content=b"")})
 
 
 def list_places(tree: ast.AST) -> list[ast.AST]:

@@ -28,7 +28,7 @@ from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.reasoning.views import read_view
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
 from tests.simulation.scripted import Listed

@@ -139,8 +139,8 @@ class Phases(RuleBasedStateMachine):
                 known.wake()
             if known.phase is not Phase.WORKING:
                 known.gate = None
-        await self.runner._recoverer.upkeep.round()
-        await self.runner._recoverer.upkeep.round()
+        await self.runner._recoverer.lease_keeper.round()
+        await self.runner._recoverer.lease_keeper.round()
         for name in list(self.expected):
             await self.until_standing(name)
 

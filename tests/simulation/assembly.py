@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.base.clock import Clock, nonce_of
+from reasond_server.base.clock import Clock, encode_nonce
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_work import ReasoningKind
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.tools.source import Tools as ToolSources
 from reasond_server.turns.turn_service import TurnService
@@ -67,7 +67,7 @@ def assemble(
         now=world.loop.now,
         monotonic=lambda: rate * world.loop.time(),
         new_id=lambda: world.new_id("e"),
-        new_nonce=lambda: nonce_of(chance.getrandbits(130)),
+        new_nonce=lambda: encode_nonce(chance.getrandbits(130)),
         random=chance.random,
     )
     registry = StrategyRegistry(STRATEGIES)

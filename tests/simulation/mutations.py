@@ -38,7 +38,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="resume-off-by-one",
-        path="runs/following.py",
+        path="runs/followers.py",
         old="events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)",
         new="events = await self._store.read(self._tenant, self._id, after=after + 1, limit=self._page)",
     ),
@@ -76,7 +76,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="calls-not-held",
-        path="llm/metering.py",
+        path="llm/metered_model.py",
         old="            if self._wait_for_lease is not None:",
         new="            if False:",
     ),
@@ -119,8 +119,8 @@ MUTATIONS: Final = (
     Mutation(
         name="tool-of-a-turn-begun-before-it-is-on-record",
         path="turns/loop.py",
-        old="        await self._run.log.flush()\n        await self._run.effects.wait_for_right()",
-        new="        await self._run.effects.wait_for_right()",
+        old="        await self._run.log.flush()\n        await self._run.effects.wait_for_lease()",
+        new="        await self._run.effects.wait_for_lease()",
     ),
     Mutation(
         name="tool-of-unknown-outcome-run-again",
@@ -136,13 +136,13 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="waiting-counts-as-work",
-        path="runs/making.py",
+        path="runs/run_factory.py",
         old="        if kind.is_pause(logged.event)",
         new="        if False",
     ),
     Mutation(
         name="session-freed-by-one-who-lost-the-turn",
-        path="runs/driving.py",
+        path="runs/run_driver.py",
         old="elif execution.request_id and run.log.error is None and _has_failed_before_cost(run):",
         new="elif execution.request_id and run.log.error is not None:",
     ),
@@ -154,7 +154,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="candidates-in-the-order-of-their-ends",
-        path="repair/search/searching.py",
+        path="repair/search/candidate_search.py",
         old="        self._waiting[place] = make\n        while self._next in self._waiting:",
         new="        if make is not None:\n            self._emit(make())\n        while self._next in self._waiting:",
     ),

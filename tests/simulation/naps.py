@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.runs.recorded_calls import digest_of_texts
+from reasond_server.runs.recorded_calls import compute_texts_digest
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.simulation.clients import CALLER, Client
 from tests.simulation.world import TENANT
@@ -25,7 +25,7 @@ def make_kind(world: World, process: Process) -> NappingKind:
     async def do(run: Run, number: int) -> None:
         tag, execution_id = run.work.request.request_id.removeprefix("r-"), run.identity.execution_id
         what = f'nap "{tag}/{number}"'
-        async with run.effects.begin("nap", digest_of_texts(what), is_idempotent=False) as effect:
+        async with run.effects.begin("nap", compute_texts_digest(what), is_idempotent=False) as effect:
             if effect.recorded is not None:
                 return
             world.require_right(process, execution_id, what)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.runs.driving import Driver
+from reasond_server.runs.run_driver import Driver
 from tests.simulation.assembly import assemble
 from tests.simulation.faulty_sessions import FaultySessions
 from tests.simulation.virtual import OWNER

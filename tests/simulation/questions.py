@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.demo import DemoModel
 from reasond_server.eventlog.stored.codec import detail_json
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, ToolSpec, WrappedModel
-from reasond_server.llm.stopping import StopFilter
-from reasond_server.runs.plan import nonces
+from reasond_server.llm.stop_filter import StopFilter
+from reasond_server.runs.plan import make_nonces
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
@@ -320,7 +320,7 @@ async def _course(name: str, query: str, material: str, config: tuple[tuple[str,
         tools=toolbox,
         programs=SlowPrograms(),
         monotonic=asyncio.get_running_loop().time,
-        new_nonce=nonces("n" * 28),
+        new_nonce=make_nonces("n" * 28),
     )
     steps, outcome = list[str](), None
     async with aclosing(strategy.run(Task(query=query, material=material), context)) as events:

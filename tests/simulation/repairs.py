@@ -14,7 +14,7 @@ from reasond_server.repair.search.repair_policy import RepairParameters, RepairP
 from reasond_server.repair.search.repair_site import perform_once
 from reasond_server.repair.service.assignments import RepairAssignment
 from reasond_server.repair.service.repair_work import RepairKind
-from reasond_server.runs.recorded_calls import digest_of_texts
+from reasond_server.runs.recorded_calls import compute_texts_digest
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import (
     CandidateStatus,
@@ -193,7 +193,7 @@ class SimulatedActivities:
             return json.dumps({"marker": marker, "score": score})
 
         self.checks_run += 1
-        return await perform_once(self._run.effects, "check", digest_of_texts(marker), run)
+        return await perform_once(self._run.effects, "check", compute_texts_digest(marker), run)
 
     def _chance(self, what: str) -> random.Random:
         """Return chance that is the same in every life."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.counting.requests import count_request, text_of_call
+from reasond_server.llm.counting.requests import count_request, render_call
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.turns.policy import Mode, OnToolFailure, OnUnknownOutcome, Synthesis, TurnContext, TurnPolicy
@@ -123,7 +123,7 @@ def reply_to_turn(
         # Sometimes the model calls what it was not offered in this mode.
         or random.Random(f"{turn_id} {index} {place}").random() < 0.1  # noqa: S311 - a seeded, repeatable sequence
     ]
-    written = counter.count_text(text) + sum(counter.count_text(text_of_call(call)) for call in calls)
+    written = counter.count_text(text) + sum(counter.count_text(render_call(call)) for call in calls)
     is_cut = written > request.max_tokens
     if is_cut:
         calls, text = [], counter.head(text, request.max_tokens)
@@ -202,8 +202,8 @@ class CountedPermit:
         self._held = held
         held[self] = None
 
-    def leave(self) -> None:
-        """See Leavable."""
+    def release(self) -> None:
+        """See Releasable."""
         self._held.pop(self, None)
 
 

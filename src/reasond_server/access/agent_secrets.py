@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.claims import own_tenant_of
-from reasond_server.base.addresses import network_of
+from reasond_server.access.claims import derive_own_tenant
+from reasond_server.base.addresses import find_network
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.limits import OverloadedError, RateLimitedError
 from reasond_server.types import Principal
@@ -220,7 +220,7 @@ class AgentSecrets:
             RateLimitedError: too many earlier attempts failed.
             OverloadedError: too many attempts wait for verification.
         """
-        address = network_of(address)
+        address = find_network(address)
         self._refuse_throttled(agent_id, address)
         # A separate task: if the caller is cancelled, the thread keeps its permit, and a failure still counts.
         trial = asyncio.create_task(self._try(agent_id, secret, address), name="secret of an agent")
@@ -298,7 +298,7 @@ class AgentTokens:
         )
         principal = Principal(
             subject=account.agent_id,
-            tenant=account.tenant or own_tenant_of(account.agent_id),
+            tenant=account.tenant or derive_own_tenant(account.agent_id),
             permissions=frozenset(account.permissions),
         )
         return IssuedToken(token=token, principal=principal, lifetime_s=self.lifetime_s)

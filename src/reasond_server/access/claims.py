@@ -74,7 +74,9 @@ class TokenTimes:
             raise build_token_error(f"Token must live at most {max_lifetime_s:g} s from iat to exp")
 
 
-def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None) -> Principal:
+def build_principal(
+    claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None
+) -> Principal:
     """Return the principal of verified `claims`; a subject without a tenant gets its own tenant.
 
     Raises:
@@ -83,7 +85,7 @@ def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, ro
     subject = claims["sub"]
     if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
         raise build_token_error(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
-    tenant = claims[names.tenant] if names.tenant in claims else own_tenant_of(subject)
+    tenant = claims[names.tenant] if names.tenant in claims else derive_own_tenant(subject)
     if names.tenant in claims and not (_is_name(tenant, _MAX_TENANT_CHARACTERS) and is_free_tenant(tenant)):
         raise build_token_error(
             f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters and not begin with '{OWN_TENANT}'"
@@ -94,7 +96,7 @@ def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, ro
     return Principal(subject=subject, tenant=tenant, permissions=permissions)
 
 
-def own_tenant_of(subject: str) -> str:
+def derive_own_tenant(subject: str) -> str:
     """Return the own tenant of a subject without a tenant; no claim and no setting can name it."""
     return f"{OWN_TENANT}{subject}"
 
@@ -104,7 +106,7 @@ def is_free_tenant(tenant: str) -> bool:
     return not tenant.startswith(OWN_TENANT)
 
 
-def token_id_of(claims: Mapping[str, Any]) -> str:
+def read_token_id(claims: Mapping[str, Any]) -> str:
     """Return the text of the claim `jti` of verified claims; empty if it is missing."""
     return str(claims.get("jti", ""))
 

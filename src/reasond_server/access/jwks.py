@@ -10,7 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
+from reasond_server.access.token_keys import UnfitKeyError, read_jwk
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.access import IssuerUnavailableError
 from reasond_server.types.values import value
@@ -216,7 +216,7 @@ def parse_key_set(document: bytes) -> Mapping[str, VerifyingKey]:
     keys: dict[str, VerifyingKey] = {}
     for place, member in enumerate(members):
         try:
-            key = key_of_jwk(member if isinstance(member, dict) else {})
+            key = read_jwk(member if isinstance(member, dict) else {})
         except UnfitKeyError as error:
             _log.info("key %d of the issuer's key set is left out: it %s", place, error)
         else:

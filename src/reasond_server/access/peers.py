@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.claims import own_tenant_of
+from reasond_server.access.claims import derive_own_tenant
 from reasond_server.access.tokens import Revocations
 from reasond_server.types import Principal
 from reasond_server.types.values import value
@@ -59,6 +59,6 @@ class Peers:
         for rule in self._rules:
             if fnmatchcase(found["path"], rule.path):
                 return Principal(
-                    subject=uris[0], tenant=rule.tenant or own_tenant_of(uris[0]), permissions=rule.permissions
+                    subject=uris[0], tenant=rule.tenant or derive_own_tenant(uris[0]), permissions=rule.permissions
                 )
         return None

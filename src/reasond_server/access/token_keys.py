@@ -116,7 +116,7 @@ def parse_public_key(*, key_id: str, algorithm: str, pem: bytes) -> VerifyingKey
     return VerifyingKey(id=key_id, algorithm=algorithm, material=material)
 
 
-def key_of_jwk(jwk: dict[str, Any]) -> VerifyingKey:
+def read_jwk(jwk: dict[str, Any]) -> VerifyingKey:
     """Return the key of one member of a JSON Web Key Set (RFC 7517).
 
     Raises:

@@ -19,9 +19,9 @@ from reasond_server.access.claims import (
     REQUIRED,
     ClaimNames,
     TokenTimes,
+    build_principal,
     build_token_error,
-    principal_of,
-    token_id_of,
+    read_token_id,
 )
 from reasond_server.access.permissions import Roles
 from reasond_server.access.tokens import Revocations
@@ -148,9 +148,9 @@ class TokenVerifier:
         claims = self._read_signed_claims(token, await self._find_keys(token))
         times = TokenTimes.of(claims)
         times.require_valid_at(now, leeway_s=self._rules.leeway_s, max_lifetime_s=self._rules.max_lifetime_s)
-        principal = principal_of(claims, names=self._rules.names, roles=self._roles)
+        principal = build_principal(claims, names=self._rules.names, roles=self._roles)
         return VerifiedToken(
-            principal=principal, token_id=token_id_of(claims), ends=times.expires + self._rules.leeway_s
+            principal=principal, token_id=read_token_id(claims), ends=times.expires + self._rules.leeway_s
         )
 
     def _refuse_revoked(self, known: VerifiedToken) -> None:
@@ -184,7 +184,7 @@ class TokenVerifier:
             except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError) as error:
                 refused = error
         if isinstance(refused, jwt.InvalidAlgorithmError):
-            raise build_token_error(_reason_of(refused))
+            raise build_token_error(_describe_refusal(refused))
         raise build_token_error("Token signature does not match")
 
     def _decode(self, token: str, key: VerifyingKey) -> Mapping[str, Any]:
@@ -209,11 +209,11 @@ class TokenVerifier:
         except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
             raise
         except jwt.PyJWTError as error:
-            raise build_token_error(_reason_of(error)) from None
+            raise build_token_error(_describe_refusal(error)) from None
         return claims
 
 
-def _reason_of(error: jwt.PyJWTError) -> str:
+def _describe_refusal(error: jwt.PyJWTError) -> str:
     """Return the reason why the JWT library refused a token, without the library's text."""
     if isinstance(error, jwt.MissingRequiredClaimError):
         # The claim is one of those that the library was asked to require, so its name is safe.

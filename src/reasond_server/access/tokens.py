@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from reasond_server.access.claims import ClaimNames, principal_of
+from reasond_server.access.claims import ClaimNames, build_principal
 from reasond_server.errors.access import TokenInvalidError, TokenMissingError
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
@@ -85,7 +85,7 @@ class TokenMinter:
         if tenant is not None:
             claims[self.names.tenant] = tenant
         try:
-            principal_of(claims, names=self.names)
+            build_principal(claims, names=self.names)
         except TokenInvalidError as error:
             raise InvalidRequestError(f"No token can be made: {error.message.rpartition(': ')[2]}") from None
         headers = {"kid": self.key.id, "typ": self.token_type}

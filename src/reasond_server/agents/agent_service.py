@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.agents.cards import EXTENSION, etag_of, json_of, parse_card
+from reasond_server.agents.cards import EXTENSION, compute_etag, encode_card, parse_card
 from reasond_server.agents.directory import is_agent_id
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
@@ -48,14 +48,14 @@ class AgentService:
     def build_own_card(self) -> CardView:
         """Return the card of this server, which is public."""
         card = self._server_card()
-        card_json = json_of(card)
+        card_json = encode_card(card)
         params = next(
             extension["params"] for extension in card["capabilities"]["extensions"] if extension["uri"] == EXTENSION
         )
         return CardView(
             card=card,
             card_json=card_json,
-            etag=etag_of(card_json),
+            etag=compute_etag(card_json),
             supported_methods=tuple(params["supported_methods"]),
             capabilities=tuple(params["capabilities"]),
         )

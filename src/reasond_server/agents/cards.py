@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
 from reasond_server.base.plugins import PLUGIN_NAME
-from reasond_server.base.violations import words_of
+from reasond_server.base.violations import describe_finding
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
@@ -74,7 +74,7 @@ def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
             capabilities = tuple(skill.id for skill in known.skills)
     except ValidationError as error:
         raise InvalidRequestError.of(*map(_to_violation, error.errors()[:_SHOWN_VIOLATIONS])) from None
-    strategies = strategies_of(capabilities)
+    strategies = list_strategies(capabilities)
     _check_config(params.strategy_config, strategies)
     return ParsedCard(
         card=card,
@@ -87,7 +87,7 @@ def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
     )
 
 
-def strategies_of(capabilities: Sequence[str]) -> tuple[str, ...]:
+def list_strategies(capabilities: Sequence[str]) -> tuple[str, ...]:
     """Return the strategies that `capabilities` name as `reasoning.strategy.{name}`, in the same order."""
     names = (capability.removeprefix(_PREFIX) for capability in capabilities if capability.startswith(_PREFIX))
     return tuple(name for name in names if PLUGIN_NAME.fullmatch(name))
@@ -127,12 +127,12 @@ def build_server_card(
     }
 
 
-def json_of(card: Json) -> str:
+def encode_card(card: Json) -> str:
     """Return `card` as compact JSON; the order of its keys is kept."""
     return json.dumps(card, ensure_ascii=False, separators=(",", ":"))
 
 
-def etag_of(card_json: str) -> str:
+def compute_etag(card_json: str) -> str:
     """Return a tag of 32 hexadecimal digits that changes with `card_json`; HTTP puts it in quotes."""
     return hashlib.sha256(card_json.encode()).hexdigest()[:32]
 
@@ -203,7 +203,7 @@ def _to_violation(error: ErrorDetails) -> Violation:
     path = "card"
     for part in error["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return Violation(field=path[:256], description=words_of(error))
+    return Violation(field=path[:256], description=describe_finding(error))
 
 
 def _read_extension(card: AgentCard) -> ReasoningParams:
@@ -240,7 +240,7 @@ def _upgrade_card(small: SmallCard) -> dict[str, Any]:
 
 def _build_skill(capability: str) -> dict[str, Any]:
     """Return `capability` of a small card as a skill."""
-    for strategy in strategies_of([capability]):
+    for strategy in list_strategies([capability]):
         return _build_strategy_skill(strategy, f"Reasons with the strategy {strategy}.")
     return {"id": capability, "name": capability, "description": capability, "tags": [capability]}
 

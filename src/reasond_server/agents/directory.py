@@ -8,7 +8,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from reasond_server.agents.cards import etag_of
+from reasond_server.agents.cards import compute_etag
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
@@ -195,7 +195,7 @@ def build_agent(
         strategies=tuple(parsed.strategies),
         supported_methods=tuple(parsed.supported_methods),
         strategy_config=parsed.strategy_config,
-        etag=etag_of(f"{registration}\n{parsed.card_json}"),
+        etag=compute_etag(f"{registration}\n{parsed.card_json}"),
         create_time=known.create_time if known else now,
         update_time=now,
         expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),

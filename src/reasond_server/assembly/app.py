@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
-from reasond_server.assembly.backends import find_backend_problems, model_name_of, model_of, named_models_of
-from reasond_server.assembly.core import assemble, open_stores_of, registry_of, system_clock
+from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems, find_model_name
+from reasond_server.assembly.core import assemble, build_registry, make_system_clock, open_chosen_stores
 from reasond_server.assembly.instruments import (
-    listener_of,
-    measuring_of,
-    page_of,
-    provider_name,
-    span_sink_of,
-    tls_files_of,
+    build_metrics_listener,
+    build_metrics_page,
+    build_telemetry,
+    find_provider_name,
+    find_tls_files,
+    open_span_sink,
 )
-from reasond_server.assembly.limiting import limiting_of
-from reasond_server.assembly.repair_engines import engine_of, repair_worker_of
+from reasond_server.assembly.limit_backend import build_limit_backend
+from reasond_server.assembly.repair_engines import build_engine, build_repair_worker
 from reasond_server.assembly.store_watch import StoreWatch
-from reasond_server.assembly.verifiers import agent_tokens_of, minter_of, verification_of
+from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
 from reasond_server.assembly.workshops import open_workshop
 from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
-from reasond_server.console.console_pages import CONSOLE_PATH, console_pages
+from reasond_server.console.console_pages import CONSOLE_PATH, build_console_pages
 from reasond_server.errors.base import InternalError
 from reasond_server.grpc_api.grpc_server import GrpcServer
-from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.assembly.core import Core
-    from reasond_server.assembly.instruments import Counting
+    from reasond_server.assembly.instruments import ServerMetrics
     from reasond_server.assembly.stores import Stores
     from reasond_server.assembly.workshops import OpenedWorkshop
     from reasond_server.base.clock import Clock
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.services.declaration import Service
-    from reasond_server.telemetry.exporting import SpanSink
+    from reasond_server.telemetry.span_export import SpanSink
     from reasond_server.types import Json
 
 __all__ = ["Listening", "Server", "serve"]
@@ -111,25 +111,25 @@ class Server:
             _log.warning("%s", warning)
         self._settings = settings
         self._dev = dev
-        self._clock = clock or system_clock()
-        self._spans = spans or span_sink_of(settings, environ, instance_id=self._clock.new_id())
+        self._clock = clock or make_system_clock()
+        self._spans = spans or open_span_sink(settings, environ, instance_id=self._clock.new_id())
         self._tracing = None if self._spans is None else self._spans.tracing
-        self._registry = registry_of(settings) if registry is None else registry
-        self._measuring = measuring_of(
+        self._registry = build_registry(settings) if registry is None else registry
+        self._telemetry = build_telemetry(
             settings,
             environ,
             strategies=[strategy.name for strategy in self._registry],
-            model=model_name_of(settings, environ) if model is None else model.name,
+            model=find_model_name(settings, environ) if model is None else model.name,
             look=self._snapshot,
         )
-        observer = self._measuring.observer
-        model = model or model_of(settings, environ, loaded.folder, observer=observer)
-        self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
-        named_models = named_models_of(settings, environ, loaded.folder, observer=observer)
+        observer = self._telemetry.observer
+        model = model or create_model(settings, environ, loaded.folder, observer=observer)
+        self._model = trace_model(model, tracing=self._tracing, provider=find_provider_name(settings, environ))
+        named_models = create_named_models(settings, environ, loaded.folder, observer=observer)
         self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
-        self._verification = verification_of(loaded, dev=dev, now=self._clock.now, observer=observer)
-        self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
-        self._limiting = limiting_of(settings.limits, observer=observer)
+        self._verification = build_verification(loaded, dev=dev, now=self._clock.now, observer=observer)
+        self._agent_tokens = build_agent_tokens(settings.auth, signing=self._verification.signing, now=self._clock.now)
+        self._limit_backend = build_limit_backend(settings.limits, observer=observer)
         self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
         self._watching: list[asyncio.Task[None]] = []
         self._health = HealthServicer(services=[each.name for each in DECLARED])
@@ -147,13 +147,15 @@ class Server:
         gate = PageGate(
             authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
         )
-        self._metrics_page = page_of(settings, self._counting, gate)
-        self._metrics_http = listener_of(settings, self._counting, gate, new_call_id=self._clock.new_id)
+        self._metrics_page = build_metrics_page(settings, self._server_metrics, gate)
+        self._metrics_http = build_metrics_listener(
+            settings, self._server_metrics, gate, new_call_id=self._clock.new_id
+        )
 
     @property
-    def _counting(self) -> Counting | None:
+    def _server_metrics(self) -> ServerMetrics | None:
         """The metrics of this server; None if nothing is counted."""
-        return self._measuring.counting
+        return self._telemetry.server_metrics
 
     async def start(self) -> Listening:
         """Open the store, bind the listeners, report ready, and return the addresses.
@@ -193,7 +195,7 @@ class Server:
             self._grpc.begin_drain()
         if self._http is not None:
             self._http.begin_drain()
-        await asyncio.sleep(drain_delay_of(server, dev=self._dev))
+        await asyncio.sleep(compute_drain_delay(server, dev=self._dev))
         # Before new work is refused: a client that is still connected would retry a refused call here.
         if self._http is not None:
             self._http.close_listener()
@@ -211,8 +213,8 @@ class Server:
             await self._core.runner.stop()
         listeners = (self._grpc, self._http, self._metrics_http)
         await asyncio.gather(*(each.stop(grace_s) for each in listeners if each is not None))
-        if self._counting is not None:
-            await self._counting.sampler.aclose()
+        if self._server_metrics is not None:
+            await self._server_metrics.sampler.aclose()
         if self._core is not None:
             await self._core.tools.aclose()
         if self._engine is not None:
@@ -222,7 +224,7 @@ class Server:
         for task in self._watching:
             task.cancel()
         await self._verification.aclose()
-        await self._limiting.aclose()
+        await self._limit_backend.aclose()
         for model in (self._model, *self._named_models.values()):
             await model.aclose()
         stores, self._stores = self._stores, None
@@ -235,10 +237,10 @@ class Server:
     async def _open(self) -> None:
         """Open the store, build the parts that need it, and bind the listeners."""
         settings = self._settings
-        self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
+        self._stores = stores = await open_chosen_stores(settings, clock=self._clock, dev=self._dev)
         if settings.repair.enabled or settings.reasoning.program_environment:
             self._workshop = await open_workshop(settings.repair)
-        self._engine = engine = engine_of(settings, stores, self._environ)
+        self._engine = engine = build_engine(settings, stores, self._environ)
         self._core = core = assemble(
             settings,
             model=self._model,
@@ -247,22 +249,22 @@ class Server:
             store=stores.executions,
             directory=stores.agents,
             snapshots=stores.snapshots,
-            limits=self._limiting.callers,
-            observer=self._measuring.observer,
+            limits=self._limit_backend.callers,
+            observer=self._telemetry.observer,
             tracing=self._tracing,
             backends=self._named_models,
             workshop=None if self._workshop is None else self._workshop.workshop,
             engine=engine,
         )
         if engine is not None and self._workshop is not None:
-            worker = repair_worker_of(
+            worker = build_repair_worker(
                 settings,
                 stores,
                 self._workshop.workshop,
                 model=self._model,
                 backends=self._named_models,
-                limits=self._limiting.callers,
-                observer=self._measuring.observer,
+                limits=self._limit_backend.callers,
+                observer=self._telemetry.observer,
             )
             engine.begin_work(worker, settings.engine.work_on)
         agents = AgentService(
@@ -277,8 +279,8 @@ class Server:
         for listener in (self._http, self._metrics_http):
             if listener is not None:
                 await listener.start()
-        if self._counting is not None:
-            self._counting.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
+        if self._server_metrics is not None:
+            self._server_metrics.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
 
     def _set_usable(self, is_usable: bool) -> None:  # noqa: FBT001 - a callback
@@ -292,7 +294,7 @@ class Server:
 
     def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
         """Return the services for both transports."""
-        server, observer = self._settings.server, self._measuring.observer
+        server, observer = self._settings.server, self._telemetry.observer
         size, wait_s = GrpcOptions.of(server).max_send_bytes, server.write_timeout_s
         tasks, every = core.executions, core.observed
         return (
@@ -312,13 +314,13 @@ class Server:
             peers=self._verification.peers,
             require=require_permission,
             new_call_id=self._clock.new_id,
-            observer=self._measuring.observer,
+            observer=self._telemetry.observer,
             tracing=self._tracing,
         )
 
     def _http_server(self, core: Core, agents: AgentService, services: Sequence[Service]) -> HttpServer:
         server = self._settings.server
-        observer = self._measuring.observer
+        observer = self._telemetry.observer
         methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
         self._http_app = app = HttpApp(
             methods=methods,
@@ -334,7 +336,7 @@ class Server:
             observer=observer,
             metrics=self._metrics_page,
             interfaces=self._interfaces(core),
-            further_pages=console_pages() if server.console else None,
+            further_pages=build_console_pages() if server.console else None,
         )
         host, port = split_address(server.http_address)
         limits = ConnectionLimits(max_connections=server.max_http_connections, write_timeout_s=server.write_timeout_s)
@@ -342,7 +344,7 @@ class Server:
             app=app,
             host=host,
             port=port,
-            tls=tls_files_of(server),
+            tls=find_tls_files(server),
             limits=limits,
             on_slow=partial(observer.slow_consumer, JSONRPC),
             reuse_port=server.so_reuseport,
@@ -366,7 +368,7 @@ class Server:
             places=0 if load is None else load.places,
             is_ready=self._is_ready,
             is_draining=self._is_draining,
-            is_limits_degraded=self._limiting.health.is_degraded,
+            is_limits_degraded=self._limit_backend.health.is_degraded,
             store=UNSEEN_STORE if self._store_watch is None else self._store_watch.facts,
         )
 
@@ -426,12 +428,12 @@ class Server:
         signing = self._verification.signing
         if signing is None:
             raise InternalError("a development server has a key of its own")
-        return minter_of(auth, signing).mint(
+        return build_minter(auth, signing).mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
         )
 
 
-def drain_delay_of(server: ServerSettings, *, dev: bool) -> float:
+def compute_drain_delay(server: ServerSettings, *, dev: bool) -> float:
     """Return the seconds from the stop signal until new work is refused.
 
     With `dev` there is no load balancer to wait for, so the delay is 0 unless the settings name one.
@@ -450,7 +452,7 @@ async def serve(
     server = Server(loaded, environ=environ, dev=dev)
     async with _stop_signals() as signals:
         on_ready(await server.start())
-        spare_collector()
+        tune_garbage_collection()
         await signals.get()
         draining = asyncio.create_task(server.drain())
         again = asyncio.create_task(signals.get())
@@ -463,7 +465,7 @@ async def serve(
             await draining
 
 
-def spare_collector() -> None:
+def tune_garbage_collection() -> None:
     """Exempt the objects that exist now from garbage collection, and collect less often.
 
     Reference counting frees the objects of a call, because they contain no reference cycles, except five of gRPC's that

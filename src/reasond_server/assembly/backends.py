@@ -31,7 +31,7 @@ _BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _KEY = re.compile(r"[\x21-\x7e]{1,8192}")
 
 
-def model_of(
+def create_model(
     settings: Settings,
     environ: Mapping[str, str],
     folder: Path = Path(),
@@ -51,7 +51,7 @@ def model_of(
     return _build_model(settings, environ, folder, "", observer)
 
 
-def named_models_of(
+def create_named_models(
     settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
 ) -> dict[str, ChatModel]:
     """Return the models that tasks, [llm], [turns] and [repair] name, by the names of their backends.
@@ -74,7 +74,7 @@ def _build_model(
     """Return the model of the backend `name`, or of [llm] itself if `name` is empty."""
     options = read_backend_options(settings, environ, name)
     # aiohttp takes long to import.
-    from reasond_server.llm.openai.building import build_model  # noqa: PLC0415 - see above
+    from reasond_server.llm.openai.model_factory import build_model  # noqa: PLC0415 - see above
 
     _, backend = _choose(settings, name)
     return build_model(
@@ -86,8 +86,8 @@ def _build_model(
     )
 
 
-def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the name of the model that `model_of` gives."""
+def find_model_name(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the name of the model that `create_model` gives."""
     provider = choose_provider(settings, environ)
     # The embedded model has the name of its provider.
     return provider if provider == "demo" else settings.llm.model

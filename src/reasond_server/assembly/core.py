@@ -18,14 +18,14 @@ from reasond_server.access.permissions import (
     require_repairs,
     require_strategy,
 )
-from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, memory_stores, open_stores
-from reasond_server.assembly.toolsets import tools_of
+from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, open_memory_stores, open_stores
+from reasond_server.assembly.toolsets import build_tools
 from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.preferred_models import PreferredModels
-from reasond_server.reasoning.audited import audited_account
+from reasond_server.reasoning.audited_account import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
@@ -35,7 +35,7 @@ from reasond_server.reasoning.strategy_work import REASONING, ReasoningKind
 from reasond_server.repair.service.repair_service import RepairService
 from reasond_server.repair.service.repair_work import REPAIR, RepairKind
 from reasond_server.repair.service.workbench import Workshop
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
@@ -76,7 +76,7 @@ _CLOSED: Final = Workshop(
 )
 
 
-def system_clock() -> Clock:
+def make_system_clock() -> Clock:
     """Return the real clock and random ids of 32 hexadecimal digits."""
     boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
     return Clock(
@@ -113,7 +113,7 @@ class _Desks:
     observed: ExecutionDesk
 
 
-def registry_of(settings: Settings) -> StrategyRegistry:
+def build_registry(settings: Settings) -> StrategyRegistry:
     """Return the strategies that are installed and enabled.
 
     Raises:
@@ -123,7 +123,7 @@ def registry_of(settings: Settings) -> StrategyRegistry:
     return discover(settings.reasoning.enabled_strategies)
 
 
-async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stores:
+async def open_chosen_stores(settings: Settings, *, clock: Clock, dev: bool) -> Stores:
     """Open the configured stores; with `dev` and no address they are in memory.
 
     Raises:
@@ -154,7 +154,7 @@ def _store_options_of(settings: Settings, clock: Clock) -> StoreOptions:
     )
 
 
-def _limits(settings: Settings) -> RunnerLimits:
+def _build_limits(settings: Settings) -> RunnerLimits:
     performance, store = settings.reasoning.performance, settings.store
     return RunnerLimits(
         max_concurrent=performance.max_concurrent_requests,
@@ -197,24 +197,24 @@ def assemble(
     Raises:
         SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
     """
-    clock = clock or system_clock()
-    registry = registry_of(settings) if registry is None else registry
-    tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    in_memory = memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
+    clock = clock or make_system_clock()
+    registry = build_registry(settings) if registry is None else registry
+    tools = build_tools(settings.tools, observer=observer) if tools is None else tools
+    in_memory = open_memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
     store = store or in_memory.executions
     kept_snapshots = snapshots or in_memory.snapshots
-    models = _offered_models(settings, model, backends := backends or {})
-    programs = _programs_of(settings, workshop, observer=observer)
+    models = _build_offered_models(settings, model, backends := backends or {})
+    programs = _build_programs(settings, workshop, observer=observer)
     kind = ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
-    turn_kind = _turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
-    repair_kind = _repair_kind(
+    turn_kind = _build_turn_kind(settings, clock=clock, store=store, tools=tools, backends=backends, observer=observer)
+    repair_kind = _build_repair_kind(
         settings, clock, kept_snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
     )
     runner = Runner(
         store=store,
         model=models.own,
         clock=clock,
-        limits=_limits(settings),
+        limits=_build_limits(settings),
         kinds=[kind, turn_kind, repair_kind],
         account_of=partial(audited_account, limits),
         carry_over=limits.carry_over,
@@ -223,7 +223,7 @@ def assemble(
         sweep=lambda limit: kept_snapshots.sweep(now=clock.expiry_now(), limit=limit),
     )
     directory = directory or in_memory.agents
-    desks = _desks_of(settings, store=store, runner=runner, clock=clock)
+    desks = _build_desks(settings, store=store, runner=runner, clock=clock)
     return Core(
         reasoning=_assemble_reasoning(
             settings, kind, registry, directory, store=store, runner=runner, desk=desks.tasks, limits=limits
@@ -241,7 +241,7 @@ def assemble(
     )
 
 
-def _offered_models(settings: Settings, own: ChatModel, backends: Mapping[str, ChatModel]) -> OfferedModels:
+def _build_offered_models(settings: Settings, own: ChatModel, backends: Mapping[str, ChatModel]) -> OfferedModels:
     """Return the models that tasks may name, each with the fallbacks of [llm]."""
 
     def add_fallbacks(model: ChatModel, name: str = "") -> ChatModel:
@@ -281,7 +281,7 @@ def _assemble_reasoning(
     )
 
 
-def _programs_of(settings: Settings, workshop: Workshop | None, *, observer: Observer) -> ProgramRunner:
+def _build_programs(settings: Settings, workshop: Workshop | None, *, observer: Observer) -> ProgramRunner:
     """Return what runs programs of models, in the environment that the settings name; nothing without a sandbox."""
     name = settings.reasoning.program_environment
     if not name or workshop is None or workshop.workspaces is None:
@@ -295,7 +295,7 @@ def _programs_of(settings: Settings, workshop: Workshop | None, *, observer: Obs
     )
 
 
-def _turn_kind(
+def _build_turn_kind(
     settings: Settings,
     *,
     clock: Clock,
@@ -316,7 +316,7 @@ def _turn_kind(
     )
 
 
-def _repair_kind(
+def _build_repair_kind(
     settings: Settings,
     clock: Clock,
     snapshots: SnapshotStore,
@@ -330,15 +330,15 @@ def _repair_kind(
         clock=clock,
         policy=settings.repair,
         records_content=settings.store.record_content,
-        snapshots=snapshot_keeper_of(settings, clock, snapshots),
+        snapshots=build_snapshot_keeper(settings, clock, snapshots),
         workshop=workshop,
-        model=preferred_model_of(settings, backends),
+        model=find_preferred_model(settings, backends),
         engine=engine,
         observer=observer,
     )
 
 
-def snapshot_keeper_of(settings: Settings, clock: Clock, snapshots: SnapshotStore) -> SnapshotKeeper:
+def build_snapshot_keeper(settings: Settings, clock: Clock, snapshots: SnapshotStore) -> SnapshotKeeper:
     """Return what keeps the code of repairs."""
     repair = settings.repair
     return SnapshotKeeper(
@@ -353,7 +353,7 @@ def snapshot_keeper_of(settings: Settings, clock: Clock, snapshots: SnapshotStor
     )
 
 
-def preferred_model_of(settings: Settings, backends: Mapping[str, ChatModel]) -> ChatModel | None:
+def find_preferred_model(settings: Settings, backends: Mapping[str, ChatModel]) -> ChatModel | None:
     """Return the model of repairs; None if it is that of the server."""
     preferred = [backends[name] for name in settings.repair.model_preference if name in backends]
     return PreferredModels(preferred) if preferred else None
@@ -382,7 +382,7 @@ def _assemble_turns(
     )
 
 
-def _desks_of(settings: Settings, *, store: ExecutionStore, runner: Runner, clock: Clock) -> _Desks:
+def _build_desks(settings: Settings, *, store: ExecutionStore, runner: Runner, clock: Clock) -> _Desks:
     follower = Follower(
         store=store,
         runner=runner,

@@ -11,7 +11,7 @@ from reasond_server.base.certificates import TlsFiles
 from reasond_server.config import choose_provider
 from reasond_server.console.console_pages import CONSOLE_PATH
 from reasond_server.errors.base import SettingsError
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
 from reasond_server.http_api.http_app import PATHS
@@ -25,7 +25,6 @@ from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.services.chats import CHAT_METHODS
-from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import (
     API_KEY_OUTCOMES,
     HANDOFF_OUTCOMES,
@@ -34,6 +33,7 @@ from reasond_server.telemetry.observers import (
     TURN_EXITS,
     UNOBSERVED,
 )
+from reasond_server.telemetry.span_export import TracingOptions, build_sink
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.history import TURN
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     from reasond_server.config import ServerSettings, Settings, ToolsSettings
     from reasond_server.http_api.page_gate import PageGate
-    from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.telemetry.exposition import Exposition
     from reasond_server.telemetry.observers import Observer, ServerSnapshot
-    from reasond_server.telemetry.sampling import Sampler
+    from reasond_server.telemetry.sampler import Sampler
+    from reasond_server.telemetry.span_export import SpanSink
 
 PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
 """The names of the configured providers in spans."""
@@ -61,7 +61,7 @@ _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
 
 
 @value
-class Counting:
+class ServerMetrics:
     """The parts of a server with metrics: the sampler, and the exposition that is scraped.
 
     With `is_shared` a scrape returns the sums of all processes that share a folder.
@@ -73,50 +73,50 @@ class Counting:
 
 
 @value
-class Measuring:
-    """The observer of all rooms; without a reader of metrics `counting` is None, and nothing is counted."""
+class Telemetry:
+    """The observer of all rooms; without a reader of metrics `server_metrics` is None, and nothing is counted."""
 
     observer: Observer
-    counting: Counting | None = None
+    server_metrics: ServerMetrics | None = None
 
 
-def measuring_of(
+def build_telemetry(
     settings: Settings,
     environ: Mapping[str, str],
     *,
     strategies: Iterable[str],
     model: str,
     look: Callable[[], ServerSnapshot],
-) -> Measuring:
+) -> Telemetry:
     """Return what `settings` ask for; `look` returns the server's state, `strategies` and `model` are label values."""
     is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)
     if not settings.reasoning.performance.enable_metrics or not is_readable:
-        return Measuring(observer=UNOBSERVED)
+        return Telemetry(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
     from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
     from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
-    from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.sampler import Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
 
-    vocabulary = Vocabulary(words=words_of(settings, strategies=strategies, model=model))
+    vocabulary = Vocabulary(words=list_label_values(settings, strategies=strategies, model=model))
     metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))
     sampler = Sampler(metrics=metrics, look=look)
     folder = environ.get(_FOLDER_VARIABLE, "")
     exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)
-    return Measuring(
-        observer=metrics, counting=Counting(sampler=sampler, exposition=exposition, is_shared=bool(folder))
+    return Telemetry(
+        observer=metrics, server_metrics=ServerMetrics(sampler=sampler, exposition=exposition, is_shared=bool(folder))
     )
 
 
-def page_of(settings: Settings, counting: Counting | None, gate: PageGate) -> MetricsPage | None:
+def build_metrics_page(settings: Settings, server_metrics: ServerMetrics | None, gate: PageGate) -> MetricsPage | None:
     """Return the metrics page of the HTTP listener; None if the listener has none."""
-    if counting is None or not settings.metrics.on_http:
+    if server_metrics is None or not settings.metrics.on_http:
         return None
-    return MetricsPage(counting.exposition.scrape, gate=gate)
+    return MetricsPage(server_metrics.exposition.scrape, gate=gate)
 
 
-def listener_of(
-    settings: Settings, counting: Counting | None, gate: PageGate, *, new_call_id: Callable[[], str]
+def build_metrics_listener(
+    settings: Settings, server_metrics: ServerMetrics | None, gate: PageGate, *, new_call_id: Callable[[], str]
 ) -> HttpServer | None:
     """Return the separate listener for metrics; None if there is none.
 
@@ -124,22 +124,22 @@ def listener_of(
     anonymous readers.
     """
     own, server = settings.metrics, settings.server
-    if counting is None or not own.address:
+    if server_metrics is None or not own.address:
         return None
     is_local = is_loopback(own.address)
-    page = MetricsPage(counting.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
+    page = MetricsPage(server_metrics.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
     host, port = split_address(own.address)
     return HttpServer(
         app=MetricsApp(page, new_call_id=new_call_id),
         host=host,
         port=port,
-        tls=None if is_local else tls_files_of(server),
+        tls=None if is_local else find_tls_files(server),
         setting="[metrics] address",
-        reuse_port=counting.is_shared,
+        reuse_port=server_metrics.is_shared,
     )
 
 
-def tls_files_of(server: ServerSettings) -> TlsFiles | None:
+def find_tls_files(server: ServerSettings) -> TlsFiles | None:
     """Return the TLS files of HTTP; None if TLS is off or ends at a proxy."""
     if server.tls != "files":
         return None
@@ -148,9 +148,9 @@ def tls_files_of(server: ServerSettings) -> TlsFiles | None:
     )
 
 
-def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
+def list_label_values(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
     """Return the allowed values of every label whose values callers, models or other programs could choose."""
-    reasons = set(error_classes())
+    reasons = set(list_error_classes())
     finishes = {finish.value for finish in ModelFinish}
     backends = settings.llm.backends
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
@@ -169,7 +169,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
         "model": frozenset(models - {""}),
         "backend": frozenset({"llm", *backends}),
-        "tool": frozenset(tools_of(settings.tools)),
+        "tool": frozenset(list_tool_labels(settings.tools)),
         "outcome": frozenset(
             {
                 *reasons,
@@ -190,7 +190,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
     }
 
 
-def tools_of(tools: ToolsSettings) -> set[str]:
+def list_tool_labels(tools: ToolsSettings) -> set[str]:
     """Return the names of tools in the settings; SERVER__other stands for all other tools of an MCP server."""
     offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
@@ -204,7 +204,7 @@ def tools_of(tools: ToolsSettings) -> set[str]:
     }
 
 
-def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
+def read_tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
     """Return the tracing options; trace context goes to models of known providers only if the settings ask for it."""
     section = settings.tracing
     told = set(section.propagate_to)
@@ -222,16 +222,16 @@ def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_
     )
 
 
-def span_sink_of(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> SpanSink | None:
+def open_span_sink(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> SpanSink | None:
     """Return the destination of spans; None if nothing is traced.
 
     Raises:
         SettingsError: the settings name an endpoint, but the packages are not installed.
     """
-    return sink_of(tracing_options(settings, environ, instance_id=instance_id))
+    return build_sink(read_tracing_options(settings, environ, instance_id=instance_id))
 
 
-def provider_name(settings: Settings, environ: Mapping[str, str]) -> str:
+def find_provider_name(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the name of the model's provider in spans."""
     return PROVIDERS[choose_provider(settings, environ)]
 

@@ -6,9 +6,9 @@ import importlib.util
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.assembly.core import preferred_model_of, snapshot_keeper_of, system_clock
+from reasond_server.assembly.core import build_snapshot_keeper, find_preferred_model, make_system_clock
 from reasond_server.errors.base import SettingsError
-from reasond_server.reasoning.audited import audited_account
+from reasond_server.reasoning.audited_account import audited_account
 from reasond_server.repair.service.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import Observer
 
 
-def engine_of(settings: Settings, stores: Stores, environ: Mapping[str, str]) -> TemporalEngine | None:
+def build_engine(settings: Settings, stores: Stores, environ: Mapping[str, str]) -> TemporalEngine | None:
     """Return the engine of repairs; None if they are worked out in this process.
 
     Raises:
@@ -32,7 +32,7 @@ def engine_of(settings: Settings, stores: Stores, environ: Mapping[str, str]) ->
     """
     if settings.engine.repair != "temporal":
         return None
-    options = _options_of(settings, environ)
+    options = _read_options(settings, environ)
     if stores.transactions is None:
         raise SettingsError(
             '[engine] repair is "temporal", but the store is in memory, where no worker finds what was done',
@@ -54,14 +54,14 @@ async def examine_engine(settings: Settings, environ: Mapping[str, str]) -> str:
     engine = settings.engine
     if engine.repair != "temporal":
         return "repairs are worked out in the server"
-    options = _options_of(settings, environ)
+    options = _read_options(settings, environ)
     from reasond_server.engines.temporal import open_client, require_cluster  # noqa: PLC0415 - as below
 
     await require_cluster(await open_client(options), engine.address)
     return f"Temporal at {engine.address}, namespace {engine.namespace}"
 
 
-def _options_of(settings: Settings, environ: Mapping[str, str]) -> TemporalOptions:
+def _read_options(settings: Settings, environ: Mapping[str, str]) -> TemporalOptions:
     engine = settings.engine
     if importlib.util.find_spec("temporalio") is None:
         raise SettingsError(
@@ -89,7 +89,7 @@ def _options_of(settings: Settings, environ: Mapping[str, str]) -> TemporalOptio
     )
 
 
-def repair_worker_of(
+def build_repair_worker(
     settings: Settings,
     stores: Stores,
     workshop: Workshop,
@@ -106,15 +106,15 @@ def repair_worker_of(
     from reasond_server.engines.payload_store import PayloadStore  # noqa: PLC0415 - as above
     from reasond_server.engines.repair_worker import RepairWorker  # noqa: PLC0415 - as above
 
-    preferred, clock = preferred_model_of(settings, backends), stores.time_of(system_clock())
-    assert stores.transactions is not None  # noqa: S101 - `engine_of` has seen to it
+    preferred, clock = find_preferred_model(settings, backends), stores.time_of(make_system_clock())
+    assert stores.transactions is not None  # noqa: S101 - `build_engine` has seen to it
     return RepairWorker(
         store=stores.executions,
         payloads=PayloadStore(stores.transactions),
         workbench=Workbench(
             clock=clock,
             policy=settings.repair,
-            snapshots=snapshot_keeper_of(settings, clock, stores.snapshots),
+            snapshots=build_snapshot_keeper(settings, clock, stores.snapshots),
             workshop=workshop,
             observer=observer,
         ),

@@ -104,13 +104,13 @@ async def open_stores(options: StoreOptions) -> Stores:
         SettingsError: the database cannot be used, with the reason and the remedy.
     """
     if options.url == MEMORY_URL:
-        return memory_stores(options)
+        return open_memory_stores(options)
     if options.url.startswith(_POSTGRES):
-        return await _postgres_stores(options)
-    return await _sqlite_stores(options)
+        return await _open_postgres_stores(options)
+    return await _open_sqlite_stores(options)
 
 
-def memory_stores(options: StoreOptions) -> Stores:
+def open_memory_stores(options: StoreOptions) -> Stores:
     """Return stores that end with the process."""
     clock = StoreClock(
         source=lambda: options.now().timestamp(), elapsed=options.elapsed, hold_s=options.steadiness.hold_s
@@ -121,7 +121,7 @@ def memory_stores(options: StoreOptions) -> Stores:
         max_bytes=max_bytes,
         now=clock.expiry_now,
         monotonic=options.monotonic,
-        quota=options.tenant_share.quota_of(max_executions=max_executions, max_bytes=max_bytes),
+        quota=options.tenant_share.build_quota(max_executions=max_executions, max_bytes=max_bytes),
     )
     agents = MemoryAgentDirectory(
         max_agents=options.max_agents, max_agents_per_tenant=options.max_agents_per_tenant, now=clock.expiry_now
@@ -146,7 +146,7 @@ def migrate_stores(*, url: str, data_dir: str) -> str:
         return f"the database {describe_address(url)} has the schema of this release"
     from reasond_server.storage.sqlite_file import migrate_file  # noqa: PLC0415 - only where a file is used
 
-    path = file_of(url, data_dir)
+    path = find_store_file(url, data_dir)
     migrate_file(path)
     return f"{path} has the schema of this release"
 
@@ -169,7 +169,7 @@ def examine_stores(*, url: str, data_dir: str) -> str:
         return f"PostgreSQL, {describe_address(url)}"
     from reasond_server.storage.sqlite_file import read_file_state  # noqa: PLC0415 - as above
 
-    path = file_of(url, data_dir)
+    path = find_store_file(url, data_dir)
     state = read_file_state(path)
     if state is not SchemaState.EMPTY:
         require_current(state, where=str(path))
@@ -186,7 +186,7 @@ def require_driver(url: str) -> None:
         _require_driver()
 
 
-def file_of(url: str, data_dir: str) -> Path:
+def find_store_file(url: str, data_dir: str) -> Path:
     """Return the SQLite file that `url` names; without a name, the default file in `data_dir`.
 
     Raises:
@@ -203,20 +203,20 @@ def file_of(url: str, data_dir: str) -> Path:
     return Path(url.removeprefix(_SQLITE)).expanduser()
 
 
-async def _sqlite_stores(options: StoreOptions) -> Stores:
+async def _open_sqlite_stores(options: StoreOptions) -> Stores:
     # Imported here: a server that stores in memory needs none of it.
     from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
     from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
 
-    path, bound = file_of(options.url, options.data_dir), options.max_file_bytes
+    path, bound = find_store_file(options.url, options.data_dir), options.max_file_bytes
     file = await SqliteFile.open(path, synchronous=options.synchronous, max_file_bytes=bound)
     transactions = SqliteTransactions(file)
     try:
         clock = await open_clock(
             transactions, now=options.now, elapsed=options.elapsed, hold_s=options.steadiness.hold_s
         )
-        quota = options.tenant_share.quota_of(max_bytes=bound or None)
+        quota = options.tenant_share.build_quota(max_bytes=bound or None)
         executions = SqliteExecutionStore(file=file, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
         await executions.expire_leases()
     except BaseException:
@@ -226,7 +226,7 @@ async def _sqlite_stores(options: StoreOptions) -> Stores:
     return replace(stores, is_in_place=lambda: file.is_in_place)
 
 
-async def _postgres_stores(options: StoreOptions) -> Stores:
+async def _open_postgres_stores(options: StoreOptions) -> Stores:
     _require_driver()
     from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
@@ -240,7 +240,7 @@ async def _postgres_stores(options: StoreOptions) -> Stores:
     except BaseException:
         await pool.aclose()
         raise
-    quota = options.tenant_share.quota_of()
+    quota = options.tenant_share.build_quota()
     executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
     await executions.listen()
     place = f"PostgreSQL, {describe_address(options.url)}"

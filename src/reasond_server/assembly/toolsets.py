@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.tools.execution import ToolLimits
 from reasond_server.tools.http_get import FetchLimits, HttpGet
 from reasond_server.tools.mcp import McpOptions, McpServer
 from reasond_server.tools.source import INSTALLED_TOOLS, Tools
-from reasond_server.tools.vetting import AddressPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.tools.tool import Tool
 
 
-def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
+def build_tools(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
     """Return the tools of [tools]; each call is reported to `observer`; nothing is connected yet.
 
     Raises:

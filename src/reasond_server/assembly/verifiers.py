@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, AgentTokens, Throttle, is_secret_hash
 from reasond_server.access.api_keys import ApiKey, ApiKeys
-from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant, principal_of
+from reasond_server.access.claims import OWN_TENANT, ClaimNames, build_principal, is_free_tenant
 from reasond_server.access.jwks import HttpJwksFetcher, JwksKeys
 from reasond_server.access.peers import PeerRule, Peers
 from reasond_server.access.permissions import KNOWN, AccessRole, Roles, find_unknown_permissions
@@ -82,7 +82,7 @@ class TokenVerification:
             await self.key_set.aclose()
 
 
-def verification_of(
+def build_verification(
     loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime], observer: AccessObserver = UNOBSERVED
 ) -> TokenVerification:
     """Return the verifiers of tokens that `loaded` describes; with `dev` a temporary key of this process comes first.
@@ -93,7 +93,7 @@ def verification_of(
     auth = loaded.settings.auth
     require_known_grants(loaded.settings)
     signing = [create_ephemeral_key()] if dev else []
-    signing += [signing_key_of(key) for key in loaded.auth_keys if key.algorithm == "HS256"]
+    signing += [read_signing_key(key) for key in loaded.auth_keys if key.algorithm == "HS256"]
     public = [_load_public_key(key, place) for place, key in enumerate(loaded.auth_keys) if key.algorithm != "HS256"]
     static = StaticKeys([*(key.verifying_key for key in signing), *public])
     key_set = JwksKeys(fetcher=HttpJwksFetcher(url=auth.jwks_url), monotonic=time.monotonic) if auth.jwks_url else None
@@ -165,7 +165,7 @@ def _find_unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Ite
         )
 
 
-def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
+def build_minter(auth: AuthSettings, key: SigningKey) -> TokenMinter:
     """Return a minter that signs with `key`; a server with the same settings accepts its tokens."""
     rules = _read_rules(auth)
     return TokenMinter(
@@ -178,7 +178,7 @@ def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
     )
 
 
-def agent_tokens_of(
+def build_agent_tokens(
     auth: AuthSettings, *, signing: SigningKey | None, now: Callable[[], datetime]
 ) -> AgentTokens | None:
     """Return the issuer of tokens for the agents of the configuration; None if there are none.
@@ -203,7 +203,7 @@ def agent_tokens_of(
         by_agent=Throttle(most=_FAILURES_OF_AN_AGENT, window_s=60.0, monotonic=time.monotonic),
         by_address=Throttle(most=_FAILURES_OF_AN_ADDRESS, window_s=60.0, monotonic=time.monotonic),
     )
-    minter = minter_of(auth, signing)
+    minter = build_minter(auth, signing)
     return AgentTokens(secrets=secrets, minter=minter, lifetime_s=auth.agent_token_lifetime_s, now=now)
 
 
@@ -217,7 +217,7 @@ def _build_account(name: str, agent: AgentAccountSettings) -> AgentAccount:
     )
 
 
-def signing_key_of(key: AuthKey) -> SigningKey:
+def read_signing_key(key: AuthKey) -> SigningKey:
     """Return the signing key that the configuration describes."""
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
 
@@ -236,7 +236,7 @@ def build_api_key(row: ApiKeyRow, roles: Roles) -> ApiKey:
     """
     claims = {"sub": row.subject, "permissions": list(row.permissions), "roles": list(row.roles)}
     try:
-        principal = principal_of(claims | ({"tenant": row.tenant} if row.tenant else {}), roles=roles)
+        principal = build_principal(claims | ({"tenant": row.tenant} if row.tenant else {}), roles=roles)
     except TokenInvalidError as error:
         reason = error.message.rpartition(": ")[2]
         raise SettingsError(f"The API key {row.id} cannot be used: {reason}", remedy="Make another one.") from None

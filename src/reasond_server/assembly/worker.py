@@ -7,12 +7,12 @@ import signal
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.assembly.backends import find_backend_problems, model_of, named_models_of
-from reasond_server.assembly.core import open_stores_of, system_clock
-from reasond_server.assembly.limiting import limiting_of
-from reasond_server.assembly.repair_engines import engine_of, repair_worker_of
+from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems
+from reasond_server.assembly.core import make_system_clock, open_chosen_stores
+from reasond_server.assembly.limit_backend import build_limit_backend
+from reasond_server.assembly.repair_engines import build_engine, build_repair_worker
 from reasond_server.assembly.workshops import open_workshop
-from reasond_server.config.problems import settings_error
+from reasond_server.config.problems import build_settings_error
 from reasond_server.errors.base import SettingsError
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -36,7 +36,7 @@ async def work(
     Raises:
         SettingsError: the configuration is refused, names no engine, or cannot be used.
     """
-    settings, clock = loaded.settings, system_clock()
+    settings, clock = loaded.settings, make_system_clock()
     if settings.engine.repair != "temporal":
         raise SettingsError(
             "[engine] repair names no engine that workers could work for",
@@ -50,27 +50,27 @@ async def work(
         model: ChatModel | None = None
         if MODELS in queues:
             if problems := list(find_backend_problems(settings, environ)):
-                raise settings_error(problems, {})
-            model = model_of(settings, environ, loaded.folder)
+                raise build_settings_error(problems, {})
+            model = create_model(settings, environ, loaded.folder)
             stack.push_async_callback(model.aclose)
-            named = named_models_of(settings, environ, loaded.folder)
+            named = create_named_models(settings, environ, loaded.folder)
             for each in named.values():
                 stack.push_async_callback(each.aclose)
-        stores = await open_stores_of(settings, clock=clock, dev=False)
+        stores = await open_chosen_stores(settings, clock=clock, dev=False)
         stack.push_async_callback(stores.aclose)
-        limiting = limiting_of(settings.limits)
-        stack.push_async_callback(limiting.aclose)
-        engine = engine_of(settings, stores, environ)
+        limit_backend = build_limit_backend(settings.limits)
+        stack.push_async_callback(limit_backend.aclose)
+        engine = build_engine(settings, stores, environ)
         assert engine is not None  # noqa: S101 - seen above
         opened = await open_workshop(settings.repair)
         stack.push_async_callback(opened.aclose)
-        worker = repair_worker_of(
+        worker = build_repair_worker(
             settings,
             stores,
             opened.workshop,
             model=model,
             backends=named,
-            limits=limiting.callers,
+            limits=limit_backend.callers,
             observer=UNOBSERVED,
         )
         engine.begin_work(worker, queues)

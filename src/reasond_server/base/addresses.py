@@ -72,7 +72,7 @@ def is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
-def network_of(host: str) -> str:
+def find_network(host: str) -> str:
     """Return the network of an IPv6 address, the IPv4 address of a mapped one, or any other text unchanged."""
     try:
         found = ipaddress.ip_address(host)

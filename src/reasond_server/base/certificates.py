@@ -30,7 +30,7 @@ class TlsFiles:
 
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a file is written, replaced or removed."""
-        return tuple(_stamp_of(path) for path in self.paths)
+        return tuple(_read_stamp(path) for path in self.paths)
 
     def context(self) -> ssl.SSLContext:
         """Return a server's TLS context, made from the current content of the files.
@@ -52,7 +52,7 @@ class TlsFiles:
         return context
 
 
-def _stamp_of(path: Path) -> tuple[int, ...]:
+def _read_stamp(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
     except OSError:

@@ -31,7 +31,7 @@ def new_nonce() -> str:
     return letters[:_NONCE_LETTERS].decode()
 
 
-def nonce_of(number: int) -> str:
+def encode_nonce(number: int) -> str:
     """Return the nonce of `number` (0 or more): 28 lower-case letters, its lowest digits in base 26."""
     letters: list[str] = []
     for _ in range(_NONCE_LETTERS):
@@ -68,7 +68,7 @@ CALL_ID_KEY: Final = "x-request-id"
 _FIT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
 
 
-def call_id_of(given: Iterable[str], *, new_call_id: Callable[[], str]) -> str:
+def choose_call_id(given: Iterable[str], *, new_call_id: Callable[[], str]) -> str:
     """Return the first well-formed id in `given`, else a new one.
 
     A well-formed id has 1-128 letters, digits and `._:/+=-`; the first character is a letter or digit.

@@ -48,13 +48,15 @@ _MAX_NAME = 120
 _WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
 
 
-def words_of(finding: ErrorDetails) -> str:
+def describe_finding(finding: ErrorDetails) -> str:
     """Return what is wrong, without the wrong value."""
     words = _WORDS.get(finding["type"])
     return words(finding.get("ctx", {})) if words else "is not valid"
 
 
-def violations_of(error: ValidationError, *, model: type[BaseModel] | None = None, most: int = 100) -> list[Violation]:
+def list_violations(
+    error: ValidationError, *, model: type[BaseModel] | None = None, most: int = 100
+) -> list[Violation]:
     """Return one violation with its value for each of the first `most` findings; a request may have 100,000.
 
     With `model`, which refused the values, the nearest known name is suggested for an unknown one.
@@ -103,7 +105,7 @@ def _describe(finding: ErrorDetails, known: list[str]) -> str:
     if finding["type"] == "extra_forbidden":
         return f"is not known{suggest_nearest(str(finding['loc'][-1]), known)}"
     got = "" if finding["type"] in _WITHOUT_INPUT else f", got {show(finding['input'])}"
-    return f"{words_of(finding)}{got}"
+    return f"{describe_finding(finding)}{got}"
 
 
 def _describe_least(characters: int) -> str:

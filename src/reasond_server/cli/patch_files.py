@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.repair.edits.patch_reading import check_patch
+from reasond_server.repair.edits.patch_parser import check_patch
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandbox.scratch import open_private_folder
 from reasond_server.types.values import value

@@ -7,22 +7,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.assembly.backends import find_backend_problems, model_of, named_models_of
-from reasond_server.assembly.instruments import tls_files_of, tracing_options
-from reasond_server.assembly.limiting import limiting_of
+from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems
+from reasond_server.assembly.instruments import find_tls_files, read_tracing_options
+from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import require_driver
-from reasond_server.assembly.toolsets import tools_of
-from reasond_server.assembly.verifiers import agent_tokens_of, verification_of
+from reasond_server.assembly.toolsets import build_tools
+from reasond_server.assembly.verifiers import build_agent_tokens, build_verification
 from reasond_server.config import choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
-from reasond_server.config.problems import settings_error
+from reasond_server.config.problems import build_settings_error
 from reasond_server.config.sources import examine
 from reasond_server.errors.base import SettingsError
-from reasond_server.grpc_api.listening import CertificateReloader, require_private_folder
+from reasond_server.grpc_api.listeners import CertificateReloader, require_private_folder
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.repair.critics.critic_port import CRITICS
-from reasond_server.telemetry.exporting import require_receiver
+from reasond_server.telemetry.span_export import require_receiver
 from reasond_server.tools.source import INSTALLED_TOOLS
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 
@@ -42,7 +42,7 @@ def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev
         SettingsError: a server would not start; the error lists every problem.
     """
     found = examine(config, environ)
-    errors = [settings_error(found.problems, found.loaded.origins)] if found.problems else []
+    errors = [build_settings_error(found.problems, found.loaded.origins)] if found.problems else []
     errors += find_refusals(found, environ, is_dev=is_dev)
     if errors:
         raise _join(errors)
@@ -61,7 +61,7 @@ def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) 
             errors.append(error)
     problems = [*find_unservable(found.loaded.settings, dev=is_dev, doubtful=found.doubtful)]
     if problems:
-        errors.append(settings_error(problems, {}))
+        errors.append(build_settings_error(problems, {}))
     return errors
 
 
@@ -81,12 +81,12 @@ def _list_checks(
     ):
         for name in names:
             yield partial(group.load, [name]), (key,)
-    yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
+    yield partial(build_tools, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
     yield partial(_check_model, loaded, environ), ("llm",)
-    yield partial(named_models_of, settings, environ, loaded.folder), ("llm", "turns.modes")
+    yield partial(create_named_models, settings, environ, loaded.folder), ("llm", "turns.modes")
     yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
-    yield partial(limiting_of, settings.limits), ("limits",)
-    yield partial(require_receiver, tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
+    yield partial(build_limit_backend, settings.limits), ("limits",)
+    yield partial(require_receiver, read_tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
     yield partial(_check_listening, settings), ("server.tls", "server.grpc_unix_socket")
     yield partial(require_driver, settings.store.url), ()
 
@@ -100,20 +100,20 @@ def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
     """Check the settings of the backends, then build the model with its counter."""
     settings = loaded.settings
     if problems := find_backend_problems(settings, environ):
-        raise settings_error(problems, loaded.origins)
+        raise build_settings_error(problems, loaded.origins)
     if choose_provider(settings, environ) != "demo":
-        model_of(settings, environ, loaded.folder)
+        create_model(settings, environ, loaded.folder)
 
 
 def _check_access(loaded: LoadedSettings, *, is_dev: bool) -> None:
     now = partial(datetime.now, UTC)
-    verification = verification_of(loaded, dev=is_dev, now=now)
-    agent_tokens_of(loaded.settings.auth, signing=verification.signing, now=now)
+    verification = build_verification(loaded, dev=is_dev, now=now)
+    build_agent_tokens(loaded.settings.auth, signing=verification.signing, now=now)
 
 
 def _check_listening(settings: Settings) -> None:
     server = settings.server
-    if files := tls_files_of(server):
+    if files := find_tls_files(server):
         CertificateReloader(files).credentials()
     if server.grpc_unix_socket:
         require_private_folder(Path(server.grpc_unix_socket))

@@ -9,9 +9,9 @@ from reasond_server.config.checks import choose_provider as choose_provider
 from reasond_server.config.checks import require_servable as require_servable
 from reasond_server.config.operation import LimitsSettings as LimitsSettings
 from reasond_server.config.operation import LogsSettings as LogsSettings
-from reasond_server.config.reference import key_docs as key_docs
+from reasond_server.config.reference import list_key_docs as list_key_docs
+from reasond_server.config.reference import list_rows as list_rows
 from reasond_server.config.reference import render_example as render_example
-from reasond_server.config.reference import settings_as_rows as settings_as_rows
 from reasond_server.config.section import BackendSettings as BackendSettings
 from reasond_server.config.settings import ReasoningSettings as ReasoningSettings
 from reasond_server.config.settings import ServerSettings as ServerSettings

@@ -259,10 +259,10 @@ def read_auth_keys(
             problems.append(Violation(field=f"{field}.id", description=f"{key.id!r} stands for another key already"))
         try:
             if key.algorithm == "HS256":
-                secret = SecretStr(_secret_of(key, environ=environ, folder=folder))
+                secret = SecretStr(_read_secret(key, environ=environ, folder=folder))
                 found.append(AuthKey(id=key.id, algorithm=key.algorithm, secret=secret))
             else:
-                public = _public_key_of(key, folder=folder)
+                public = _read_public_key(key, folder=folder)
                 found.append(AuthKey(id=key.id, algorithm=key.algorithm, public_key=public))
         except _SecretError as error:
             problems.append(Violation(field=f"{field}{error.suffix}", description=error.description))
@@ -278,7 +278,7 @@ class _SecretError(Exception):
         self.description = description
 
 
-def _secret_of(key: AuthKeySettings, *, environ: Mapping[str, str], folder: Path) -> str:
+def _read_secret(key: AuthKeySettings, *, environ: Mapping[str, str], folder: Path) -> str:
     """Return the secret of `key`."""
     named = [name for name in _SECRET_SOURCES if getattr(key, name)]
     if key.public_key_file:
@@ -294,14 +294,14 @@ def _secret_of(key: AuthKeySettings, *, environ: Mapping[str, str], folder: Path
         if not secret:
             raise _SecretError(source, f"names the environment variable {key.secret_env}, which is not set")
     else:
-        secret = _text_of(_read(folder / key.secret_file, ".secret_file", most=_MAX_SECRET_BYTES))
-    weakness = weakness_of(secret)
+        secret = _decode_secret(_read(folder / key.secret_file, ".secret_file", most=_MAX_SECRET_BYTES))
+    weakness = find_weakness(secret)
     if weakness:
         raise _SecretError(source, weakness)
     return secret
 
 
-def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
+def _read_public_key(key: AuthKeySettings, *, folder: Path) -> bytes:
     """Return the PEM text of a public key."""
     named = [name for name in _SECRET_SOURCES if getattr(key, name)]
     if named:
@@ -321,7 +321,7 @@ def _read(path: Path, suffix: str, *, most: int) -> bytes:
         raise _SecretError(suffix, error.description) from None
 
 
-def _text_of(content: bytes) -> str:
+def _decode_secret(content: bytes) -> str:
     """Return the text of a secret's file without its last line end."""
     try:
         text = content.decode()
@@ -330,7 +330,7 @@ def _text_of(content: bytes) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def weakness_of(secret: str) -> str:
+def find_weakness(secret: str) -> str:
     """Return why `secret` is too weak to sign tokens, without quoting it; empty if it is strong enough."""
     remedy = "make one with: python -c 'import secrets; print(secrets.token_urlsafe(48))'"
     length = len(secret.encode(errors="replace"))

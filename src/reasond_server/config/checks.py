@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.base.addresses import is_loopback
 from reasond_server.base.violations import suggest_nearest
-from reasond_server.config.problems import settings_error
+from reasond_server.config.problems import build_settings_error
 from reasond_server.errors.base import Violation
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
     """
     problems = [*also, *find_unservable(settings, dev=dev)]
     if problems:
-        raise settings_error(problems, {})
+        raise build_settings_error(problems, {})
 
 
 def cross_check(settings: Settings, doubtful: Collection[str] = ()) -> Iterator[Violation]:
@@ -97,7 +97,7 @@ def _list_addresses(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "metrics.address", settings.metrics.address
 
 
-def _bind_problems(settings: Settings) -> Iterator[Violation]:
+def _find_bind_problems(settings: Settings) -> Iterator[Violation]:
     """Reject addresses that would be public without TLS, and a server without gRPC."""
     server = settings.server
     if not server.grpc_address and not server.grpc_unix_socket:
@@ -114,7 +114,7 @@ def _bind_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _tls_problems(settings: Settings) -> Iterator[Violation]:
+def _find_tls_problems(settings: Settings) -> Iterator[Violation]:
     """Reject TLS without its files, and files without TLS."""
     server = settings.server
     for name in ("tls_certificate", "tls_private_key"):
@@ -129,7 +129,7 @@ def _tls_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _peer_problems(settings: Settings) -> Iterator[Violation]:
+def _find_peer_problems(settings: Settings) -> Iterator[Violation]:
     """Reject callers by certificate if the server requests no certificate, or could identify none of them."""
     auth = settings.auth
     if auth.peers and not auth.trust_domain:
@@ -142,7 +142,7 @@ def _peer_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _limits_problems(settings: Settings) -> Iterator[Violation]:
+def _find_limits_problems(settings: Settings) -> Iterator[Violation]:
     """Reject Redis without its address, an address without Redis, and weights for strategies that are not enabled."""
     limits = settings.limits
     has_address = bool(limits.redis_url.get_secret_value())
@@ -160,20 +160,20 @@ def _limits_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _llm_problems(settings: Settings) -> Iterator[Violation]:
+def _find_llm_problems(settings: Settings) -> Iterator[Violation]:
     """Reject a model without a provider: the demo model must not answer in its place."""
     if not settings.llm.provider and (settings.llm.model or settings.llm.base_url):
         yield Violation(
             field="llm.provider", description="is empty, but llm.model or llm.base_url is set; name the provider"
         )
-    yield from _backend_problems("llm", settings.llm)
+    yield from _find_backend_problems("llm", settings.llm)
     for name, backend in settings.llm.backends.items():
-        yield from _backend_problems(f"llm.backends.{name}", backend)
+        yield from _find_backend_problems(f"llm.backends.{name}", backend)
     for key in ("offered", "fallbacks"):
-        yield from _unknown_backends(f"llm.{key}", getattr(settings.llm, key), settings)
+        yield from _find_unknown_backends(f"llm.{key}", getattr(settings.llm, key), settings)
 
 
-def _unknown_backends(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
+def _find_unknown_backends(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
     """Reject names of backends that are not configured."""
     backends = settings.llm.backends
     for name in names:
@@ -182,7 +182,7 @@ def _unknown_backends(field: str, names: Sequence[str], settings: Settings) -> I
             yield Violation(field=field, description=text)
 
 
-def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violation]:
+def _find_backend_problems(section: str, backend: BackendSettings) -> Iterator[Violation]:
     """Reject a tokenizer without its file, a file without its tokenizer, and inconsistent time limits."""
     if backend.count == "tokenizer" and not backend.tokenizer_file:
         yield Violation(field=f"{section}.tokenizer_file", description='is empty, but count = "tokenizer" needs it')
@@ -198,7 +198,7 @@ def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violat
         )
 
 
-def _workers_problems(settings: Settings) -> Iterator[Violation]:
+def _find_workers_problems(settings: Settings) -> Iterator[Violation]:
     """Reject several processes together with settings that need a single process or would be counted per process."""
     server, limits = settings.server, settings.limits
     if server.workers == 1:
@@ -219,7 +219,7 @@ def _workers_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _tools_problems(settings: Settings) -> Iterator[Violation]:
+def _find_tools_problems(settings: Settings) -> Iterator[Violation]:
     """Reject MCP servers without exactly one of program and address, and private hosts that are not allowed."""
     tools = settings.tools
     for name, server in tools.mcp.items():
@@ -239,7 +239,7 @@ def _tools_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _turns_problems(settings: Settings) -> Iterator[Violation]:
+def _find_turns_problems(settings: Settings) -> Iterator[Violation]:
     """Reject modes, tools and backends of turns that are not configured."""
     turns, backends = settings.turns, settings.llm.backends
     # A server needs no table for the mode that every server has.
@@ -249,10 +249,10 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
             field="turns.default_mode", description=f"{turns.default_mode!r} has no table in turns.modes{hint}"
         )
     if turns.context.summary_backend:
-        yield from _unknown_backends("turns.context.summary_backend", (turns.context.summary_backend,), settings)
-    yield from _unknown_tools("turns.needs_approval", turns.needs_approval, settings)
+        yield from _find_unknown_backends("turns.context.summary_backend", (turns.context.summary_backend,), settings)
+    yield from _find_unknown_tools("turns.needs_approval", turns.needs_approval, settings)
     for name, mode in turns.modes.items():
-        yield from _unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
+        yield from _find_unknown_tools(f"turns.modes.{name}.tools", mode.tools or (), settings)
         if mode.backend and mode.backend not in backends:
             yield Violation(
                 field=f"turns.modes.{name}.backend",
@@ -260,10 +260,10 @@ def _turns_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _repair_problems(settings: Settings) -> Iterator[Violation]:
+def _find_repair_problems(settings: Settings) -> Iterator[Violation]:
     """Reject backends that are not configured, and defaults above their own ceilings."""
     repair = settings.repair
-    yield from _unknown_backends("repair.model_preference", repair.model_preference, settings)
+    yield from _find_unknown_backends("repair.model_preference", repair.model_preference, settings)
     for key, ceiling in (
         ("num_candidates", "max_allowed_num_candidates"),
         ("max_reflection_depth", "max_allowed_reflection_depth"),
@@ -274,10 +274,10 @@ def _repair_problems(settings: Settings) -> Iterator[Violation]:
         if value > most:
             text = f"is {value}, above repair.{ceiling} = {most}; lower it or raise the ceiling"
             yield Violation(field=f"repair.{key}", description=text)
-    yield from _sandbox_problems(settings)
+    yield from _find_sandbox_problems(settings)
 
 
-def _engine_problems(settings: Settings) -> Iterator[Violation]:
+def _find_engine_problems(settings: Settings) -> Iterator[Violation]:
     """Reject an engine whose workers would not find what was done."""
     if settings.engine.repair == "temporal" and not settings.store.record_content:
         yield Violation(
@@ -287,15 +287,15 @@ def _engine_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
+def _find_sandbox_problems(settings: Settings) -> Iterator[Violation]:
     """Reject folders of environments and workspaces that are not there, and images that no level in use can hold."""
     sandbox = settings.repair.sandbox
     if sandbox.folder:
-        yield from _folder_problems("repair.sandbox.folder", sandbox.folder)
+        yield from _find_folder_problems("repair.sandbox.folder", sandbox.folder)
     for name, environment in settings.repair.environments.items():
         section = f"repair.environments.{name}"
         if environment.root:
-            yield from _folder_problems(f"{section}.root", environment.root)
+            yield from _find_folder_problems(f"{section}.root", environment.root)
         if environment.is_image and not environment.root:
             yield Violation(field=f"{section}.root", description="is empty, but is_image needs the folder of an image")
         if environment.is_image and sandbox.level == "landlock":
@@ -306,7 +306,7 @@ def _sandbox_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _program_problems(settings: Settings) -> Iterator[Violation]:
+def _find_program_problems(settings: Settings) -> Iterator[Violation]:
     """Reject programs of models in an environment that there is not, or without a sandbox."""
     name = settings.reasoning.program_environment
     if not name:
@@ -324,7 +324,7 @@ def _program_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
+def _find_folder_problems(field: str, folder: str) -> Iterator[Violation]:
     path = Path(folder)
     if not path.is_absolute():
         yield Violation(field=field, description=f"{folder!r} is not an absolute path; begin it with /")
@@ -336,7 +336,7 @@ def _folder_problems(field: str, folder: str) -> Iterator[Violation]:
         yield Violation(field=field, description="is the root of this machine; name the folder that is meant")
 
 
-def _unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
+def _find_unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iterator[Violation]:
     """Yield the names that are neither enabled tools nor could be tools of the MCP servers, which tell them later."""
     tools = settings.tools
     known = {*tools.enabled, *(("http_get",) if tools.http_get.allow_hosts else ())}
@@ -351,7 +351,7 @@ def _unknown_tools(field: str, names: Sequence[str], settings: Settings) -> Iter
             )
 
 
-def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
+def _find_default_strategy_problems(settings: Settings) -> Iterator[Violation]:
     """Reject a default strategy that was configured but is not enabled."""
     reasoning = settings.reasoning
     # The built-in default was not configured: a server that enables other strategies need not enable it too.
@@ -365,7 +365,7 @@ def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _auto_problems(settings: Settings) -> Iterator[Violation]:
+def _find_auto_problems(settings: Settings) -> Iterator[Violation]:
     """Reject the rule `auto` without the strategy that it chooses."""
     reasoning = settings.reasoning
     if reasoning.auto and "bounded_context" not in reasoning.enabled_strategies:
@@ -377,27 +377,27 @@ def _auto_problems(settings: Settings) -> Iterator[Violation]:
 
 
 _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]]] = (
-    (_bind_problems, ("server.tls", "server.grpc_unix_socket")),
-    (_tls_problems, ("server.tls", "server.tls_certificate", "server.tls_private_key", "server.tls_client_ca")),
-    (_peer_problems, ("auth.peers", "auth.trust_domain", "server.tls_client_ca")),
-    (_limits_problems, ("limits.storage", "limits.redis_url", "reasoning.enabled_strategies")),
+    (_find_bind_problems, ("server.tls", "server.grpc_unix_socket")),
+    (_find_tls_problems, ("server.tls", "server.tls_certificate", "server.tls_private_key", "server.tls_client_ca")),
+    (_find_peer_problems, ("auth.peers", "auth.trust_domain", "server.tls_client_ca")),
+    (_find_limits_problems, ("limits.storage", "limits.redis_url", "reasoning.enabled_strategies")),
     (
-        _llm_problems,
+        _find_llm_problems,
         ("llm.provider", "llm.count", "llm.tokenizer_file", "llm.first_wait_s", "llm.max_wait_s", "llm.backends"),
     ),
-    (_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
-    (_auto_problems, ("reasoning.enabled_strategies", "reasoning.auto")),
-    (_tools_problems, ("tools.mcp", "tools.http_get")),
+    (_find_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
+    (_find_auto_problems, ("reasoning.enabled_strategies", "reasoning.auto")),
+    (_find_tools_problems, ("tools.mcp", "tools.http_get")),
     (
-        _turns_problems,
+        _find_turns_problems,
         (
             *("turns.default_mode", "turns.modes", "turns.needs_approval"),
             *("tools.enabled", "tools.http_get", "tools.mcp", "llm.backends"),
         ),
     ),
-    (_repair_problems, ("repair", "llm.backends")),
-    (_engine_problems, ("engine.repair", "store.record_content")),
-    (_program_problems, ("repair", "reasoning.program_environment")),
-    (_workers_problems, ("store.url", "limits.storage")),
+    (_find_repair_problems, ("repair", "llm.backends")),
+    (_find_engine_problems, ("engine.repair", "store.record_content")),
+    (_find_program_problems, ("repair", "reasoning.program_environment")),
+    (_find_workers_problems, ("store.url", "limits.storage")),
 )
 """Each check with the keys that it needs: their defaults could make it report a false violation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.base.violations import words_of
+from reasond_server.base.violations import describe_finding
 from reasond_server.config.reference import describe_nearest, find_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 
@@ -21,7 +21,7 @@ _STRATEGY_PARTS = 4
 _MODEL_PARTS = 3
 
 
-def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
+def build_settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
     """Make the error that reports all `problems`, each with the origin of its key."""
     located = [
         Violation(field=problem.field, description=f"{problem.description}{_place(problem.field, origins)}")
@@ -42,7 +42,7 @@ def explain(error: ErrorDetails) -> Violation:
     words = (
         "is a table; set the keys in it"
         if error["type"] in {"model_type", "dataclass_type"}
-        else words_of(error).replace("an object", "a table")
+        else describe_finding(error).replace("an object", "a table")
     )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)

@@ -72,7 +72,7 @@ class KeyDoc:
     description: str
 
 
-def key_docs() -> tuple[KeyDoc, ...]:
+def list_key_docs() -> tuple[KeyDoc, ...]:
     """Return all keys in the order of the models."""
     return tuple(
         KeyDoc(
@@ -90,13 +90,13 @@ def key_docs() -> tuple[KeyDoc, ...]:
 def is_text_key(key: str) -> bool:
     """Return whether the dotted `key` takes a string."""
     key = _template(key)
-    return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in key_docs())
+    return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in list_key_docs())
 
 
 def find_nearest(key: str) -> str:
     """Return the known key or section that is most similar to the dotted `key`; empty if none is similar."""
     key = _template(key)
-    known = [doc.key for doc in key_docs()]
+    known = [doc.key for doc in list_key_docs()]
     alike = [*known, *(other for other in _list_sections() if other.count(".") == key.count("."))]
     if matches := get_close_matches(key, alike, n=1, cutoff=0.75):
         return matches[0]
@@ -110,13 +110,15 @@ def describe_nearest(key: str) -> str:
         return f"did you mean {found}?"
     section = _template(key).rpartition(".")[0]
     sections = _list_sections()
-    beside = [other for other in [*(doc.key for doc in key_docs()), *sections] if other.rpartition(".")[0] == section]
+    beside = [
+        other for other in [*(doc.key for doc in list_key_docs()), *sections] if other.rpartition(".")[0] == section
+    ]
     return f"known are {', '.join(beside)}" if beside else f"known sections are {', '.join(sections)}"
 
 
 def _list_sections() -> list[str]:
     """Return the dotted names of all sections."""
-    return sorted({part for doc in key_docs() for part in (doc.section, *_parents(doc.section))})
+    return sorted({part for doc in list_key_docs() for part in (doc.section, *_parents(doc.section))})
 
 
 def _template(key: str) -> str:
@@ -177,16 +179,16 @@ def _range(field: FieldInfo) -> str:
     return f"{lowest[0]}-{highest[0]}" if lowest and highest else ""
 
 
-def settings_as_rows(settings: Settings, origins: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+def list_rows(settings: Settings, origins: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return (dotted key, value as TOML, origin) of every value; secrets are shown as "***"."""
-    return tuple((key, toml_value(value), _origin(key, origins)) for key, value in _values(settings, ""))
+    return tuple((key, format_toml_value(value), _origin(key, origins)) for key, value in _values(settings, ""))
 
 
 def render_example() -> str:
     """Return the text of config.example.toml."""
     lines = _comment(_HEADER)
     section = ""
-    for doc in key_docs():
+    for doc in list_key_docs():
         # Tables whose keys operators choose have a sample instead of keys.
         heading = doc.key if doc.key in _SAMPLES and doc.type_name == "table" else doc.section
         if heading != section:
@@ -196,14 +198,14 @@ def render_example() -> str:
     return "\n".join(lines) + "\n"
 
 
-def toml_value(value: object) -> str:
+def format_toml_value(value: object) -> str:
     """Return `value` in TOML syntax; a secret as "***", unless it is empty."""
     if isinstance(value, SecretStr):
         return '"***"' if value.get_secret_value() else '""'
     if isinstance(value, tuple | list):
-        return f"[{', '.join(toml_value(item) for item in value)}]"
+        return f"[{', '.join(format_toml_value(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name} = {toml_value(item)}' for name, item in value.items())}}}"
+        return f"{{{', '.join(f'{name} = {format_toml_value(item)}' for name, item in value.items())}}}"
     return json.dumps(_without_password(value), ensure_ascii=False)
 
 
@@ -227,10 +229,10 @@ def _entry(doc: KeyDoc) -> list[str]:
 
 def _assign(name: str, value: object) -> list[str]:
     """Return the lines that give a key its value: one for each item of a list that is too long for one line."""
-    line = f"{name} = {toml_value(value)}"
+    line = f"{name} = {format_toml_value(value)}"
     if len(line) <= _LINE_WIDTH or not isinstance(value, tuple):
         return [line]
-    return [f"{name} = [", *(f"  {toml_value(item)}," for item in value), "]"]
+    return [f"{name} = [", *(f"  {format_toml_value(item)}," for item in value), "]"]
 
 
 def _comment(text: str) -> list[str]:

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from reasond_server.config.auth import read_auth_keys
 from reasond_server.config.checks import cross_check
-from reasond_server.config.problems import explain, find_doubtful, join_key, settings_error
-from reasond_server.config.reference import is_text_key, key_docs
+from reasond_server.config.problems import build_settings_error, explain, find_doubtful, join_key
+from reasond_server.config.reference import is_text_key, list_key_docs
 from reasond_server.config.settings import Settings
 from reasond_server.errors.base import SettingsError, Violation
 from reasond_server.types.values import value
@@ -108,7 +108,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """
     found = examine(path, environ)
     if found.problems:
-        raise settings_error(found.problems, found.loaded.origins)
+        raise build_settings_error(found.problems, found.loaded.origins)
     return found.loaded
 
 
@@ -120,7 +120,7 @@ def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
     """
     file = _choose_file(path, environ)
     tree = {} if file is None else _read_file(file)
-    origins = dict.fromkeys(_leaves(tree, ()), f"file {file}")
+    origins = dict.fromkeys(_list_leaves(tree, ()), f"file {file}")
     problems = list(_overlay(tree, origins, environ))
     settings, errors = _validate(tree)
     problems += map(explain, errors)
@@ -129,7 +129,7 @@ def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
         settings.auth.keys, environ=environ, folder=file.parent if file else Path()
     )
     problems += [*cross_check(settings, doubtful), *key_problems]
-    defaults = dict.fromkeys((doc.key for doc in key_docs()), _DEFAULT)
+    defaults = dict.fromkeys((doc.key for doc in list_key_docs()), _DEFAULT)
     loaded = LoadedSettings(settings=settings, origins=defaults | origins, auth_keys=auth_keys, file=file)
     return Examined(loaded=loaded, problems=problems, doubtful=doubtful)
 
@@ -209,10 +209,10 @@ class FileWatch:
     def _look(self) -> Mapping[Path, tuple[int, ...]]:
         """Return attributes of each file that change with every write and every change of its mode."""
         files = (self._loaded.file, self._loaded.api_keys_file)
-        return {file: _stamp_of(file) for file in files if file is not None}
+        return {file: _read_stamp(file) for file in files if file is not None}
 
 
-def _stamp_of(file: Path) -> tuple[int, ...]:
+def _read_stamp(file: Path) -> tuple[int, ...]:
     try:
         found = file.stat()
     except OSError:
@@ -246,25 +246,27 @@ def _read_file(path: Path) -> dict[str, Any]:
             content = file.read(_MAX_FILE_BYTES + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise _file_error(path, "does not exist", "Create it, or leave out --config and REASOND_CONFIG.") from None
+        raise _build_file_error(
+            path, "does not exist", "Create it, or leave out --config and REASOND_CONFIG."
+        ) from None
     except IsADirectoryError:
-        raise _file_error(path, "is a directory", "Name the file in it.") from None
+        raise _build_file_error(path, "is a directory", "Name the file in it.") from None
     except PermissionError:
-        raise _file_error(path, "may not be read", "Make it readable for the user that starts reasond.") from None
+        raise _build_file_error(path, "may not be read", "Make it readable for the user that starts reasond.") from None
     except OSError:
-        raise _file_error(path, "cannot be read", "Check the disk and the name.") from None
+        raise _build_file_error(path, "cannot be read", "Check the disk and the name.") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _file_error(path, f"is not UTF-8 text in line {line}", "Save it as UTF-8.") from None
+        raise _build_file_error(path, f"is not UTF-8 text in line {line}", "Save it as UTF-8.") from None
     if len(content) > _MAX_FILE_BYTES:
-        raise _file_error(path, f"has more than {_MAX_FILE_BYTES} bytes", "Is it the right file?")
+        raise _build_file_error(path, f"has more than {_MAX_FILE_BYTES} bytes", "Is it the right file?")
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        place, problem = _syntax(str(error), text)
-        raise _file_error(path, f"{place}: {problem}", "See https://toml.io for the syntax.") from None
+        place, problem = _describe_syntax_error(str(error), text)
+        raise _build_file_error(path, f"{place}: {problem}", "See https://toml.io for the syntax.") from None
     if not _is_shallow(tree):
-        raise _file_error(
+        raise _build_file_error(
             path, f"nests tables more than {_MAX_DEPTH} deep", "No key lies so deep; is it the right file?"
         )
     return tree
@@ -280,12 +282,12 @@ def _is_shallow(tree: Mapping[str, Any]) -> bool:
     return False
 
 
-def _file_error(path: Path, problem: str, remedy: str) -> SettingsError:
+def _build_file_error(path: Path, problem: str, remedy: str) -> SettingsError:
     """Make the error for a file that cannot be used as a whole."""
     return SettingsError(f"The configuration file {str(path)!r} {problem}", remedy=remedy)
 
 
-def _syntax(message: str, text: str) -> tuple[str, str]:
+def _describe_syntax_error(message: str, text: str) -> tuple[str, str]:
     """Return where and why `text` is not TOML, in our own words; the message of tomllib may quote the text."""
     if message.startswith("Exceeds the limit"):
         return "has a fault", "a whole number has more than 4300 digits"
@@ -295,11 +297,11 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
     return f"in {place}", "a key or table is defined twice" if is_twice else "this is not valid TOML"
 
 
-def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _list_leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     """Yield the dotted keys of all values in `tree` that are not tables."""
     for name, inner in tree.items():
         if isinstance(inner, dict):
-            yield from _leaves(inner, (*path, name))
+            yield from _list_leaves(inner, (*path, name))
         else:
             yield join_key((*path, name))
 
@@ -318,11 +320,11 @@ def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str
             origins[key] = f"environment {variable}"
             yield Violation(field=key, description="is within a value that is no table; set that value as a whole")
             continue
-        node[parts[-1]] = _value(environ[variable], is_text=is_text_key(key))
+        node[parts[-1]] = _parse_value(environ[variable], is_text=is_text_key(key))
         origins[key] = f"environment {variable}"
 
 
-def _value(text: str, *, is_text: bool) -> Any:  # noqa: ANN401 - any value of TOML
+def _parse_value(text: str, *, is_text: bool) -> Any:  # noqa: ANN401 - any value of TOML
     """Parse `text` of the environment as TOML; return it unchanged if it is not TOML or if `is_text`."""
     try:
         tree = tomllib.loads(f"value = {text}")

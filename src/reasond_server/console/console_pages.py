@@ -10,7 +10,7 @@ import hashlib
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.http_api.exchange import exchange_of
+from reasond_server.http_api.exchange import find_exchange
 from reasond_server.http_api.http_app import is_known
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _HEADERS: Final = (
 )
 
 
-def console_pages() -> Mapping[str, ASGIApp]:
+def build_console_pages() -> Mapping[str, ASGIApp]:
     """Return the pages of the console by their paths."""
     names = [file.name for file in resources.files(__package__).joinpath("web").iterdir()]
     files = {f"{CONSOLE_PATH}/{name}": ConsoleFile(name) for name in names if name != _INDEX}
@@ -63,7 +63,7 @@ class ConsoleFile:
             self._content = resources.files(__package__).joinpath("web", self._name).read_bytes()
             self._etag = f'"{hashlib.sha256(self._content).hexdigest()[:32]}"'
         headers = [(b"etag", self._etag.encode("ascii")), *_HEADERS]
-        if is_known(exchange_of(scope).headers.getlist(b"if-none-match"), self._etag):
+        if is_known(find_exchange(scope).headers.getlist(b"if-none-match"), self._etag):
             await send({"type": "http.response.start", "status": 304, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return

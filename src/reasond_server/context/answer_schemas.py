@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.tools.json_reading import read_strict_json
+from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.programs import clip_output
 from reasond_server.tools.schema_steps import SchemaUnusableError

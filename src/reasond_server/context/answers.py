@@ -125,7 +125,7 @@ def _normalize_json(answer: str) -> str | None:
         return None
 
 
-def answer_of_text(text: str) -> str:
+def extract_answer(text: str) -> str:
     r"""Return the final answer of a reply without a tagged answer; empty if none is found.
 
     It is the content of the last `\boxed{…}`; else the text after the last mark ("answer is", "Answer:",

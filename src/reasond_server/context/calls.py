@@ -11,7 +11,7 @@ from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
-from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, text_of_call
+from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
@@ -189,7 +189,7 @@ class ReplyListener:
             raise ModelProtocolError("the model's stream ended without a reason")
         usage = Usage(
             input_tokens=count_request(self.request, counter),
-            output_tokens=counter.count_text("".join([*self._written, *map(text_of_call, self._calls)])),
+            output_tokens=counter.count_text("".join([*self._written, *map(render_call, self._calls)])),
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
@@ -275,7 +275,7 @@ async def measure_room(
     prompt = await count_prompt(messages, model.counter) if told is None else told
     room = window - prompt
     if room < LEAST_TOKENS:
-        raise no_room(prompt, window, least=LEAST_TOKENS)
+        raise build_no_room_error(prompt, window, least=LEAST_TOKENS)
     if room >= max_tokens:
         return max_tokens, ()
     warning = (
@@ -285,7 +285,7 @@ async def measure_room(
     return room, (warning,)
 
 
-def no_room(prompt: int, window: int, *, least: int) -> ContextExhaustedError:
+def build_no_room_error(prompt: int, window: int, *, least: int) -> ContextExhaustedError:
     """Return the error for a prompt of `prompt` tokens that leaves fewer than `least` of the model's `window`."""
     return ContextExhaustedError(
         f"the prompt has {prompt} tokens, which leaves {max(window - prompt, 0)} of the model's context window of "

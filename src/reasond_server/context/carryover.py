@@ -157,7 +157,7 @@ def read_bare_lines(text: str) -> Iterator[str]:
             yield bare
 
 
-def fact_key_of(fact: str) -> str:
+def compute_fact_key(fact: str) -> str:
     """Return a key that ignores white space, closing punctuation and the case of long words.
 
     Short words keep their case, and signs and digits are kept: `5 mW` is not `5 MW`, and `x = -3` is not `x = 3`.
@@ -319,10 +319,10 @@ def _draft(
 
 def _append_facts(facts: Sequence[str], new: Sequence[str], *, counter: TokenCounter, most: int) -> Sequence[str]:
     """Return `facts` and the facts of `new` that are not among them, by the key of their first `most` tokens."""
-    known = {fact_key_of(fact): fact for fact in facts}
+    known = {compute_fact_key(fact): fact for fact in facts}
     for fact in new:
         whole = " ".join(fact.split())
-        known.setdefault(fact_key_of(counter.head(whole, most)), whole)
+        known.setdefault(compute_fact_key(counter.head(whole, most)), whole)
     return tuple(known.values())
 
 

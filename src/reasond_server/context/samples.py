@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.answers import answer_of_text, normalize_answer
+from reasond_server.context.answers import extract_answer, normalize_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import Violation
@@ -64,7 +64,7 @@ def read_sample(reply: ModelReply) -> SampledAnswer:
     is_tagged = bool(content) and parsed.is_closed and not is_withheld
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
-        answer = answer_of_text(before)
+        answer = extract_answer(before)
     is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     return SampledAnswer(
         text="\n\n".join(part for part in (parsed.thinking.strip(), before) if part),

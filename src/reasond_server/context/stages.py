@@ -10,10 +10,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import LEAST_TOKENS, bound_prompt, count_prompt, hear, no_room, run_by_size
+from reasond_server.context.calls import (
+    LEAST_TOKENS,
+    bound_prompt,
+    build_no_room_error,
+    count_prompt,
+    hear,
+    run_by_size,
+)
 from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
 from reasond_server.context.tags import TagKind, neutralize
-from reasond_server.llm.counting import fork_of
+from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import Message, Role
 from reasond_server.types.values import value
 
@@ -65,7 +72,7 @@ class StageCalls:
     def __init__(self, *, model: ChatModel, question: str, material: str, nonce: str) -> None:
         self._model = model
         # A fork does not learn, so a replay cuts texts at the same places.
-        self._counter = fork_of(model.counter)
+        self._counter = make_fork(model.counter)
         self._nonce = nonce
         self._system = Message(role=Role.SYSTEM, content=_SYSTEM + write_fence_rule(nonce))
         sections = [fence("question", question, nonce=nonce)]
@@ -105,7 +112,7 @@ class StageCalls:
         least = LEAST_TOKENS + shown * (FENCE_TOKENS + LEAST_SHOWN_TOKENS)
         self._room = window - prompt - _MARGIN_TOKENS
         if self._room < least:
-            raise no_room(prompt, window, least=least + _MARGIN_TOKENS)
+            raise build_no_room_error(prompt, window, least=least + _MARGIN_TOKENS)
 
     async def bound_tokens(self, instruction: str, *, more_tokens: int) -> int:
         """Return an upper bound of the tokens of a call: its bare prompt and `more_tokens`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.fences import fence
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import Message, Role
-from reasond_server.tools.results import arguments_of
+from reasond_server.tools.results import parse_arguments
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
     """
     name = _NO_NAME.sub("_", call.name)[:_MAX_NATIVE_NAME] or "_"
     try:
-        arguments_of(call.arguments_json)
+        parse_arguments(call.arguments_json)
     except ValueError:
         return ToolCall(call_id=call_id, name=name, arguments_json="{}")
     return ToolCall(call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))

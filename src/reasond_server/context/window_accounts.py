@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting import fork_of
+from reasond_server.llm.counting import make_fork
 from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, UsageSource, WindowMetrics
 from reasond_server.types.values import value
 
@@ -48,7 +48,7 @@ class OnePassPrompt:
 
     def __init__(self, counter: TokenCounter) -> None:
         # A copy that receives no reports, so that all windows of a run are counted in the same way.
-        self._counter = fork_of(counter)
+        self._counter = make_fork(counter)
         self._first = _Prompts()
         self._with_text = _Prompts()
         self._without_text = _Prompts()

@@ -8,7 +8,7 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.demo.acting import (
+from reasond_server.demo.calculator_calls import (
     CALCULATOR,
     Act,
     choose_act,
@@ -21,12 +21,12 @@ from reasond_server.demo.computation import compute
 from reasond_server.demo.extraction import find_content_words, split_question, split_sentences
 from reasond_server.demo.numerals import has_value
 from reasond_server.demo.prompt import is_question, read_prompt
-from reasond_server.demo.repairing import read_attempt, write_repair
-from reasond_server.demo.writing import WRONG, judge, write_reply
+from reasond_server.demo.repair_replies import read_attempt, write_repair
+from reasond_server.demo.reply_writer import WRONG, judge, write_reply
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
-from reasond_server.llm.stopping import StopFilter
+from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.types import ToolCall, Usage
 from reasond_server.types.values import value
 
@@ -160,9 +160,9 @@ def _read_sentences(question: str, tools: Mapping[str, ToolSpec]) -> list[_Sente
 def _read_sentence(text: str, plain: str, tools: Mapping[str, ToolSpec]) -> _Sentence:
     """Return what `text` asks for; `plain` is the same without what it quotes."""
     words = {word.lower() for word in _WORD.findall(plain)}
-    named = [name for name in tools if name not in _UNNAMED and _words_of(name) <= words]
+    named = [name for name in tools if name not in _UNNAMED and _split_words(name) <= words]
     if named:
-        tool = tools[max(named, key=lambda name: (len(_words_of(name)), name))]
+        tool = tools[max(named, key=lambda name: (len(_split_words(name)), name))]
         values = [next(group for group in match.groups() if group is not None) for match in _QUOTED.finditer(text)]
         arguments = _fill(tool.parameters, values, words)
         calls = () if arguments is None else ((tool.name, json.dumps(arguments, ensure_ascii=False)),)
@@ -176,7 +176,7 @@ def _read_sentence(text: str, plain: str, tools: Mapping[str, ToolSpec]) -> _Sen
     )
 
 
-def _words_of(name: str) -> set[str]:
+def _split_words(name: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(name)} or {name}
 
 
@@ -279,9 +279,9 @@ class DemoModel:
 
     Other questions are refused. It is deterministic: the same request gives the same events. `temperature` has no
     effect. It reads the last user message (`demo.prompt` has the format) and writes its reply in pieces of
-    `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.writing`) and calls the tools that a
-    request names. For each step of a computation it calls a calculator, if offered (`demo.acting`).
-    Attempts at a repair are one-line edits by rule (`demo.repairing`), and plans come from rules too.
+    `WordPieceCounter`, one by one. It judges candidates by fixed rules (`demo.reply_writer`) and calls the tools that a
+    request names. For each step of a computation it calls a calculator, if offered (`demo.calculator_calls`).
+    Attempts at a repair are one-line edits by rule (`demo.repair_replies`), and plans come from rules too.
     Its answer has tags unless the instructions ask for none.
 
     `counter` counts exactly the tokens that it reads and writes; `context_window` is the most tokens of prompt and

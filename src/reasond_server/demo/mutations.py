@@ -1,7 +1,7 @@
 """One-line edits of Python code: the mistakes that people make most, undone, over the syntax tree.
 
 Each edit replaces a piece of the text and has a cost: common mistakes come first. Nothing is random, and no edit is
-chosen because it is right: `repairing` tries one after the other.
+chosen because it is right: `repair_replies` tries one after the other.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Finder:
         functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
         # Methods of several classes may have one name.
         self._functions = {node.name: node for node in functions}
-        self._names: Mapping[Function, Sequence[str]] = {node: _names_of(node) for node in functions}
+        self._names: Mapping[Function, Sequence[str]] = {node: _list_names(node) for node in functions}
         self._methods: Mapping[type[ast.AST], Callable[[Any], Iterator[Mutation]]] = {
             ast.Compare: self._mutate_comparison,
             ast.Constant: self._mutate_constant,
@@ -134,7 +134,7 @@ class _Finder:
             yield from self._mutate_statement(node)
         if method := self._methods.get(type(node)):
             yield from method(node)
-        for child in _children_of(node):
+        for child in _list_children(node):
             yield from self._visit(child)
         self._function = outer
 
@@ -339,7 +339,7 @@ class _Finder:
         if first.lineno == node.lineno:
             return
         margin = " " * first.col_offset
-        for name in _parameters_of(node):
+        for name in _list_parameters(node):
             for place, returned in enumerate((name, *_GUARDED_VALUES)):
                 guard = f"if not {name}:\n{margin}    return {returned}\n{margin}"
                 yield self._mutation(first, self._start(first), self._start(first), guard, 4 + 0.25 * place)
@@ -394,7 +394,7 @@ class _Finder:
         return self._bytes[start:end].decode()
 
 
-def _children_of(node: ast.AST) -> Iterator[ast.AST]:
+def _list_children(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what may be edited below `node`: no annotations, no decorators, no docstrings, no parts of f-strings."""
     for name, part in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list", "type_params"} or isinstance(node, ast.JoinedStr):
@@ -405,14 +405,14 @@ def _children_of(node: ast.AST) -> Iterator[ast.AST]:
                 yield child
 
 
-def _names_of(function: Function) -> Sequence[str]:
+def _list_names(function: Function) -> Sequence[str]:
     """Return the parameters of a function and what it assigns, each once, in the order of the text."""
     stored = [one for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
     stored.sort(key=lambda one: (one.lineno, one.col_offset))
-    return [*dict.fromkeys([*_parameters_of(function), *(one.id for one in stored)])]
+    return [*dict.fromkeys([*_list_parameters(function), *(one.id for one in stored)])]
 
 
-def _parameters_of(function: Function) -> Sequence[str]:
+def _list_parameters(function: Function) -> Sequence[str]:
     arguments = function.args
     names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return [name for name in names if name not in {"self", "cls"}]

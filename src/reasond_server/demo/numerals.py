@@ -166,14 +166,14 @@ def to_decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
-def numbers_of(text: str) -> list[str]:
+def find_numbers(text: str) -> list[str]:
     """Return the numbers in `text` as they are written, without thousands separators."""
     return [found.replace(",", "") for found in _NUMBER.findall(text)]
 
 
 def has_value(text: str, value: float) -> bool:
     """Return whether one of the numbers in `text` is `value`, as `is_value` compares them."""
-    return any(is_value(number, value) for number in numbers_of(text))
+    return any(is_value(number, value) for number in find_numbers(text))
 
 
 def is_value(number: str, value: float) -> bool:

@@ -18,7 +18,7 @@ from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Criti
 from reasond_server.repair.search.activities import CandidateOrder, PatchCheck, RepairCandidate, TokenBounds
 from reasond_server.repair.search.repair_run import RepairOutcome
 from reasond_server.repair.service.engine import RepairBatch
-from reasond_server.runs.recorded_calls import error_row, read_error
+from reasond_server.runs.recorded_calls import read_error, write_error_row
 from reasond_server.types import NOTHING, Budget, LoggedEvent, Usage
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.values import value
@@ -94,7 +94,7 @@ def pack_batch(batch: RepairBatch, events: Sequence[LoggedEvent]) -> bytes:
             level=batch.level,
             outcome=batch.outcome,
             is_last=batch.is_last,
-            error=None if batch.error is None else error_row(batch.error),
+            error=None if batch.error is None else write_error_row(batch.error),
         )
     )
 

@@ -31,7 +31,7 @@ from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.eventlog.store import Record
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.repair.edits.patches import validate_patch
 from reasond_server.repair.results.outcomes import Baseline
 from reasond_server.repair.search.activities import PatchCheck
@@ -40,7 +40,7 @@ from reasond_server.repair.service.assignments import read_assignment
 from reasond_server.repair.service.engine import RepairOrder
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.recorded_calls import error_row
+from reasond_server.runs.recorded_calls import write_error_row
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.types import Budget
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.critics.check_judge import Critics
     from reasond_server.repair.search.activities import RepairCandidate
-    from reasond_server.repair.search.candidate_writing import CandidateWriter
+    from reasond_server.repair.search.candidate_writer import CandidateWriter
     from reasond_server.repair.service.assignments import RepairAssignment
     from reasond_server.repair.service.workbench import Workbench
-    from reasond_server.runs.making import AccountOf
+    from reasond_server.runs.run_factory import AccountOf
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types.snapshots import SourceFile
 
@@ -339,7 +339,7 @@ class RepairWorker:
         except Exception:  # noqa: BLE001 - trying again would not help
             _log.exception("an activity failed", extra={"execution_id": order.execution_id})
             failure = InternalError("internal error")
-        reply = ActivityReply(error=error_row(failure))
+        reply = ActivityReply(error=write_error_row(failure))
         return pack(reply if attempt is None else attempt.add_cost(reply))
 
     async def _while_wanted(self, order: RepairOrder, do: Callable[[], Awaitable[ActivityReply]]) -> ActivityReply:

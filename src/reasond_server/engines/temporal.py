@@ -51,7 +51,7 @@ ENCODING: Final = b"json/reasond-claim"
 _PREFIX: Final = "repair/"
 
 
-def workflow_id_of(tenant: str, execution_id: str) -> str:
+def build_workflow_id(tenant: str, execution_id: str) -> str:
     """Return the id of the workflow that works an execution out."""
     return f"{_PREFIX}{tenant}/{execution_id}"
 
@@ -206,7 +206,7 @@ class TemporalEngine:
                 return await client.start_workflow(
                     WORKFLOW,
                     args=[pack(order), self._options.queue],
-                    id=workflow_id_of(order.tenant, order.execution_id),
+                    id=build_workflow_id(order.tenant, order.execution_id),
                     task_queue=f"{self._options.queue}-{MODELS}",
                     # Twice: the process with the log ends it in time; this is for a cluster without any.
                     execution_timeout=timedelta(seconds=2 * self._options.max_active_s),
@@ -222,7 +222,7 @@ class TemporalEngine:
                 await asyncio.sleep(_AGAIN_S)
 
     def _handle_of(self, client: Client, order: RepairOrder) -> WorkflowHandle[Any, Any]:
-        return client.get_workflow_handle(workflow_id_of(order.tenant, order.execution_id))
+        return client.get_workflow_handle(build_workflow_id(order.tenant, order.execution_id))
 
     async def _require_open(self, handle: WorkflowHandle[Any, Any], order: RepairOrder, last: str) -> None:
         """Raise an error if the workflow has closed and has left no further batch.

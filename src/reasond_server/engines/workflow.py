@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 
 from reasond_server.engines.packing import ActivityReply, ActivityRequest, number_batch, pack, pack_batch, unpack
 from reasond_server.errors.base import InternalError, ReasondError
-from reasond_server.llm.metering import build_exhausted_error
+from reasond_server.llm.metered_model import build_exhausted_error
 from reasond_server.repair.search.activities import TokenBounds
 from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
 from reasond_server.repair.service.assignments import read_assignment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.errors.base import SOON_S, Reason, ReasondError
+from reasond_server.errors.base import DEFAULT_RETRY_S, Reason, ReasondError
 
 
 class AccessError(ReasondError):
@@ -53,7 +53,7 @@ class IssuerUnavailableError(AccessError):
         "UNAVAILABLE",
         is_fault=True,
         denial="issuer",
-        retry_after_s=SOON_S,
+        retry_after_s=DEFAULT_RETRY_S,
         remedy="Retry after `RetryInfo` with the same token. If it lasts, the operator looks at `[auth] jwks_url`.",
     )
 

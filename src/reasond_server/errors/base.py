@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INTERNAL_MESSAGE: Final = "internal error"
 """The only text about a fault of the server that a caller gets; the details are in the log under the call id."""
 
-SOON_S: Final = 1.0
+DEFAULT_RETRY_S: Final = 1.0
 """Default seconds to wait before a retry."""
 
 _MAX_SHOWN_CHARACTERS = 120

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.errors.base import SOON_S, Reason, ReasondError
+from reasond_server.errors.base import DEFAULT_RETRY_S, Reason, ReasondError
 
 
 class LimitError(ReasondError):
@@ -39,7 +39,7 @@ class OverloadedError(LimitError):
         "UNAVAILABLE",
         is_fault=True,
         denial="overload",
-        retry_after_s=SOON_S,
+        retry_after_s=DEFAULT_RETRY_S,
         remedy="Retry after `RetryInfo`; nothing was spent.",
     )
 
@@ -52,7 +52,7 @@ class DrainingError(LimitError):
         "UNAVAILABLE",
         is_fault=True,
         denial="draining",
-        retry_after_s=SOON_S,
+        retry_after_s=DEFAULT_RETRY_S,
         remedy="Retry after `RetryInfo`, which reaches another server or the restarted one; nothing was spent.",
     )
 
@@ -86,6 +86,6 @@ class StoreUnavailableError(LimitError):
         "UNAVAILABLE",
         is_fault=True,
         denial="store",
-        retry_after_s=SOON_S,
+        retry_after_s=DEFAULT_RETRY_S,
         remedy="Retry after `RetryInfo`; nothing was spent. If it lasts, the operator looks at the store.",
     )

@@ -10,14 +10,14 @@ from reasond_server.errors.base import InternalError, ReasondError
 BRANCHES: Final = (request, access, limits, executions, model, turns, repairs)
 
 
-def error_of(reason: str, message: str) -> ReasondError:
+def build_error(reason: str, message: str) -> ReasondError:
     """Return an error of the class of `reason`, for an error stored with an execution: waiting does not help."""
-    error = error_classes().get(reason, InternalError)(message)
+    error = list_error_classes().get(reason, InternalError)(message)
     error.retry_after_s = None
     return error
 
 
-def error_classes() -> dict[str, type[ReasondError]]:
+def list_error_classes() -> dict[str, type[ReasondError]]:
     """Return the class of each reason, branch by branch, in the order of their files."""
     declared: list[type[ReasondError]] = [
         kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.errors.base import SOON_S, LookupFailedError, Reason, ReasondError, RequestError
+from reasond_server.errors.base import DEFAULT_RETRY_S, LookupFailedError, Reason, ReasondError, RequestError
 
 
 class SnapshotNotFoundError(LookupFailedError):
@@ -42,7 +42,7 @@ class EngineUnavailableError(ReasondError):
         "ENGINE_UNAVAILABLE",
         "UNAVAILABLE",
         is_fault=True,
-        retry_after_s=SOON_S,
+        retry_after_s=DEFAULT_RETRY_S,
         remedy="Retry; if it stays so, have the operator look at the cluster that [engine] names; nothing was spent.",
     )
 

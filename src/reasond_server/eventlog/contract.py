@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors.base import SOON_S, InternalError, show
+from reasond_server.errors.base import DEFAULT_RETRY_S, InternalError, show
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError, TurnLeasedError
@@ -39,7 +39,7 @@ class Head:
 _BEGINNING = Head(version=0, fence=1, last_sequence=0, size=0, state=ExecutionState.RUNNING)
 
 
-def events_of(part: Append) -> list[LoggedEvent]:
+def select_events(part: Append) -> list[LoggedEvent]:
     """Return the events among the entries."""
     # `type() is` is faster than `isinstance`, and this runs several times for every entry.
     return [entry for entry in part.entries if type(entry) is LoggedEvent]
@@ -127,7 +127,7 @@ def build_leased_error(session_id: str, execution_id: str, *, is_running: bool) 
         f"Session {show(session_id)} has an open execution, {show(execution_id)}, which {does}",
         remedy=remedy,
         metadata={"session_id": session_id, "turn_id": execution_id},
-        retry_after_s=SOON_S if is_running else None,
+        retry_after_s=DEFAULT_RETRY_S if is_running else None,
     )
 
 

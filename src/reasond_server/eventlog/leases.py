@@ -60,7 +60,7 @@ class LeasedRuns(Protocol):
         ...
 
 
-class Heir(Protocol):
+class RecoveryHandler(Protocol):
     """Resumes executions that other processes left behind."""
 
     def count_room(self) -> int:
@@ -73,7 +73,7 @@ class Heir(Protocol):
 
 
 @dataclass(eq=False, kw_only=True)
-class Upkeep:
+class LeaseKeeper:
     """Renews the leases of a process, takes over logs that nobody writes, and deletes what has expired.
 
     A round begins every third of a lease. It deletes expired executions in batches of 1,000, and then what `sweep`
@@ -83,7 +83,7 @@ class Upkeep:
         store: where the logs are.
         lease: the lease under which this process holds its executions.
         random: spreads the waits; returns a number in [0, 1).
-        monotonic: the clock of the times that `runs` and `heir` receive, in seconds.
+        monotonic: the clock of the times that `runs` and `handler` receive, in seconds.
         runs: the runs whose leases are renewed.
         heir: resumes the executions that are taken over.
         sweep: deletes at most so many expired things that are stored beside the logs; returns how many it deleted.
@@ -94,7 +94,7 @@ class Upkeep:
     random: Callable[[], float]
     monotonic: Callable[[], float]
     runs: LeasedRuns
-    heir: Heir
+    handler: RecoveryHandler
     sweep: Sweep = sweep_nothing
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Upkeep:
     def begin(self) -> None:
         """Start the task that does a round at once and then one every third of a lease."""
         if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="upkeep of executions")
+            self._task = asyncio.create_task(self._work(), name="lease keeper")
 
     async def aclose(self) -> None:
         """Stop the task. The leases are not given back: they expire."""
@@ -191,14 +191,14 @@ class Upkeep:
             self.runs.keep(execution_id)
 
     async def _recover(self) -> None:
-        room = self.heir.count_room()
+        room = self.handler.count_room()
         if room < 1:
             return
         since_s = self.monotonic()
         found = await self.store.recover(self.lease, limit=room)
         for recovery in found:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
-            self.heir.adopt(recovery, since_s)
+            self.handler.adopt(recovery, since_s)
         if found:
             # A renewal also reports which of them were asked to stop meanwhile.
             await self._renew()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
-from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Append, LeaseLostError, Record
 from reasond_server.types import Execution, ExecutionState, LoggedEvent
 
@@ -234,10 +234,10 @@ class RunLog:
         """Append `event`, which is not the last one."""
         sequence = self.last_sequence + 1
         shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
-        size = stored_size = size_of(shown)
+        size = stored_size = estimate_size(shown)
         if self._store_as is not None:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
-            stored_size = size_of(stored)
+            stored_size = estimate_size(stored)
         self.last_sequence, self._usage = sequence, usage
         self._add(_Pending(stored, shown, size, stored_size))
 
@@ -273,7 +273,7 @@ class RunLog:
         """Append a record of a call; does nothing if the log has ended or is suspended."""
         if self._execution.state is ExecutionState.RUNNING:
             self._usage = usage
-            size = size_of(record)
+            size = estimate_size(record)
             self._add(_Pending(record, None, size, size))
 
     def open(self) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from reasond_server.eventlog.contract import (
     Watchers,
     build_session_not_found_error,
-    events_of,
     may_wake,
     require_same_session,
+    select_events,
 )
 from reasond_server.eventlog.memory_table import LogTable
 from reasond_server.eventlog.quotas import UNBOUNDED
-from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Change, Checkpoint, Claim, Creation, Renewal
 from reasond_server.types import ExecutionState
 
@@ -134,7 +134,7 @@ class MemoryExecutionStore:
         grown = dict.fromkeys(
             part.execution.execution_id
             for part, refused in zip(batch, refusals, strict=True)
-            if refused is None and self._watchers.has_watcher(part.execution.execution_id) and events_of(part)
+            if refused is None and self._watchers.has_watcher(part.execution.execution_id) and select_events(part)
         )
         self._watchers.notify(grown, Change.GREW)
         return refusals
@@ -211,7 +211,7 @@ class MemoryExecutionStore:
         if not may_wake(log.execution, event):
             return None
         if event is not None:
-            self._table.require_room(log, size_of(event))
+            self._table.require_room(log, estimate_size(event))
         self._table.tenants.count_waiting(log, -1)
         recovery = log.take(lease, now_s=self._monotonic(), event=event)
         if event is not None:

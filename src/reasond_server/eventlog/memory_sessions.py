@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.eventlog.contract import build_leased_error, build_session_not_found_error, require_entry
-from reasond_server.eventlog.sizes import size_of_json
+from reasond_server.eventlog.sizes import estimate_json_size
 from reasond_server.types import ExecutionState, Session
 
 if TYPE_CHECKING:
@@ -141,7 +141,10 @@ class SessionTable:
             return 0
         session, before = row.session, row.size
         if end is not None:
-            session, row.size = replace(session, state=end.state, expire_time=end.expire_time), size_of_json(end.state)
+            session, row.size = (
+                replace(session, state=end.state, expire_time=end.expire_time),
+                estimate_json_size(end.state),
+            )
         row.session = replace(session, revision=session.revision + 1, open_execution="", update_time=self._now())
         self._rows.move_to_end((session.tenant, session.session_id))
         return row.size - before

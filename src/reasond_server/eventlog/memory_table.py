@@ -14,14 +14,14 @@ from reasond_server.eventlog.contract import (
     build_id_taken_error,
     build_log_full_error,
     build_not_found_error,
-    events_of,
     find_refusal,
     may_repeat,
+    select_events,
 )
 from reasond_server.eventlog.memory_log import KeptLog
 from reasond_server.eventlog.memory_sessions import SessionTable
 from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
-from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Claim, Creation, Record
 from reasond_server.types import ExecutionState
 
@@ -188,7 +188,7 @@ class LogTable:
         head = log.head() if log else None
         if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
             return None
-        events = events_of(part)
+        events = select_events(part)
         refused = find_refusal(part, events, head, size=part.size, largest=self.largest_log)
         if refused is None and part.creation is not None:
             log, refused = self._create(part.execution, part.creation)
@@ -240,7 +240,7 @@ class LogTable:
         )
         self.logs[execution.execution_id] = log
         self.tenants.add(log)
-        self.tenants.grow(log, len(creation.plan) + (sum(map(size_of, records)) if records else 0))
+        self.tenants.grow(log, len(creation.plan) + (sum(map(estimate_size, records)) if records else 0))
         return log
 
     def require_room(self, log: KeptLog, size: int) -> None:
@@ -257,7 +257,7 @@ class LogTable:
     def _end(self, log: KeptLog, *, keeps_records: bool, keeps_plan: bool) -> None:
         """Drop what only a running execution needs."""
         if not keeps_records:
-            freed = 0 if log.records is None else sum(map(size_of, log.records))
+            freed = 0 if log.records is None else sum(map(estimate_size, log.records))
             log.records = None
             if not keeps_plan:
                 freed += len(log.plan)
@@ -403,5 +403,5 @@ def _repeats(part: Append, log: KeptLog) -> bool:
         known = replace(known, expire_time=part.execution.expire_time)
     if part.execution != known:
         return False
-    events = events_of(part)
+    events = select_events(part)
     return not events or log.events[-len(events) :] == events

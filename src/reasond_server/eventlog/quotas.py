@@ -80,7 +80,7 @@ class TenantShare:
     waiting: int = 0
     max_bytes: int = 0
 
-    def quota_of(self, *, max_executions: int | None = None, max_bytes: int | None = None) -> TenantQuota:
+    def build_quota(self, *, max_executions: int | None = None, max_bytes: int | None = None) -> TenantQuota:
         """Return the quota of a tenant in a store with these bounds; None: it has none."""
         executions = self._share_of(max_executions)
         waiting = [self.waiting or None, None if executions is None else max(1, executions * _WAITING_PERCENT // 100)]

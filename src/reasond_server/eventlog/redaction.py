@@ -10,7 +10,7 @@ from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reasond_server.types.kinds import Field, fields_of
+from reasond_server.types.kinds import Field, list_fields
 
 if TYPE_CHECKING:
     from reasond_server.types import Event
@@ -29,14 +29,14 @@ def _redact(value: ValueT) -> ValueT:
     kind: type = type(value)
     changes, others = _plan(kind)
     if others:
-        changes = changes | {field.name: _left_of(field, getattr(value, field.name)) for field in others}
+        changes = changes | {field.name: _choose_replacement(field, getattr(value, field.name)) for field in others}
     return replace(value, **changes) if changes else value  # type: ignore[type-var]  # every kind is a dataclass
 
 
 @cache
 def _plan(cls: type) -> tuple[dict[str, Any], Sequence[Field]]:
     """Return the fixed replacements of fields whose value does not matter, and the other fields with content."""
-    content = [field for field in fields_of(cls) if field.is_content]
+    content = [field for field in list_fields(cls) if field.is_content]
     texts = {field.name: field.instead or "" for field in content if field.type is str and not _may_lack(field)}
     return texts, tuple(field for field in content if field.name not in texts)
 
@@ -45,7 +45,7 @@ def _may_lack(field: Field) -> bool:
     return field.is_optional or field.is_sequence
 
 
-def _left_of(field: Field, found: object) -> object:
+def _choose_replacement(field: Field, found: object) -> object:
     """Return the replacement for the value of `field`."""
     if found is None:
         return None

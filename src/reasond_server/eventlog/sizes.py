@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.eventlog.store import Record
 from reasond_server.types import Event
-from reasond_server.types.kinds import build_reader, fields_of
+from reasond_server.types.kinds import build_reader, list_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,14 +22,14 @@ _BYTES_PER_ENTRY = 512
 _BYTES_PER_VALUE = 64
 
 
-def size_of(entry: Entry) -> int:
+def estimate_size(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if type(entry) is Record:
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
     return _BYTES_PER_ENTRY + _content(entry.event)
 
 
-def size_of_json(value: Mapping[str, object]) -> int:
+def estimate_json_size(value: Mapping[str, object]) -> int:
     """Return the approximate size of a JSON object in memory, in bytes."""
     return _BYTES_PER_ENTRY + _plain_content(value)
 
@@ -60,5 +60,5 @@ def _reader(kind: type) -> Callable[[object], Sequence[object]] | None:
     if not is_dataclass(kind):
         return None
     is_event = issubclass(kind, Event)
-    fields = fields_of(kind)
+    fields = list_fields(kind)
     return build_reader([field.name for field in fields if (field.is_content if is_event else field.is_bulky)])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.runs.following import Follower
+    from reasond_server.runs.followers import Follower
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
@@ -190,11 +190,11 @@ class ExecutionDesk:
             or_kind=self.or_kind,
             session_id=session_id,
         )
-        before = read_page_token(page_token, _filters_of(wanted)) if page_token else None
+        before = read_page_token(page_token, _list_filters(wanted)) if page_token else None
         await self.runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self.store.page(caller.tenant, wanted, size=size + 1, before=before)
         token = (
-            write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _filters_of(wanted))
+            write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _list_filters(wanted))
             if len(found) > size
             else ""
         )
@@ -318,7 +318,7 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
     raise InvalidRequestError.of(Violation(field="page_token", description=text))
 
 
-def _filters_of(wanted: ExecutionFilter) -> Sequence[str | None]:
+def _list_filters(wanted: ExecutionFilter) -> Sequence[str | None]:
     """Return the filters that are set, as a token has them."""
     named = {
         "strategy": wanted.strategy,

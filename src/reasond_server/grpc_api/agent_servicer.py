@@ -11,8 +11,8 @@ from reasond.v1 import agent_card_pb2, agent_service_pb2_grpc
 from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.guard import current_principal
-from reasond_server.grpc_api.requests import invalid, seconds_of
+from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.grpc_api.requests import invalid, read_seconds
 from reasond_server.grpc_api.times import timestamp
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
     async def GetAgentCard(self, request: pb.GetAgentCardRequest, context: Context) -> pb.GetAgentCardResponse:
         """Return the card of this server or of a registered agent."""
         del context
-        found = await self._service.get_card(current_principal(), request.agent_id)
+        found = await self._service.get_card(get_current_principal(), request.agent_id)
         return pb.GetAgentCardResponse(
-            card=card_message(found.card),
+            card=build_card_message(found.card),
             card_json=found.card_json,
             etag=found.etag,
             supported_methods=found.supported_methods,
@@ -48,35 +48,35 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         """List registered agents by id."""
         del context
         page = await self._service.list(
-            current_principal(),
+            get_current_principal(),
             capabilities=tuple(request.capabilities),
             page_size=request.page_size,
             page_token=request.page_token,
         )
-        return pb.ListAgentsResponse(agents=map(agent_message, page.agents), next_page_token=page.next_page_token)
+        return pb.ListAgentsResponse(agents=map(build_agent_message, page.agents), next_page_token=page.next_page_token)
 
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
         """Register an agent or replace its card."""
         del context
         agent = await self._service.register(
-            current_principal(),
+            get_current_principal(),
             agent_id=request.agent_id,
             card_json=_card_json(request),
-            ttl_s=seconds_of(request.ttl, path="ttl") if request.HasField("ttl") else None,
+            ttl_s=read_seconds(request.ttl, path="ttl") if request.HasField("ttl") else None,
             etag=request.etag,
         )
-        return pb.RegisterAgentResponse(agent=agent_message(agent))
+        return pb.RegisterAgentResponse(agent=build_agent_message(agent))
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         """Remove an agent."""
         del context
         if not request.agent_id:
             raise invalid("agent_id", "is required")
-        await self._service.delete(current_principal(), request.agent_id, etag=request.etag)
+        await self._service.delete(get_current_principal(), request.agent_id, etag=request.etag)
         return pb.DeleteAgentResponse()
 
 
-def card_message(card: Json) -> agent_card_pb2.AgentCard:
+def build_card_message(card: Json) -> agent_card_pb2.AgentCard:
     """Return a card (a JSON object with A2A's field names) as a message; fields unknown to A2A 1.0 are left out.
 
     If the message cannot hold the card, it gets only name, description and version, so that one odd card does
@@ -89,7 +89,7 @@ def card_message(card: Json) -> agent_card_pb2.AgentCard:
         return agent_card_pb2.AgentCard(name=name, description=description, version=version)
 
 
-def card_text(card: agent_card_pb2.AgentCard) -> str:
+def write_card_text(card: agent_card_pb2.AgentCard) -> str:
     """Return a card as JSON text with A2A's field names.
 
     Raises:
@@ -102,11 +102,11 @@ def card_text(card: agent_card_pb2.AgentCard) -> str:
         raise InvalidRequestError.of(violation) from None
 
 
-def agent_message(agent: RegisteredAgent) -> pb.Agent:
+def build_agent_message(agent: RegisteredAgent) -> pb.Agent:
     """Return an entry of the directory."""
     return pb.Agent(
         agent_id=agent.agent_id,
-        card=card_message(agent.card),
+        card=build_card_message(agent.card),
         card_json=agent.card_json,
         capabilities=agent.capabilities,
         strategies=agent.strategies,
@@ -121,4 +121,4 @@ def _card_json(request: pb.RegisterAgentRequest) -> str:
     source = request.WhichOneof("source")
     if source is None:
         raise invalid("card", "is required, as card or card_json")
-    return request.card_json if source == "card_json" else card_text(request.card)
+    return request.card_json if source == "card_json" else write_card_text(request.card)

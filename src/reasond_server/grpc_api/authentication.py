@@ -9,7 +9,7 @@ from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors.base import InternalError, ReasondError
-from reasond_server.grpc_api.guard import RpcCall, current_call
+from reasond_server.grpc_api.guard import RpcCall, get_current_call
 from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.telemetry.scope import note_caller
 
@@ -68,7 +68,7 @@ class Authentication:
 
     def _add_check(self, operation: Operation, run: Behaviour) -> Behaviour:
         async def serve(requests: object, context: Context) -> object:
-            call = current_call()
+            call = get_current_call()
             try:
                 call.principal = await self._identify(call, context)
                 self._require(call.principal, operation)

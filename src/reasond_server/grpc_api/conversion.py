@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.grpc_api.filling import Alternatives, fill
+from reasond_server.grpc_api.message_writers import Alternatives, fill
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.types.kinds import EVENTS
 
@@ -24,12 +24,12 @@ _EVENT: Final = reasoning_service_pb2.ReasonIterationsResponse.DESCRIPTOR.oneofs
 _EVENTS: Final = Alternatives(EVENTS, _EVENT)
 
 
-def iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
+def build_iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
     """Return a step; without its texts if `has_texts` is false."""
     return fill(execution_pb2.Iteration(), iteration, has_content=has_texts)
 
 
-def metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
+def build_metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
     """Return the metrics of a run."""
     return fill(execution_pb2.Metrics(), metrics)
 
@@ -51,7 +51,7 @@ def fill_traced(
         return
     size, max_bytes = 0, max(0, min(max_bytes, MAX_TRACE_BYTES))
     for count, step in enumerate(steps):
-        one = iteration_message(step, has_texts=view == execution_pb2.TRACE_VIEW_FULL)
+        one = build_iteration_message(step, has_texts=view == execution_pb2.TRACE_VIEW_FULL)
         size += one.ByteSize() + _FIELD_BYTES
         if size > max_bytes:
             message.warnings.append(
@@ -62,7 +62,7 @@ def fill_traced(
         message.trace.append(one)
 
 
-def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsResponse:
+def build_event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsResponse:
     """Return one event of a stream."""
     message = reasoning_service_pb2.ReasonIterationsResponse()
     message.execution_id, message.sequence = event.execution_id, event.sequence

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from reasond.v1 import execution_pb2, execution_service_pb2_grpc
 from reasond.v1 import execution_service_pb2 as pb
-from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, fill_traced
-from reasond_server.grpc_api.filling import fill
-from reasond_server.grpc_api.guard import current_principal
+from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, build_event_message, fill_traced
+from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.grpc_api.message_writers import fill
 from reasond_server.grpc_api.reasoning_servicer import fill_task
-from reasond_server.grpc_api.repair_conversion import repair_event_message
-from reasond_server.grpc_api.requests import finish_reason_of, moment_of, required_id, state_of, trace_view_of
-from reasond_server.grpc_api.stream_writing import StreamWriter
-from reasond_server.grpc_api.turn_conversion import turn_event_message
+from reasond_server.grpc_api.repair_conversion import build_repair_event_message
+from reasond_server.grpc_api.requests import read_finish_reason, read_moment, read_state, read_trace_view, require_id
+from reasond_server.grpc_api.stream_writer import StreamWriter
+from reasond_server.grpc_api.turn_conversion import build_turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
 from reasond_server.repair.service.repair_work import REPAIR
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _Time: TypeAlias = Literal["create_time_after", "create_time_before"]
 _OBSERVED: Final[Mapping[str, Callable[[StreamEvent], pb.FollowExecutionResponse]]] = {
-    REASONING: lambda event: pb.FollowExecutionResponse(reasoning=event_message(event)),
-    TURN: lambda event: pb.FollowExecutionResponse(turn=turn_event_message(event)),
-    REPAIR: lambda event: pb.FollowExecutionResponse(repair=repair_event_message(event)),
+    REASONING: lambda event: pb.FollowExecutionResponse(reasoning=build_event_message(event)),
+    TURN: lambda event: pb.FollowExecutionResponse(turn=build_turn_event_message(event)),
+    REPAIR: lambda event: pb.FollowExecutionResponse(repair=build_repair_event_message(event)),
 }
 
 
@@ -65,9 +65,9 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         """Return an execution with its result so far."""
         del context
-        view = trace_view_of(request.trace_view)
-        execution_id = required_id(request.execution_id, field="execution_id")
-        found = await read_view(self._desk, current_principal(), execution_id, with_task=True)
+        view = read_trace_view(request.trace_view)
+        execution_id = require_id(request.execution_id, field="execution_id")
+        found = await read_view(self._desk, get_current_principal(), execution_id, with_task=True)
         response = pb.GetExecutionResponse(execution=fill(execution_pb2.Execution(), found.execution))
         if found.task is not None:
             fill_task(response.task, found.task, strategy=found.execution.strategy)
@@ -85,8 +85,8 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
     ) -> None:
         """Write the events of an execution of any kind, for an observer."""
         found = await self._observed.observe(
-            current_principal(),
-            required_id(request.execution_id, field="execution_id"),
+            get_current_principal(),
+            require_id(request.execution_id, field="execution_id"),
             after_sequence=request.after_sequence,
             include_deltas=request.include_deltas,
         )
@@ -95,18 +95,18 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
         del context
-        execution_id = required_id(request.execution_id, field="execution_id")
-        execution = await self._desk.cancel(current_principal(), execution_id)
+        execution_id = require_id(request.execution_id, field="execution_id")
+        execution = await self._desk.cancel(get_current_principal(), execution_id)
         return pb.CancelExecutionResponse(execution=fill(execution_pb2.Execution(), execution))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         """List the caller's executions, newest first."""
         del context
         page = await self._desk.list(
-            current_principal(),
+            get_current_principal(),
             strategy=request.strategy,
-            finish_reason=finish_reason_of(request.finish_reason),
-            state=state_of(request.state),
+            finish_reason=read_finish_reason(request.finish_reason),
+            state=read_state(request.state),
             create_time_after=_moment_in(request, "create_time_after"),
             create_time_before=_moment_in(request, "create_time_before"),
             page_size=request.page_size,
@@ -120,9 +120,9 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
         """Forget an execution."""
         del context
-        await self._desk.delete(current_principal(), required_id(request.execution_id, field="execution_id"))
+        await self._desk.delete(get_current_principal(), require_id(request.execution_id, field="execution_id"))
         return pb.DeleteExecutionResponse()
 
 
 def _moment_in(request: pb.ListExecutionsRequest, field: _Time) -> datetime | None:
-    return moment_of(getattr(request, field), path=field) if request.HasField(field) else None
+    return read_moment(getattr(request, field), path=field) if request.HasField(field) else None

@@ -17,8 +17,7 @@ from reasond_server.errors.base import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import MethodTable
-from reasond_server.grpc_api.leftovers import Leftovers
-from reasond_server.grpc_api.listening import (
+from reasond_server.grpc_api.listeners import (
     CertificateReloader,
     bind_tcp,
     bind_unix,
@@ -26,6 +25,7 @@ from reasond_server.grpc_api.listening import (
     require_address,
 )
 from reasond_server.grpc_api.message_codec import Codec
+from reasond_server.grpc_api.metadata_gc import MetadataCollector
 from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
     from reasond_server.grpc_api.handlers import GrpcService, Layer
-    from reasond_server.grpc_api.listening import GrpcOptions
+    from reasond_server.grpc_api.listeners import GrpcOptions
     from reasond_server.grpc_api.standard_services import HealthServicer
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
@@ -78,7 +78,7 @@ class GrpcServer:
         self._health = health
         self._guard = ErrorGuard(
             new_call_id=new_call_id,
-            leftovers=Leftovers(max_metadata_bytes=options.max_metadata_bytes),
+            collector=MetadataCollector(max_metadata_bytes=options.max_metadata_bytes),
             observer=observer,
             tracing=tracing,
         )

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from reasond_server.base.clock import CALL_ID_KEY, call_id_of
+from reasond_server.base.clock import CALL_ID_KEY, choose_call_id
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import wrap_handler
-from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.grpc_api.statuses import build_status, find_code
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
     from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata
-    from reasond_server.grpc_api.leftovers import Leftovers
+    from reasond_server.grpc_api.metadata_gc import MetadataCollector
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import OpenSpan, Tracing
@@ -61,14 +61,14 @@ class ErrorGuard:
         self,
         *,
         new_call_id: Callable[[], str],
-        leftovers: Leftovers | None = None,
+        collector: MetadataCollector | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
         self._new_call_id = new_call_id
-        self._leftovers = leftovers
+        self._collector = collector
         self._monotonic = monotonic
         self._tracing = tracing
         # Its kind waits for no message.
@@ -97,7 +97,7 @@ class ErrorGuard:
 
         Returns a handler that refuses the call if its metadata are too large: they are not looked through.
         """
-        if self._leftovers is not None and self._leftovers.note(metadata):
+        if self._collector is not None and self._collector.note(metadata):
             begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=()))
             return self._too_large
         told = [pair for pair in metadata if pair[0] in _KEYS]
@@ -106,7 +106,7 @@ class ErrorGuard:
             begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=tokens))
             return None
         given = [str(value) for key, value in told if key == CALL_ID_KEY]
-        call_id = call_id_of(given, new_call_id=self._new_call_id)
+        call_id = choose_call_id(given, new_call_id=self._new_call_id)
         begin(RpcCall(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
         return None
 
@@ -119,7 +119,7 @@ class ErrorGuard:
         return wrap_handler(grpc.stream_stream_rpc_method_handler(_refuse_unknown), self._add_guard)
 
     async def _refuse_too_large(self, _requests: object, _context: Context) -> None:
-        most = self._leftovers.max_metadata_bytes if self._leftovers is not None else 0
+        most = self._collector.max_metadata_bytes if self._collector is not None else 0
         description = (
             f"is over the limit of {most} bytes, at 32 bytes for each pair and its texts; "
             "send less, or have [server] max_metadata_bytes raised"
@@ -128,7 +128,7 @@ class ErrorGuard:
 
     def _add_guard(self, run: Behaviour) -> Behaviour:
         async def serve(requests: object, context: Context) -> object:
-            call = current_call()
+            call = get_current_call()
             enter(scope := Scope(call.call_id, call.trace))
             arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
             # Set before anything can fail: grpc sends it with every status, including its own.
@@ -142,13 +142,13 @@ class ErrorGuard:
                 except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                     if _needs_no_status(error, task):
                         raise
-                    failure, status = _to_status(_failure_of(error), call.call_id)
+                    failure, status = _to_status(_convert_failure(error), call.call_id)
                 if self._release is not None:
                     await self._release.wait()
                 if failure is None:
                     return answer
                 code = _announce(call, failure)
-                await _abort(context, call, code_of(failure), status)
+                await _abort(context, call, find_code(failure), status)
             except asyncio.CancelledError:
                 code = code or _code_of_cancellation(context)
                 raise
@@ -207,7 +207,7 @@ def _needs_no_status(error: BaseException, task: asyncio.Task[Any]) -> bool:
     return isinstance(error, (grpc.aio.InternalError, grpc.aio.AbortError))
 
 
-def _failure_of(error: BaseException) -> ReasondError:
+def _convert_failure(error: BaseException) -> ReasondError:
     """Return the error to send to the peer; no foreign text may reach it."""
     if isinstance(error, ReasondError):
         return error
@@ -224,7 +224,7 @@ def _fault(message: str, cause: BaseException) -> InternalError:
 
 async def _refuse_unknown(_requests: object, _context: Context) -> None:
     raise MethodNotFoundError(
-        f"Method not found: {show(current_call().method)}", remedy="Server reflection lists the methods that exist."
+        f"Method not found: {show(get_current_call().method)}", remedy="Server reflection lists the methods that exist."
     )
 
 
@@ -234,16 +234,16 @@ def _announce(call: RpcCall, failure: ReasondError) -> str:
     if call.reason == "INTERNAL":
         extra = {"method": call.method, "call_id": call.call_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
-    return code_of(failure).name
+    return find_code(failure).name
 
 
 def _to_status(failure: ReasondError, call_id: str) -> tuple[ReasondError, Status]:
     """Return the failure and its status; a failure that fits no status becomes a fault of the server."""
     try:
-        return failure, status_of(failure, call_id=call_id)
+        return failure, build_status(failure, call_id=call_id)
     except Exception as error:  # noqa: BLE001 - grpc.aio would send its text to the peer
         fault = _fault("a failure could not be told", error)
-        return fault, status_of(fault, call_id=call_id)
+        return fault, build_status(fault, call_id=call_id)
 
 
 async def _abort(context: Context, call: RpcCall, code: grpc.StatusCode, status: Status) -> None:
@@ -328,7 +328,7 @@ def begin(call: RpcCall) -> None:
     _CURRENT.set(call)
 
 
-def current_call() -> RpcCall:
+def get_current_call() -> RpcCall:
     """Return the RPC in progress.
 
     Raises:
@@ -341,13 +341,13 @@ def current_call() -> RpcCall:
     return call
 
 
-def current_principal() -> Principal:
+def get_current_principal() -> Principal:
     """Return the principal of the caller.
 
     Raises:
         InternalError: the method is exempt from authentication.
     """
-    call = current_call()
+    call = get_current_call()
     if call.principal is None:
         message = f"{call.method} asks who calls but is exempt from authentication"
         raise InternalError(message)

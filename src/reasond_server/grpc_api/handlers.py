@@ -37,7 +37,7 @@ def wrap_handler(handler: Handler, around: Callable[[Behaviour], Behaviour]) -> 
     every call, and other callables take longer to inspect.
     """
     return make_handler(
-        around(runner_of(behaviour_of(handler), is_stream=handler.response_streaming)),
+        around(make_runner(find_behaviour(handler), is_stream=handler.response_streaming)),
         reads_stream=handler.request_streaming,
         writes_stream=handler.response_streaming,
         decode=handler.request_deserializer,
@@ -45,7 +45,7 @@ def wrap_handler(handler: Handler, around: Callable[[Behaviour], Behaviour]) -> 
     )
 
 
-def behaviour_of(handler: Handler) -> Behaviour:
+def find_behaviour(handler: Handler) -> Behaviour:
     """Return the function of a handler of any kind."""
     found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     behaviour: Behaviour = found
@@ -64,7 +64,7 @@ def make_handler(
     return _FACTORIES[reads_stream, writes_stream](behaviour, decode, encode)
 
 
-def runner_of(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
+def make_runner(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
     """Return a coroutine function that runs `behaviour` to its end; its kind is inspected only once, here.
 
     A handler with one response is a coroutine function or a plain function. A handler with a response stream writes

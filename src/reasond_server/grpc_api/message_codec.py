@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.handlers import behaviour_of, make_handler, runner_of
+from reasond_server.grpc_api.handlers import find_behaviour, make_handler, make_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +123,7 @@ class Codec:
 
         A single message is coded in its function, streamed messages are coded by grpc.aio.
         """
-        behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+        behaviour = make_runner(find_behaviour(handler), is_stream=handler.response_streaming)
         decode = _decoding(handler.request_deserializer, method)
         encode = self._encoding(handler.response_serializer)
         if not handler.request_streaming:
@@ -162,7 +162,7 @@ def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[b
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
         if may_unfold(raw):
-            require_few_fields(raw, _input_of(method))
+            require_few_fields(raw, _find_request_type(method))
         try:
             return decode(raw) if decode else raw
         except DecodeError:
@@ -174,7 +174,7 @@ def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[b
     return decode_or_refuse
 
 
-def _input_of(method: str) -> Descriptor | None:
+def _find_request_type(method: str) -> Descriptor | None:
     """Return the request type of `method` (`/service/name`); None if no proto declares it."""
     try:
         return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import execution_pb2, reasoning_service_pb2_grpc
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors.base import ReasondError
-from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, event_message, fill_traced
-from reasond_server.grpc_api.filling import json_text
-from reasond_server.grpc_api.guard import current_principal, remaining_s
+from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, build_event_message, fill_traced
+from reasond_server.grpc_api.guard import get_current_principal, remaining_s
+from reasond_server.grpc_api.message_writers import write_json
 from reasond_server.grpc_api.requests import (
     invalid,
     name_request_fields,
-    required_id,
-    required_task,
-    task_of,
-    trace_view_of,
+    read_task,
+    read_trace_view,
+    require_id,
+    require_task,
 )
-from reasond_server.grpc_api.stream_writing import StreamWriter
+from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.structs import fill_struct
 from reasond_server.grpc_api.times import fill_duration
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -61,7 +61,7 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     for image in task.images:
         message.images.add(media_type=image.media_type, data=b64decode(image.base64))
     if task.answer_schema is not None:
-        message.answer_schema_json = json_text(task.answer_schema)
+        message.answer_schema_json = write_json(task.answer_schema)
 
 
 def _fill_config(message: execution_pb2.ReasoningTask, config: Json, *, strategy: str) -> None:
@@ -125,11 +125,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
 
     async def Reason(self, request: pb.ReasonRequest, context: Context) -> pb.ReasonResponse:
         """Run a task and return the result."""
-        view = trace_view_of(request.trace_view)
-        task = required_task(request)
+        view = read_trace_view(request.trace_view)
+        task = require_task(request)
         try:
             found = await self._service.execute(
-                current_principal(), task, request_id=request.request_id, deadline_s=remaining_s(context)
+                get_current_principal(), task, request_id=request.request_id, deadline_s=remaining_s(context)
             )
         except ReasondError as error:
             name_request_fields(error, request.task)
@@ -143,7 +143,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     ) -> None:
         """Write the events of a new or an earlier execution as they come."""
         try:
-            await self._streams.write(self._events(request, context), context, event_message)
+            await self._streams.write(self._events(request, context), context, build_event_message)
         except ReasondError as error:
             name_request_fields(error, request.task)
             raise
@@ -170,8 +170,8 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             if request.request_id:
                 raise invalid("request_id", "belongs to a task; resume names its execution instead")
             return self._service.desk.resume(
-                current_principal(),
-                required_id(request.resume.execution_id, field="resume.execution_id"),
+                get_current_principal(),
+                require_id(request.resume.execution_id, field="resume.execution_id"),
                 after_sequence=request.resume.after_sequence,
                 include_deltas=request.include_deltas,
                 keep_running=request.keep_running,
@@ -179,8 +179,8 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         if source is None:
             raise invalid("task", "is required, unless resume is given")
         return self._service.stream(
-            current_principal(),
-            task_of(request.task),
+            get_current_principal(),
+            read_task(request.task),
             request_id=request.request_id,
             include_deltas=request.include_deltas,
             keep_running=request.keep_running,
@@ -207,11 +207,11 @@ def _strategy(info: StrategyInfo) -> pb.Strategy:
     return pb.Strategy(
         name=info.name,
         description=info.description,
-        config_schema_json=json_text(info.config_schema),
-        default_config_json=json_text(info.default_config),
+        config_schema_json=write_json(info.config_schema),
+        default_config_json=write_json(info.default_config),
         capabilities=info.capabilities,
         is_default=info.is_default,
-        ceilings_json=json_text(info.ceilings),
+        ceilings_json=write_json(info.ceilings),
         cost_class=_COST_CLASSES[info.cost_class] if info.cost_class else pb.COST_CLASS_UNSPECIFIED,
         cost_formula=info.cost_formula,
     )

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repair_service_pb2_grpc, repairs_pb2
 from reasond_server.errors.base import ReasondError
-from reasond_server.grpc_api.filling import fill
-from reasond_server.grpc_api.guard import current_principal
+from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.grpc_api.message_writers import fill
 from reasond_server.grpc_api.repair_conversion import (
-    entries_of,
-    repair_event_message,
-    required_repair_task,
-    snapshot_response,
-    source_of,
+    build_repair_event_message,
+    build_snapshot_response,
+    read_entries,
+    read_source,
+    require_repair_task,
 )
-from reasond_server.grpc_api.requests import prefix_fields, required_id
-from reasond_server.grpc_api.stream_writing import StreamWriter
+from reasond_server.grpc_api.requests import prefix_fields, require_id
+from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -55,41 +55,43 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
     async def Repair(self, request: pb.RepairRequest, context: Context) -> pb.RepairResponse:
         """Work a repair out and return its result."""
         del context
-        task = required_repair_task(request)
+        task = require_repair_task(request)
         with _naming_fields():
-            result = await self._service.run(current_principal(), task, request_id=request.request_id)
+            result = await self._service.run(get_current_principal(), task, request_id=request.request_id)
         return pb.RepairResponse(repair=fill(repairs_pb2.Repair(), result))
 
     async def RepairSteps(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
         self, request: pb.RepairStepsRequest, context: Context
     ) -> None:
         """Write the events of a new or an earlier repair as they come."""
-        source = source_of(request)
+        source = read_source(request)
         with _naming_fields():
             events = self._service.stream(
-                current_principal(),
+                get_current_principal(),
                 source,
                 request_id=request.request_id,
                 include_deltas=request.include_deltas,
                 keep_running=request.keep_running,
             )
-            await self._streams.write(events, context, repair_event_message)
+            await self._streams.write(events, context, build_repair_event_message)
 
     async def GetRepair(self, request: pb.GetRepairRequest, context: Context) -> pb.GetRepairResponse:
         """Return a repair, with its result once it has ended."""
         del context
-        execution_id = required_id(request.execution_id, field="execution_id")
-        return fill(pb.GetRepairResponse(), await self._service.get(current_principal(), execution_id))
+        execution_id = require_id(request.execution_id, field="execution_id")
+        return fill(pb.GetRepairResponse(), await self._service.get(get_current_principal(), execution_id))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         """Keep a manifest and name the contents that are missing."""
         del context
-        return snapshot_response(await self._service.create_snapshot(current_principal(), entries_of(request)))
+        return build_snapshot_response(
+            await self._service.create_snapshot(get_current_principal(), read_entries(request))
+        )
 
     async def UploadBlobs(self, request: pb.UploadBlobsRequest, context: Context) -> pb.UploadBlobsResponse:
         """Store contents that a snapshot misses."""
         del context
-        digests = await self._service.upload_blobs(current_principal(), tuple(request.contents))
+        digests = await self._service.upload_blobs(get_current_principal(), tuple(request.contents))
         return pb.UploadBlobsResponse(digests=digests)
 
     async def ListEnvironments(

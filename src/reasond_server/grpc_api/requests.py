@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
-from reasond_server.grpc_api.structs import json_of_struct
+from reasond_server.grpc_api.structs import read_struct
 from reasond_server.requests.task_checks import MAX_SCHEMA_BYTES
-from reasond_server.tools.json_reading import read_strict_json
+from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.types import NO_BUDGET, Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
 
 
-def task_of(task: execution_pb2.ReasoningTask) -> Task:
+def read_task(task: execution_pb2.ReasoningTask) -> Task:
     """Return the task. A config alone selects the strategy it belongs to.
 
     Raises:
@@ -59,7 +59,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         config=config,
         agent=get("agent"),
         agent_capabilities=tuple(get("agent_capabilities", ())),
-        budget=budget_of(given["budget"], path="task.budget") if "budget" in given else NO_BUDGET,
+        budget=read_budget(given["budget"], path="task.budget") if "budget" in given else NO_BUDGET,
         system=get("system", ""),
         history=tuple(read_history(given["history"], path="task.history")) if "history" in given else (),
         model=get("model"),
@@ -77,7 +77,7 @@ def read_history(messages: Iterable[execution_pb2.HistoryMessage], *, path: str)
     """
     for index, message in enumerate(messages):
         role = f"{path}[{index}].role"
-        word = enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=role)
+        word = read_enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=role)
         if word is None:
             raise invalid(role, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
         yield HistoryMessage(role=Speaker(word), text=message.text)
@@ -101,18 +101,18 @@ def _read_schema(text: str) -> Json:
     return schema
 
 
-def required_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
+def require_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
     """Return the request's task.
 
     Raises:
-        InvalidRequestError: there is no task, or `task_of` raises it.
+        InvalidRequestError: there is no task, or `read_task` raises it.
     """
     if not request.HasField("task"):
         raise invalid("task", "is required")
-    return task_of(request.task)
+    return read_task(request.task)
 
 
-def budget_of(budget: execution_pb2.Budget, *, path: str) -> Budget:
+def read_budget(budget: execution_pb2.Budget, *, path: str) -> Budget:
     """Return the bounds that are set; their ranges are checked with the rest of the request.
 
     Raises:
@@ -126,11 +126,11 @@ def budget_of(budget: execution_pb2.Budget, *, path: str) -> Budget:
         max_model_calls=budget.max_model_calls if budget.HasField("max_model_calls") else None,
         max_tool_calls=budget.max_tool_calls if budget.HasField("max_tool_calls") else None,
         max_output_tokens=budget.max_output_tokens if budget.HasField("max_output_tokens") else None,
-        max_elapsed_s=seconds_of(budget.max_elapsed, path=f"{path}.max_elapsed") if has_elapsed else None,
+        max_elapsed_s=read_seconds(budget.max_elapsed, path=f"{path}.max_elapsed") if has_elapsed else None,
     )
 
 
-def seconds_of(duration: duration_pb2.Duration, *, path: str) -> float:
+def read_seconds(duration: duration_pb2.Duration, *, path: str) -> float:
     """Return `duration` in seconds.
 
     Raises:
@@ -142,7 +142,7 @@ def seconds_of(duration: duration_pb2.Duration, *, path: str) -> float:
     return seconds + nanos / _NANOS
 
 
-def trace_view_of(number: int) -> execution_pb2.TraceView.ValueType:
+def read_trace_view(number: int) -> execution_pb2.TraceView.ValueType:
     """Return the trace view; unspecified means NONE.
 
     Raises:
@@ -154,27 +154,27 @@ def trace_view_of(number: int) -> execution_pb2.TraceView.ValueType:
     return view
 
 
-def finish_reason_of(number: int) -> FinishReason | None:
+def read_finish_reason(number: int) -> FinishReason | None:
     """Return the finish reason to filter by; None for unspecified.
 
     Raises:
         InvalidRequestError: the proto declares no such value.
     """
-    word = enum_word(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
+    word = read_enum_word(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
     return None if word is None else FinishReason(word)
 
 
-def state_of(number: int) -> ExecutionState | None:
+def read_state(number: int) -> ExecutionState | None:
     """Return the state to filter by; None for unspecified.
 
     Raises:
         InvalidRequestError: the proto declares no such value.
     """
-    word = enum_word(execution_pb2.ExecutionState.DESCRIPTOR, number, path="state")
+    word = read_enum_word(execution_pb2.ExecutionState.DESCRIPTOR, number, path="state")
     return None if word is None else ExecutionState(word)
 
 
-def moment_of(stamp: timestamp_pb2.Timestamp, *, path: str) -> datetime:
+def read_moment(stamp: timestamp_pb2.Timestamp, *, path: str) -> datetime:
     """Return the time, without what is shorter than a microsecond.
 
     Raises:
@@ -212,7 +212,7 @@ def prefix_fields(error: ReasondError, prefix: str, fields: Collection[str]) -> 
     )
 
 
-def required_id(value: str, *, field: str) -> str:
+def require_id(value: str, *, field: str) -> str:
     """Return the id in `field` of a request.
 
     Raises:
@@ -240,18 +240,18 @@ def _strategy_and_config(task: execution_pb2.ReasoningTask, strategy: str | None
     if case == "custom":
         if strategy is None:
             raise invalid("task.strategy", "is required with a custom config, which does not say whose it is")
-        return strategy, json_of_struct(task.custom, path="task.custom")
+        return strategy, read_struct(task.custom, path="task.custom")
     if strategy not in {None, case}:
         raise invalid(f"task.{case}", f"is the config of another strategy than {show(strategy)}; leave one out")
-    return case, config_of(getattr(task, case), path=f"task.{case}")
+    return case, read_config(getattr(task, case), path=f"task.{case}")
 
 
-def config_of(config: Message, *, path: str) -> dict[str, Any]:
+def read_config(config: Message, *, path: str) -> dict[str, Any]:
     """Return the fields that are set; an enum as the lower-case word of its value, unspecified as unset."""
     values: dict[str, Any] = {}
     for field, value in config.ListFields():
         if field.enum_type is not None:
-            word = enum_word(field.enum_type, value, path=f"{path}.{field.name}")
+            word = read_enum_word(field.enum_type, value, path=f"{path}.{field.name}")
             if word is not None:
                 values[field.name] = word
         elif isinstance(value, float) and not math.isfinite(value):
@@ -261,18 +261,18 @@ def config_of(config: Message, *, path: str) -> dict[str, Any]:
     return values
 
 
-def enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
+def read_enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
     """Return the word of an enum's value; None for unspecified.
 
     Raises:
         InvalidRequestError: the proto declares no such value.
     """
-    name = _name_of(kind, number, path=path)
+    name = _read_enum_name(kind, number, path=path)
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return name.removeprefix(prefix).lower() if number else None
 
 
-def _name_of(kind: EnumDescriptor, number: int, *, path: str) -> str:
+def _read_enum_name(kind: EnumDescriptor, number: int, *, path: str) -> str:
     """Return the name of an enum's value; checks it, because proto3 accepts any number."""
     value = kind.values_by_number.get(number)
     if value is None:

@@ -32,12 +32,12 @@ CODES: Final = tuple(_CODES)
 """The names of the status codes."""
 
 
-def code_of(error: ReasondError) -> grpc.StatusCode:
+def find_code(error: ReasondError) -> grpc.StatusCode:
     """Return the gRPC status code of `error`."""
     return _CODES[error.declaration.grpc_status]
 
 
-def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
+def build_status(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     """Return the Status for `error`: at most 4 KiB; violations are cut first, then metadata.
 
     The text of a server fault is not sent: the caller gets "internal error" and the request id.
@@ -47,8 +47,8 @@ def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata={"request_id": _clip(call_id)})
     if error.execution_id:
         info.metadata["execution_id"] = _clip(error.execution_id)
-    text = INTERNAL_MESSAGE if is_internal else clipped_message(error.full_message)
-    status = status_pb2.Status(code=code_of(error).value[0], message=text)
+    text = INTERNAL_MESSAGE if is_internal else clip_message(error.full_message)
+    status = status_pb2.Status(code=find_code(error).value[0], message=text)
     if is_internal:
         _add(status, info)
         return status
@@ -63,7 +63,7 @@ def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     return status
 
 
-def clipped_message(text: str) -> str:
+def clip_message(text: str) -> str:
     """Return `text` cut so that its percent-encoded form fits the trailers."""
     text = _encodable(text)
     if _encoded_length(text) <= _MAX_MESSAGE_BYTES:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_EXACT: Final = 2**53
 
 
-def json_of_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
+def read_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
     """Return the JSON object in `struct`; doubles without a fraction become whole numbers.
 
     Raises:
@@ -30,10 +30,10 @@ def json_of_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
     """
     # A message of 4 MiB can hold a million values, which would take seconds to convert; so they are counted here.
     room = iter(range(MAX_CONFIG_VALUES))
-    return {key: _json_of_value(value, f"{path}.{key}", 2, room) for key, value in struct.fields.items()}
+    return {key: _read_value(value, f"{path}.{key}", 2, room) for key, value in struct.fields.items()}
 
 
-def _json_of_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[int]) -> Any:  # noqa: ANN401 - any JSON value
+def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[int]) -> Any:  # noqa: ANN401 - any JSON value
     if next(room, None) is None:
         root = ".".join(path.split(".", 2)[:2])
         raise InvalidRequestError.of(Violation(field=root, description=f"must hold at most {MAX_CONFIG_VALUES} values"))
@@ -50,9 +50,9 @@ def _json_of_value(value: struct_pb2.Value, path: str, depth: int, room: Iterato
         raise InvalidRequestError.of(Violation(field=path, description=f"must not nest deeper than {MAX_DEPTH} levels"))
     if kind == "list_value":
         items = enumerate(value.list_value.values)
-        return [_json_of_value(item, f"{path}[{index}]", depth + 1, room) for index, item in items]
+        return [_read_value(item, f"{path}[{index}]", depth + 1, room) for index, item in items]
     fields = value.struct_value.fields
-    return {key: _json_of_value(item, f"{path}.{key}", depth + 1, room) for key, item in fields.items()}
+    return {key: _read_value(item, f"{path}.{key}", depth + 1, room) for key, item in fields.items()}
 
 
 def _number(number: float, path: str) -> float:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
-from reasond_server.grpc_api.filling import Alternatives, fill
-from reasond_server.grpc_api.requests import budget_of, enum_word, invalid, read_history, required_id
+from reasond_server.grpc_api.message_writers import Alternatives, fill
+from reasond_server.grpc_api.requests import invalid, read_budget, read_enum_word, read_history, require_id
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import NO_BUDGET, ToolResult
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
 
 
-def source_of(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | TurnCursor:
-    """Return what the request wants. Raises as `work_of`."""
+def read_source(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | TurnCursor:
+    """Return what the request wants. Raises as `read_turn_work`."""
     if request.WhichOneof("source") != "attach":
-        return work_of(request)
+        return read_turn_work(request)
     _refuse_request_id(request)
-    return cursor_of(request.attach)
+    return read_cursor(request.attach)
 
 
-def work_of(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | TurnReentry:
+def read_turn_work(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | TurnReentry:
     """Return what a request starts or goes on with.
 
     Raises:
@@ -48,12 +48,12 @@ def work_of(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | T
     if case is None:
         raise invalid("start", "is required, unless reentry is given")
     if case == "start":
-        return start_of(request.start)
+        return read_start(request.start)
     _refuse_request_id(request)
-    return reentry_of(request.reentry)
+    return read_reentry(request.reentry)
 
 
-def start_of(start: turns_pb2.TurnStart) -> TurnStart:
+def read_start(start: turns_pb2.TurnStart) -> TurnStart:
     """Return the start of a turn; its limits are checked by `turns.turn_requests`.
 
     Raises:
@@ -71,17 +71,17 @@ def start_of(start: turns_pb2.TurnStart) -> TurnStart:
         ),
         context=tuple(
             ContextBlock(
-                name=block.name, scope=_scope_of(block.scope, path=f"start.context[{index}].scope"), text=block.text
+                name=block.name, scope=_read_scope(block.scope, path=f"start.context[{index}].scope"), text=block.text
             )
             for index, block in enumerate(start.context)
         ),
-        budget=budget_of(start.budget, path="start.budget") if start.HasField("budget") else NO_BUDGET,
+        budget=read_budget(start.budget, path="start.budget") if start.HasField("budget") else NO_BUDGET,
         system=start.system,
         history=tuple(read_history(start.history, path="start.history")),
     )
 
 
-def reentry_of(reentry: turns_pb2.TurnReentry) -> TurnReentry:
+def read_reentry(reentry: turns_pb2.TurnReentry) -> TurnReentry:
     """Return the results and decisions for a hand-off."""
     return TurnReentry(
         turn_id=reentry.turn_id,
@@ -97,7 +97,7 @@ def reentry_of(reentry: turns_pb2.TurnReentry) -> TurnReentry:
     )
 
 
-def cursor_of(cursor: execution_pb2.ExecutionCursor) -> TurnCursor:
+def read_cursor(cursor: execution_pb2.ExecutionCursor) -> TurnCursor:
     """Return the place to follow a turn from.
 
     Raises:
@@ -106,11 +106,11 @@ def cursor_of(cursor: execution_pb2.ExecutionCursor) -> TurnCursor:
     if cursor.after_sequence < 0:
         raise invalid("attach.after_sequence", f"must be at least 0, got {cursor.after_sequence}")
     return TurnCursor(
-        turn_id=required_id(cursor.execution_id, field="attach.execution_id"), after_sequence=cursor.after_sequence
+        turn_id=require_id(cursor.execution_id, field="attach.execution_id"), after_sequence=cursor.after_sequence
     )
 
 
-def part_of(request: pb.ReadToolResultRequest) -> ResultPart:
+def read_part(request: pb.ReadToolResultRequest) -> ResultPart:
     """Return the part of a tool result that the request wants."""
     case = request.WhichOneof("part")
     if case == "range":
@@ -120,7 +120,7 @@ def part_of(request: pb.ReadToolResultRequest) -> ResultPart:
     return ResultPart(contains=request.contains) if case == "contains" else ResultPart()
 
 
-def turn_event_message(event: StreamEvent) -> pb.ExecuteTurnResponse:
+def build_turn_event_message(event: StreamEvent) -> pb.ExecuteTurnResponse:
     """Return one event of a turn."""
     message = pb.ExecuteTurnResponse()
     message.turn_id, message.sequence = event.execution_id, event.sequence
@@ -142,6 +142,6 @@ def _refuse_request_id(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> No
         raise invalid("request_id", f"belongs to start; {request.WhichOneof('source')} names its turn instead")
 
 
-def _scope_of(number: int, *, path: str) -> ContextScope:
-    word = enum_word(turns_pb2.ContextScope.DESCRIPTOR, number, path=path)
+def _read_scope(number: int, *, path: str) -> ContextScope:
+    word = read_enum_word(turns_pb2.ContextScope.DESCRIPTOR, number, path=path)
     return ContextScope.TURN if word is None else ContextScope(word)

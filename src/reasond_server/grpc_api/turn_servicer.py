@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turn_service_pb2_grpc, turns_pb2
 from reasond_server.errors.base import ReasondError
-from reasond_server.grpc_api.filling import fill
-from reasond_server.grpc_api.guard import current_principal
-from reasond_server.grpc_api.requests import prefix_fields, required_id
-from reasond_server.grpc_api.stream_writing import StreamWriter
+from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.grpc_api.message_writers import fill
+from reasond_server.grpc_api.requests import prefix_fields, require_id
+from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.turn_conversion import (
+    build_turn_event_message,
     fill_view,
-    part_of,
-    source_of,
-    turn_event_message,
-    work_of,
+    read_part,
+    read_source,
+    read_turn_work,
 )
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.turn_requests import check_part
@@ -69,19 +69,21 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         """Write the events of a turn as they come, to its next exit."""
         with _naming_fields(request):
             events = self._service.stream(
-                current_principal(),
-                source_of(request),
+                get_current_principal(),
+                read_source(request),
                 request_id=request.request_id,
                 include_deltas=request.include_deltas,
                 follow=request.follow,
             )
-            await self._streams.write(events, context, turn_event_message)
+            await self._streams.write(events, context, build_turn_event_message)
 
     async def RunTurn(self, request: pb.RunTurnRequest, context: Context) -> pb.RunTurnResponse:
         """Start a turn or go on with one, and return it at the next exit."""
         del context
         with _naming_fields(request):
-            view = await self._service.run(current_principal(), work_of(request), request_id=request.request_id)
+            view = await self._service.run(
+                get_current_principal(), read_turn_work(request), request_id=request.request_id
+            )
         is_waiting = view.turn.state is TurnState.AWAITING_CLIENT
         response = pb.RunTurnResponse(exit_mode=pb.EXIT_MODE_CLIENT_TOOLS if is_waiting else pb.EXIT_MODE_DONE)
         fill_view(response, view)
@@ -90,16 +92,16 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
     async def GetTurn(self, request: pb.GetTurnRequest, context: Context) -> pb.GetTurnResponse:
         """Return a turn with its ledger."""
         del context
-        turn_id = required_id(request.turn_id, field="turn_id")
+        turn_id = require_id(request.turn_id, field="turn_id")
         response = pb.GetTurnResponse()
-        fill_view(response, await self._service.get(current_principal(), turn_id))
+        fill_view(response, await self._service.get(get_current_principal(), turn_id))
         return response
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
         """List the caller's turns, newest first."""
         del context
         page = await self._service.list(
-            current_principal(),
+            get_current_principal(),
             session_id=request.session_id,
             page_size=request.page_size,
             page_token=request.page_token,
@@ -111,45 +113,45 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         """Cancel a turn and return it."""
         del context
-        turn_id = required_id(request.turn_id, field="turn_id")
+        turn_id = require_id(request.turn_id, field="turn_id")
         return pb.CancelTurnResponse(
-            turn=fill(turns_pb2.Turn(), await self._service.cancel(current_principal(), turn_id))
+            turn=fill(turns_pb2.Turn(), await self._service.cancel(get_current_principal(), turn_id))
         )
 
     async def DeleteTurn(self, request: pb.DeleteTurnRequest, context: Context) -> pb.DeleteTurnResponse:
         """Forget a turn."""
         del context
-        await self._service.delete(current_principal(), required_id(request.turn_id, field="turn_id"))
+        await self._service.delete(get_current_principal(), require_id(request.turn_id, field="turn_id"))
         return pb.DeleteTurnResponse()
 
     async def ReadToolResult(self, request: pb.ReadToolResultRequest, context: Context) -> pb.ReadToolResultResponse:
         """Return a part of the whole result of a tool call."""
         del context
-        turn_id, call_id = (required_id(getattr(request, name), field=name) for name in ("turn_id", "call_id"))
-        part, most = part_of(request), self._max_excerpt_bytes
+        turn_id, call_id = (require_id(getattr(request, name), field=name) for name in ("turn_id", "call_id"))
+        part, most = read_part(request), self._max_excerpt_bytes
         try:
             check_part(part, max_bytes=request.max_bytes)
         except ReasondError as error:
             prefix_fields(error, "range.", _RANGE_FIELDS)
             raise
         excerpt = await self._service.read_tool_result(
-            current_principal(), turn_id, call_id, part, max_bytes=min(request.max_bytes or most, most)
+            get_current_principal(), turn_id, call_id, part, max_bytes=min(request.max_bytes or most, most)
         )
         return fill(pb.ReadToolResultResponse(), excerpt)
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
         """Return a session."""
         del context
-        session_id = required_id(request.session_id, field="session_id")
+        session_id = require_id(request.session_id, field="session_id")
         return pb.GetSessionResponse(
-            session=fill(turns_pb2.Session(), await self._service.get_session(current_principal(), session_id))
+            session=fill(turns_pb2.Session(), await self._service.get_session(get_current_principal(), session_id))
         )
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
         """List the caller's sessions, last changed first."""
         del context
         page = await self._service.list_sessions(
-            current_principal(), page_size=request.page_size, page_token=request.page_token
+            get_current_principal(), page_size=request.page_size, page_token=request.page_token
         )
         return pb.ListSessionsResponse(
             sessions=[fill(turns_pb2.Session(), session) for session in page.sessions],
@@ -159,7 +161,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         """Forget a session and its turns."""
         del context
-        await self._service.delete_session(current_principal(), required_id(request.session_id, field="session_id"))
+        await self._service.delete_session(get_current_principal(), require_id(request.session_id, field="session_id"))
         return pb.DeleteSessionResponse()
 
 

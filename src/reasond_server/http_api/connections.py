@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from reasond_server.base.addresses import network_of
+from reasond_server.base.addresses import find_network
 from reasond_server.http_api.exchange import ADMISSION_KEY, PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.types.values import value
 
@@ -149,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         self._peer_uris: tuple[str, ...] = ()
-        self._departure = Departure()
+        self._disconnect = ClientDisconnect()
         self._served: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -159,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = _ReadBeforeClosed(transport, on_close=close)  # type: ignore[assignment]  # it delegates all other methods
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
-        self._cap.enter(self, network_of(self.client[0]) if self.client else "")
+        self._cap.enter(self, find_network(self.client[0]) if self.client else "")
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -185,7 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_bytes = -self._piece_bytes if self._has_ended_request else 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
-        self.scope[DEPARTURE_KEY] = self._departure  # type: ignore[typeddict-unknown-key]  # as above
+        self.scope[DISCONNECT_KEY] = self._disconnect  # type: ignore[typeddict-unknown-key]  # as above
         self.scope[ADMISSION_KEY] = self._admit  # type: ignore[typeddict-unknown-key]  # as above
 
     def on_headers_complete(self) -> None:
@@ -263,7 +263,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and cancel the client's requests."""
         self._cap.leave(self)
-        self._departure.happen()
+        self._disconnect.set()
         if self._served is not None:
             # uvicorn notifies only the last request.
             self._served.disconnected = True
@@ -341,26 +341,26 @@ def _measure_fields(headers: Sequence[tuple[bytes, bytes]]) -> int:
 
 
 T = TypeVar("T")
-DEPARTURE_KEY: Final = "reasond.departure"
+DISCONNECT_KEY: Final = "reasond.departure"
 
 
-class Departure:
+class ClientDisconnect:
     """Whether the client of a connection has left. Its requests run one after the other, each in a task."""
 
     def __init__(self) -> None:
-        self.has_happened = False
+        self.is_set = False
         self._task: asyncio.Task[Any] | None = None
 
-    def happen(self) -> None:
+    def set(self) -> None:
         """Note that the client has left, and cancel its task."""
-        self.has_happened = True
+        self.is_set = True
         if self._task is not None:
             self._task.cancel()
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Cancel `task` when the client leaves, or now if it has left."""
         self._task = task
-        if self.has_happened:
+        if self.is_set:
             task.cancel()
 
     def forget(self) -> None:
@@ -368,13 +368,13 @@ class Departure:
         self._task = None
 
 
-def departure_of(scope: Scope) -> Departure:
+def find_disconnect(scope: Scope) -> ClientDisconnect:
     """Return the departure of the client of `scope`; one that never happens if the server provides none."""
-    departure: Departure | None = scope.get(DEPARTURE_KEY)
-    return Departure() if departure is None else departure
+    disconnect: ClientDisconnect | None = scope.get(DISCONNECT_KEY)
+    return ClientDisconnect() if disconnect is None else disconnect
 
 
-async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departure) -> T:
+async def run_unless_disconnected(work: Coroutine[Any, Any, T], disconnect: ClientDisconnect) -> T:
     """Return the result of `work`; if the client leaves first, cancel `work` and wait until it has ended.
 
     `work` runs in the task of the caller.
@@ -386,26 +386,26 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departur
     if task is None:  # pragma: no cover - coroutines run in tasks
         message = "a request is served outside a task"
         raise RuntimeError(message)
-    departure.watch(task)
+    disconnect.watch(task)
     try:
         result = await work
     except asyncio.CancelledError:
         # A cancellation from outside takes precedence, even if the client has also left.
-        if departure.has_happened and not task.uncancel():
+        if disconnect.is_set and not task.uncancel():
             raise ClientGoneError from None
         raise
     except BaseException:
-        if departure.has_happened:
+        if disconnect.is_set:
             task.uncancel()
         raise
     else:
-        if departure.has_happened:
+        if disconnect.is_set:
             # The work ended normally although it was cancelled.
             task.uncancel()
             raise ClientGoneError
         return result
     finally:
-        departure.forget()
+        disconnect.forget()
 
 
 class _ReadBeforeClosed:

@@ -16,21 +16,21 @@ from pydantic_core import to_json
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidJsonRpcError, ParseError
-from reasond_server.http_api.connections import departure_of, unless_client_leaves
+from reasond_server.http_api.body_reader import read_call_body
+from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.event_frames import frame_event, send_stream, wants_stream
-from reasond_server.http_api.exchange import NO_STORE, exchange_of, host_of, send_answer
-from reasond_server.http_api.http_calls import Calls, failure_of
-from reasond_server.http_api.intake import take_in_call
-from reasond_server.http_api.json_mapping import event_json, event_name, is_logged
+from reasond_server.http_api.exchange import NO_STORE, find_exchange, find_host, send_answer
+from reasond_server.http_api.http_calls import Calls, convert_failure
+from reasond_server.http_api.json_mapping import build_event_json, is_logged, name_event
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Call, Gate, Methods
-    from reasond_server.http_api.intake import Intake
     from reasond_server.http_api.jsonrpc import RpcParams, RpcRequest
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
@@ -52,39 +52,41 @@ class JsonRpcEndpoint:
         *,
         methods: Methods,
         gate: Gate,
-        intake: Intake,
+        body_reader: BodyReader,
         max_batch: int,
         observer: CallObserver = UNOBSERVED,
     ) -> None:
         self._observer = observer
         self._methods = methods
         self._gate = gate
-        self._intake = intake
+        self._body_reader = body_reader
         self._max_batch = max_batch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        exchange = exchange_of(scope)
+        exchange = find_exchange(scope)
         calls = Calls(self._methods, self._gate, exchange, self._observer)
         try:
-            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake, host=host_of(scope))
+            body = await read_call_body(
+                exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
+            )
         except (AccessError, OverloadedError) as error:
             # The validity of the token is unknown after an outage: the client should retry with it.
             is_outage = isinstance(error, IssuerUnavailableError | OverloadedError)
             status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
             await send_answer(send, status, unread(error, calls), headers=about)
             return
-        departure = departure_of(scope)
+        disconnect = find_disconnect(scope)
         try:
             request = self._streamable(exchange, body)
             if request is not None:
                 last_event_id = exchange.headers.first(b"last-event-id")
                 events = frames(calls.open(request.method), request.params, last_event_id)
-                await unless_client_leaves(send_stream(send, events), departure)
+                await run_unless_disconnected(send_stream(send, events), disconnect)
                 return
-            answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), departure)
+            answer = await run_unless_disconnected(dispatch(body, calls, max_batch=self._max_batch), disconnect)
         finally:
-            self._intake.let_go(body)
+            self._body_reader.release(body)
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[NO_STORE])
 
     def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
@@ -107,13 +109,13 @@ async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> As
             async for event in events:
                 yield frame(event, id_name=call.id_name)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
-        yield _frame("error", await call.explain(failure_of(error)))
+        yield _frame("error", await call.explain(convert_failure(error)))
 
 
 def frame(event: StreamEvent, *, id_name: str = "execution_id") -> bytes:
     """Return one event as server-sent event; `id_name` is the key of its log's id."""
     place = f"{event.execution_id}:{event.sequence}" if is_logged(event) else ""
-    return _frame(event_name(event), event_json(event, id_name=id_name), place=place)
+    return _frame(name_event(event), build_event_json(event, id_name=id_name), place=place)
 
 
 def _frame(name: str, data: Mapping[str, Any], *, place: str = "") -> bytes:

@@ -73,13 +73,13 @@ def attach(scope: Scope, exchange: Exchange) -> None:
     scope[_SCOPE_KEY] = exchange
 
 
-def exchange_of(scope: Scope) -> Exchange:
+def find_exchange(scope: Scope) -> Exchange:
     """Return the exchange of the request of `scope`."""
     exchange: Exchange = scope[_SCOPE_KEY]
     return exchange
 
 
-def host_of(scope: Scope) -> str:
+def find_host(scope: Scope) -> str:
     """Return the address of the client; empty on a Unix socket."""
     client = scope.get("client")
     return client[0] if client else ""
@@ -137,7 +137,7 @@ class RequestHeaders:
         length = self.first(b"content-length")
         return int(length[:_MOST_DIGITS]) if length and length.isdecimal() else None
 
-    def say_json(self) -> bool:
+    def accepts_json(self) -> bool:
         """Return whether there is exactly one Content-Type, and it is JSON."""
         if self._last.get(b"content-type") == JSON_TYPE and len(self._last) == len(self._raw):
             return True

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from reasond_server.http_api.body_reader import BodyReader
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
-from reasond_server.http_api.exchange import NO_STORE, exchange_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, find_exchange, send_answer
 from reasond_server.http_api.http_calls import Gate
-from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.page_gate import CHECK_PATH, CheckPage
-from reasond_server.http_api.reception import Addresses, Reception
+from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint, refuse_agents
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
@@ -56,11 +56,11 @@ class HttpLimits:
     body_timeout_s: float = 30.0
 
 
-Interface: TypeAlias = "Callable[[Gate, Intake, CallObserver], ASGIApp]"
+Interface: TypeAlias = "Callable[[Gate, BodyReader, CallObserver], ASGIApp]"
 """Makes the application of another protocol from the gate, the intake and the observer of the listener."""
 
 
-class HttpApp(Reception):
+class HttpApp(RequestMiddleware):
     """The application.
 
     `methods` are those of all services; `card` returns the public card of the server. `authenticate` converts a token
@@ -88,14 +88,16 @@ class HttpApp(Reception):
         further_pages: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         gate = Gate(authenticate=authenticate, require=require, peers=peers)
-        intake = Intake(
+        body_reader = BodyReader(
             max_body_bytes=limits.max_body_bytes,
             max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
             max_stranger_bytes=_STRANGER_BODIES * limits.max_body_bytes,
             max_requests=limits.max_requests,
             body_timeout_s=limits.body_timeout_s,
         )
-        rpc = JsonRpcEndpoint(methods=methods, gate=gate, intake=intake, max_batch=limits.max_batch, observer=observer)
+        rpc = JsonRpcEndpoint(
+            methods=methods, gate=gate, body_reader=body_reader, max_batch=limits.max_batch, observer=observer
+        )
         pages: dict[str, ASGIApp] = {
             CARD_PATH: AgentCardPage(card),
             "/healthz": HealthPage(),
@@ -107,7 +109,7 @@ class HttpApp(Reception):
         if agent_tokens is not None:
             endpoints[TOKEN_PATH] = TokenEndpoint(
                 issuer=agent_tokens,
-                intake=Intake(
+                body_reader=BodyReader(
                     max_body_bytes=_TOKEN_BODY_BYTES,
                     max_held_bytes=2 * _TOKEN_BODIES * _TOKEN_BODY_BYTES,
                     max_stranger_bytes=_TOKEN_BODIES * _TOKEN_BODY_BYTES,
@@ -116,7 +118,7 @@ class HttpApp(Reception):
                 ),
                 observer=observer,
             )
-        doors = {root: build(gate, intake, observer) for root, build in (interfaces or {}).items()}
+        doors = {root: build(gate, body_reader, observer) for root, build in (interfaces or {}).items()}
         doors[f"{CHECK_PATH}/"] = CheckPage(authenticate=authenticate, peers=peers, observer=observer)
         addresses = Addresses(pages=pages, endpoints=endpoints, subtrees=doors)
         super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
@@ -137,7 +139,7 @@ class AgentCardPage:
         view = self._card()
         etag = f'"{view.etag}"'
         headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
-        if is_known(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
+        if is_known(find_exchange(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:
             await send_answer(send, 200, view.card_json.encode(), headers=headers)

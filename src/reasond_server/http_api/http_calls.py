@@ -140,7 +140,9 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
     return given or from_header, rest
 
 
-def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def build_error_object(
+    error: ReasondError, *, call_id: str, partial: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return `error` as `{code, message, data}`; `partial` is the partial result of a failed execution.
 
     `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is set
@@ -158,7 +160,7 @@ def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any
     return {"code": reason.jsonrpc_code, "message": message, "data": data}
 
 
-def failure_of(error: BaseException) -> ReasondError:
+def convert_failure(error: BaseException) -> ReasondError:
     """Return `error` as a ReasondError: a foreign error becomes a fault with that error as its cause.
 
     Raises:
@@ -208,7 +210,7 @@ class Dialect:
 
 JSONRPC: Final = Dialect(
     transport=TRANSPORT,
-    describe=lambda error, call_id, partial: error_object(error, call_id=call_id, partial=partial),
+    describe=lambda error, call_id, partial: build_error_object(error, call_id=call_id, partial=partial),
     takes_auth_token=True,
 )
 _log = logging.getLogger("reasond.http")
@@ -345,7 +347,7 @@ class Call:
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
-            failure = failure_of(error)
+            failure = convert_failure(error)
             code = failure.declaration.grpc_status
             return {"error": await self.explain(failure)}
         finally:
@@ -403,7 +405,7 @@ class Call:
 
     def _report_failure(self, error: Exception) -> str:
         """Report the failure to the audit log, and return its code."""
-        failure = failure_of(error)
+        failure = convert_failure(error)
         self._decide(failure)
         return failure.declaration.grpc_status
 

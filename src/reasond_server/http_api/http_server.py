@@ -69,7 +69,7 @@ class HttpServer:
         Raises:
             SettingsError: the address cannot be bound, or the TLS files cannot be used.
         """
-        context = FollowingContext(self._tls).context() if self._tls else None
+        context = ReloadingContext(self._tls).context() if self._tls else None
         listener = await self._bind()
         self._port = listener.getsockname()[1]
         self._server = _Server(self._config(context), handshake_timeout_s=self._limits.header_timeout_s)
@@ -214,7 +214,7 @@ class _Server(uvicorn.Server):
 _log = logging.getLogger("reasond.http")
 
 
-class FollowingContext:
+class ReloadingContext:
     """A TLS context that checks its files before every handshake; if new files are invalid, it keeps the old ones."""
 
     def __init__(self, files: TlsFiles) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, build_reader, fields_of
+from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, build_reader, list_fields
 
 JsonObject = dict[str, Any]
 _Convert: TypeAlias = Callable[[Any], Any]
@@ -30,10 +30,10 @@ class _Writers(dict[type, Callable[[Any], JsonObject]]):
 
 
 WRITERS: Final = _Writers()
-"""Functions that convert values of a class to JSON, for code that runs in every call and skips `kind_json`."""
+"""Functions that convert values of a class to JSON, for code that runs in every call and skips `build_kind_json`."""
 
 
-def kind_json(value: object) -> JsonObject:
+def build_kind_json(value: object) -> JsonObject:
     """Return a value of a declared kind, or of a dataclass within one, as JSON."""
     return WRITERS[value.__class__](value)
 
@@ -55,7 +55,7 @@ def _make_writer(cls: type) -> Callable[[Any], JsonObject]:
     if kind is not None and kind.body:
         body = kind.body
         return lambda value: dict(getattr(value, body))
-    fields = {field.name: field for field in fields_of(cls)}
+    fields = {field.name: field for field in list_fields(cls)}
     names = kind.keys if kind is not None and kind.keys else tuple(fields)
     if event is not None:
         # Their keys are those of the wire; fields without a key are only stored.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.http_api.json_kinds import WRITERS, JsonObject, kind_json, milliseconds, timestamp
+from reasond_server.http_api.json_kinds import WRITERS, JsonObject, build_kind_json, milliseconds, timestamp
 from reasond_server.types import BoundedContextStep, Iteration, ReactStep, Result, Thought, Usage
 from reasond_server.types.kinds import EVENTS, STEPS
 
@@ -37,12 +37,12 @@ _PUNCTUATION: Final = 6
 """Bytes around a key and a text: four quotation marks, a colon and a comma."""
 
 
-def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
+def build_result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
     """Return `result` with `steps` as its trace, in the shape that seed 001 defines for `reasoning.execute`.
 
     A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were omitted.
     """
-    items = [item for step in steps for item in trace_items(step, answer=result.answer)]
+    items = [item for step in steps for item in list_trace_items(step, answer=result.answer)]
     kept = _within(items, MAX_TRACE_BYTES)
     warnings = list(result.warnings)
     if len(kept) < len(items):
@@ -53,7 +53,7 @@ def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
     return _result(result, warnings, trace=kept)
 
 
-def task_json(task: Task) -> JsonObject:
+def build_task_json(task: Task) -> JsonObject:
     """Return `task` as the parameters of `reasoning.execute` that ask for it again."""
     told = asdict(task)
     budget = told["budget"]
@@ -64,7 +64,7 @@ def task_json(task: Task) -> JsonObject:
     return told
 
 
-def completed_json(result: Result) -> JsonObject:
+def build_completed_json(result: Result) -> JsonObject:
     """Return `result` without a trace, as the last event of a stream carries it."""
     return _result(result, list(result.warnings))
 
@@ -74,7 +74,7 @@ def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> J
     shown = {
         "answer": result.answer,
         "strategy_used": result.strategy_used,
-        "metrics": metrics_json(result.metrics),
+        "metrics": build_metrics_json(result.metrics),
         **trace,
         "execution_id": result.execution_id,
         "finish_reason": result.finish_reason.value if result.finish_reason else None,
@@ -89,17 +89,17 @@ def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> J
     return shown
 
 
-def metrics_json(metrics: Metrics) -> JsonObject:
+def build_metrics_json(metrics: Metrics) -> JsonObject:
     """Return `metrics`; `strategy_specific` is empty if the run ended before its first step."""
     return {
         "total_tokens": metrics.usage.total_tokens,
         "execution_time_ms": milliseconds(metrics.execution_time_s),
-        "strategy_specific": {} if metrics.strategy_specific is None else kind_json(metrics.strategy_specific),
+        "strategy_specific": {} if metrics.strategy_specific is None else build_kind_json(metrics.strategy_specific),
         "usage": WRITERS[Usage](metrics.usage),
     }
 
 
-def execution_json(execution: Execution) -> JsonObject:
+def build_execution_json(execution: Execution) -> JsonObject:
     """Return `execution` for its owner; the tenant is omitted."""
     return {
         "execution_id": execution.execution_id,
@@ -117,7 +117,7 @@ def execution_json(execution: Execution) -> JsonObject:
     }
 
 
-def strategy_json(info: StrategyInfo) -> JsonObject:
+def build_strategy_json(info: StrategyInfo) -> JsonObject:
     """Return the public description of a strategy, with the JSON Schema of its configuration."""
     return {
         "name": info.name,
@@ -132,8 +132,8 @@ def strategy_json(info: StrategyInfo) -> JsonObject:
     }
 
 
-def card_json(view: CardView) -> JsonObject:
-    """Return an agent's card; `card_json` is the card byte for byte, so that signatures still verify."""
+def build_card_json(view: CardView) -> JsonObject:
+    """Return an agent's card; `build_card_json` is the card byte for byte, so that signatures still verify."""
     return {
         "card": dict(view.card),
         "card_json": view.card_json,
@@ -143,7 +143,7 @@ def card_json(view: CardView) -> JsonObject:
     }
 
 
-def agent_json(agent: RegisteredAgent) -> JsonObject:
+def build_agent_json(agent: RegisteredAgent) -> JsonObject:
     """Return an agent of the directory for its owner; the tenant is omitted."""
     return {
         "agent_id": agent.agent_id,
@@ -158,7 +158,7 @@ def agent_json(agent: RegisteredAgent) -> JsonObject:
     }
 
 
-def event_json(event: StreamEvent, *, id_name: str = "execution_id") -> JsonObject:
+def build_event_json(event: StreamEvent, *, id_name: str = "execution_id") -> JsonObject:
     """Return one event of a stream: its sequence number, its time, and its body under the key `event_name(event)`.
 
     `id_name` is the key of its log's id.
@@ -168,11 +168,11 @@ def event_json(event: StreamEvent, *, id_name: str = "execution_id") -> JsonObje
         id_name: event.execution_id,
         "sequence": event.sequence,
         "create_time": timestamp(event.create_time),
-        EVENTS.kinds[kind].wire_tag: _BODIES.get(kind, kind_json)(event.event),
+        EVENTS.kinds[kind].wire_tag: _BODIES.get(kind, build_kind_json)(event.event),
     }
 
 
-def event_name(event: StreamEvent) -> str:
+def name_event(event: StreamEvent) -> str:
     """Return the name of the field that carries `event` in the response of its streaming RPC."""
     return EVENTS.kinds[event.event.__class__].wire_tag
 
@@ -182,20 +182,20 @@ def is_logged(event: StreamEvent) -> bool:
     return EVENTS.kinds[event.event.__class__].is_logged
 
 
-def turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
+def build_turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
     """Return a turn, and how it ended; null before that."""
-    return {"turn": kind_json(turn), "result": None if result is None else kind_json(result)}
+    return {"turn": build_kind_json(turn), "result": None if result is None else build_kind_json(result)}
 
 
-def repair_view_json(view: RepairView) -> JsonObject:
+def build_repair_view_json(view: RepairView) -> JsonObject:
     """Return the execution of a repair, and how it ended; null before that."""
     return {
-        "execution": execution_json(view.execution),
-        "repair": None if view.repair is None else kind_json(view.repair),
+        "execution": build_execution_json(view.execution),
+        "repair": None if view.repair is None else build_kind_json(view.repair),
     }
 
 
-def snapshot_json(snapshot: Snapshot) -> JsonObject:
+def build_snapshot_json(snapshot: Snapshot) -> JsonObject:
     """Return a snapshot without its files, and the digests of the contents that are missing."""
     return {
         "snapshot": {
@@ -208,7 +208,7 @@ def snapshot_json(snapshot: Snapshot) -> JsonObject:
     }
 
 
-def iteration_json(step: Iteration) -> JsonObject:
+def build_iteration_json(step: Iteration) -> JsonObject:
     """Return `step` in the structure of the proto's Iteration."""
     return {
         "index": step.index,
@@ -219,11 +219,14 @@ def iteration_json(step: Iteration) -> JsonObject:
     }
 
 
-_BODIES: Final[Mapping[type, Callable[[Any], JsonObject]]] = {Iteration: iteration_json, Result: completed_json}
+_BODIES: Final[Mapping[type, Callable[[Any], JsonObject]]] = {
+    Iteration: build_iteration_json,
+    Result: build_completed_json,
+}
 """Functions that write the body of events with more members than their fields."""
 
 
-def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
+def list_trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
     """Return the items of `step` in a trace: one item, or for chain of thought a `reasoning` and an `answer`.
 
     `answer` is the answer of the run: seed 001 shows it as the observation of the ReAct cycle that found it.
@@ -234,7 +237,7 @@ def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
         return [{"type": kind, "content": content} for kind, content in pair if content]
     if isinstance(detail, ReactStep):
         return [_cycle_item(step, detail, answer)]
-    kind, body = STEPS.kinds[detail.__class__], kind_json(detail)
+    kind, body = STEPS.kinds[detail.__class__], build_kind_json(detail)
     if kind.body:
         return [body]
     item = {
@@ -260,7 +263,7 @@ def describe_step(step: Iteration) -> str:
         return "\n".join(text for text in named if text)
     kind = STEPS.kinds[detail.__class__]
     if kind.body:
-        return to_json(kind_json(detail), inf_nan_mode="null").decode()
+        return to_json(build_kind_json(detail), inf_nan_mode="null").decode()
     text: str = getattr(detail, kind.headline)
     return text
 
@@ -279,7 +282,7 @@ def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
         "tokens": step.usage.total_tokens,
         "type": "cycle",
         "execution_time_ms": milliseconds(step.elapsed_s),
-        **kind_json(detail),
+        **build_kind_json(detail),
     }
 
 

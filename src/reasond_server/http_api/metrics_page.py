@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.http_api.exchange import NO_STORE, exchange_of
-from reasond_server.http_api.reception import Addresses, Reception
+from reasond_server.http_api.exchange import NO_STORE, find_exchange
+from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ class MetricsPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scrape."""
         del receive
-        exchange = exchange_of(scope)
+        exchange = find_exchange(scope)
         if self._gate is not None:
             await self._gate.check(exchange)
         scraped = await self._scrape(exchange.headers.getlist(b"accept"))
@@ -41,7 +41,7 @@ class MetricsPage:
         await send({"type": "http.response.body", "body": scraped.body})
 
 
-class MetricsApp(Reception):
+class MetricsApp(RequestMiddleware):
     """The application of a listener that serves only metrics."""
 
     def __init__(self, page: MetricsPage, *, new_call_id: Callable[[], str]) -> None:

@@ -10,7 +10,7 @@ from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
-from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, find_exchange, send_answer
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class CheckPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send who calls, or refuse."""
         del receive
-        exchange = exchange_of(scope)
+        exchange = find_exchange(scope)
         exchange.route = CHECK_PATH
         caller = await self._gate.check(exchange)
         await send_answer(send, 200, to_json({"subject": caller.subject, "tenant": caller.tenant}), headers=[NO_STORE])

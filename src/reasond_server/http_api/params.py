@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from reasond_server.base.violations import drop_surplus_unknown, violations_of
+from reasond_server.base.violations import drop_surplus_unknown, list_violations
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.requests.task_checks import require_material, require_query
@@ -389,7 +389,7 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
         few = params if len(params) <= _MANY else drop_surplus_unknown(params, kind.model_fields)
         return kind.model_validate(few)
     except ValidationError as error:
-        found = violations_of(error, model=kind, most=_MAX_VIOLATIONS)
+        found = list_violations(error, model=kind, most=_MAX_VIOLATIONS)
     raise InvalidRequestError.of(
         *(Violation(field=each.field[:_MAX_FIELD_CHARACTERS], description=each.description) for each in found)
     )

@@ -13,16 +13,16 @@ from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
 from reasond_server.access.permissions import Operation
 from reasond_server.errors.access import TokenInvalidError
-from reasond_server.errors.base import SOON_S, ReasondError
+from reasond_server.errors.base import DEFAULT_RETRY_S, ReasondError
 from reasond_server.errors.limits import LimitError
-from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, host_of, send_answer
-from reasond_server.http_api.intake import require_plain
+from reasond_server.http_api.body_reader import require_plain
+from reasond_server.http_api.exchange import TRANSPORT, RefusalError, find_exchange, find_host, send_answer
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from reasond_server.access.agent_secrets import AgentTokens
+    from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Receive, Scope, Send
-    from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - a path, not a password
@@ -43,25 +43,25 @@ class TokenBody(BaseModel):
 class TokenEndpoint:
     """Answers 200 with `access_token`, `token_type` and `expires_in`; 400, 401, 415, 429 or 503 with an `error`."""
 
-    def __init__(self, *, issuer: AgentTokens, intake: Intake, observer: CallObserver = UNOBSERVED) -> None:
+    def __init__(self, *, issuer: AgentTokens, body_reader: BodyReader, observer: CallObserver = UNOBSERVED) -> None:
         self._issuer = issuer
         self._observer = observer
-        self._intake = intake
+        self._body_reader = body_reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        exchange = exchange_of(scope)
+        exchange = find_exchange(scope)
         exchange.methods.append("auth.token")
-        if not exchange.headers.say_json():
+        if not exchange.headers.accepts_json():
             raise RefusalError(415, "send agent_id and secret as 'Content-Type: application/json'")
         require_plain(exchange.headers)
-        host = host_of(scope)
+        host = find_host(scope)
         declared, has_arrived = exchange.headers.declared_bytes(), exchange.has_whole_body
-        body = await self._intake.take_in(declared, receive, has_arrived=has_arrived, host=host)
+        body = await self._body_reader.read(declared, receive, has_arrived=has_arrived, host=host)
         try:
             wanted = _read(body)
         finally:
-            self._intake.let_go(body)
+            self._body_reader.release(body)
         try:
             issued = await self._issuer.issue(agent_id=wanted.agent_id, secret=wanted.secret, address=host)
         except (TokenInvalidError, LimitError) as error:
@@ -105,5 +105,5 @@ def _refusal(error: ReasondError) -> RefusalError:
     """Return the refusal for an agent that gets no token."""
     if isinstance(error, TokenInvalidError):
         return RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"})
-    headers = {"retry-after": str(math.ceil(error.retry_after_s or SOON_S))}
+    headers = {"retry-after": str(math.ceil(error.retry_after_s or DEFAULT_RETRY_S))}
     return RefusalError(429 if error.reason == "RATE_LIMITED" else 503, error.full_message, headers=headers)

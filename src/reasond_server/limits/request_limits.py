@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from reasond_server.errors.base import SOON_S
+from reasond_server.errors.base import DEFAULT_RETRY_S
 from reasond_server.errors.limits import RateLimitedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
@@ -43,7 +43,7 @@ class Denial:
 
 def deny_concurrency(most: int) -> Denial:
     """Return the denial of an execution beyond `most` concurrent ones."""
-    return Denial(limit=f"{most} executions at once", retry_after_s=SOON_S, kind="concurrency")
+    return Denial(limit=f"{most} executions at once", retry_after_s=DEFAULT_RETRY_S, kind="concurrency")
 
 
 class RequestRates(Protocol):
@@ -164,7 +164,7 @@ async def release_slot(admission: RequestAdmission, caller: str, slot: str) -> N
 
 
 class ExecutionPermit:
-    """The right of a caller to one execution; `leave` releases its slot at `gate`, a second call does nothing.
+    """The right of a caller to one execution; `release` releases its slot at `gate`, a second call does nothing.
 
     A process that resumes the execution carries the permit over by its `name`.
     """
@@ -176,7 +176,7 @@ class ExecutionPermit:
         self._slot = slot
         self._is_left = False
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the slot without waiting, because the caller may be in the middle of a cancellation."""
         if not self._is_left:
             self._is_left = True

@@ -41,7 +41,7 @@ class Rate:
 
 
 @value
-class Covered:
+class CoveredWindow:
     """What a sliding window covers: the counts of two windows, and the seconds for which each still counts."""
 
     before: int = 0
@@ -96,15 +96,15 @@ class MemoryWindows:
         """Undo a count of `weight` that was just made; nothing may be awaited in between."""
         self._windows[caller, rate.seconds].count -= weight
 
-    def measure(self, caller: str, rate: Rate) -> Covered:
+    def measure(self, caller: str, rate: Rate) -> CoveredWindow:
         """Return what the caller's sliding window covers now."""
         now_s, seconds = self._monotonic(), rate.seconds
         window = self._windows.get((caller, seconds))
         if window is None:
-            return Covered()
+            return CoveredWindow()
         window.move_to(int(now_s // seconds))
         rest_s = _compute_rest(seconds, now_s) * seconds
-        return Covered(before=window.before, before_s=rest_s, count=window.count, count_s=rest_s + seconds)
+        return CoveredWindow(before=window.before, before_s=rest_s, count=window.count, count_s=rest_s + seconds)
 
     def _start_window(self, key: tuple[str, int], weight: int, now_s: float) -> None:
         if len(self._windows) >= self._most:
@@ -128,7 +128,7 @@ class MemoryRates:
 
     def __init__(self, *, windows: MemoryWindows, limits: RequestLimits) -> None:
         self._windows = windows
-        self._rates = rates_of(limits)
+        self._rates = list_rates(limits)
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; if several windows refuse, the denial names the longest.
@@ -147,7 +147,7 @@ class MemoryRates:
         return None
 
 
-def rates_of(limits: RequestLimits) -> Sequence[Rate]:
+def list_rates(limits: RequestLimits) -> Sequence[Rate]:
     """Return the limits that are set, shortest window first."""
     amounts = ((limits.per_minute, MINUTE), (limits.per_hour, HOUR))
     return [Rate(amount=amount, seconds=seconds) for amount, seconds in amounts if amount is not None]
@@ -161,7 +161,7 @@ def deny_unfitting(rates: Sequence[Rate], weight: int) -> Denial | None:
     return None
 
 
-def deny(rate: Rate, covered: Covered, weight: int) -> Denial:
+def deny(rate: Rate, covered: CoveredWindow, weight: int) -> Denial:
     """Return the denial of a `weight` for which the sliding window of `rate` has no room now."""
     room = rate.amount - weight + 1
     if covered.count >= room:

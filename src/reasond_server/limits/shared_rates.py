@@ -8,7 +8,7 @@ from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from reasond_server.limits.request_windows import MINUTE, Covered, deny, deny_unfitting, rates_of
+from reasond_server.limits.request_windows import MINUTE, CoveredWindow, deny, deny_unfitting, list_rates
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -26,8 +26,8 @@ class RedisRates:
     def __init__(self, *, storage: RedisStorage, limits: RequestLimits) -> None:
         self._storage = storage
         self._limiter = SlidingWindowCounterRateLimiter(storage)
-        self._rates = rates_of(limits)
-        self._items = [(rate, _item_of(rate)) for rate in self._rates]
+        self._rates = list_rates(limits)
+        self._items = [(rate, _build_item(rate)) for rate in self._rates]
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates.
@@ -54,7 +54,7 @@ class RedisRates:
         # The library's `get_window_stats` returns the time for a weight of 1, which is too early for a larger weight.
         found = await self._storage.get_sliding_window(item.key_for(name), item.get_expiry())
         before, before_s, count, count_s = found
-        covered = Covered(before=before, before_s=before_s, count=count, count_s=count_s)
+        covered = CoveredWindow(before=before, before_s=before_s, count=count, count_s=count_s)
         return deny(rate, covered, weight)
 
 
@@ -65,6 +65,6 @@ def build_redis_storage(redis: Redis, *, prefix: str = "reasond") -> RedisStorag
     return RedisStorage("async+redis://", implementation="redispy", key_prefix=prefix, connection_pool=pool)
 
 
-def _item_of(rate: Rate) -> RateLimitItem:
+def _build_item(rate: Rate) -> RateLimitItem:
     kind = RateLimitItemPerMinute if rate.seconds == MINUTE else RateLimitItemPerHour
     return kind(rate.amount, 1, _NAMESPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.llm.counting.learning import can_fork
+from reasond_server.llm.counting.learners import can_fork
 from reasond_server.llm.counting.requests import bound_images
 from reasond_server.llm.model import ChatModel, ImagePart, Message, Role, WrappedModel
 from reasond_server.types.values import value
@@ -13,7 +13,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.counting.learning import Forkable
+    from reasond_server.llm.counting.learners import Forkable
     from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
     from reasond_server.types import Json
 

@@ -202,13 +202,13 @@ _PORTS = {11434: "ollama", 1234: "lmstudio"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-def family_of(model: str) -> str:
+def find_family(model: str) -> str:
     """Return the name of the profile of the model family that the name `model` belongs to; empty if unknown."""
     own = model.rpartition("/")[2].lower()
     return next((name for pattern, name in _FAMILIES if pattern.match(own)), "")
 
 
-def host_of(base_url: str) -> str:
+def find_host_profile(base_url: str) -> str:
     """Return the name of the profile of the server at `base_url`; empty if the address is not known."""
     try:
         parts = urlsplit(base_url)
@@ -223,12 +223,12 @@ def host_of(base_url: str) -> str:
 
 def is_hosted(base_url: str) -> bool:
     """Return whether `base_url` belongs to a known provider, which requires a key."""
-    return host_of(base_url) not in {"", *_PORTS.values()}
+    return find_host_profile(base_url) not in {"", *_PORTS.values()}
 
 
 def needs_responses(model: str, base_url: str) -> bool:
     """Return whether `model` at `base_url` is a model of OpenAI that Chat Completions does not serve."""
-    return host_of(base_url) in {"openai", "azure"} and bool(_RESPONSES_ONLY.match(model.lower()))
+    return find_host_profile(base_url) in {"openai", "azure"} and bool(_RESPONSES_ONLY.match(model.lower()))
 
 
 def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
@@ -246,7 +246,7 @@ def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelPr
                 remedy=f"{hint}Known are auto, {', '.join(PROFILES)}.",
             )
         return _lay_over(configured)
-    family, host = family_of(model), host_of(base_url)
+    family, host = find_family(model), find_host_profile(base_url)
     # The family `openai-reasoning` includes every fact of the host `openai`.
     layers = [family] if host and family.startswith(host) else [family, host]
     return _lay_over(*(layer for layer in layers if layer))

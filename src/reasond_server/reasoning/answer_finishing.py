@@ -15,7 +15,7 @@ from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import AnswerInvalidError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.llm.stopping import StopFilter
+from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value

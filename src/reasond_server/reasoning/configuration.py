@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from reasond_server.base.violations import drop_surplus_unknown, suggest_nearest, violations_of
+from reasond_server.base.violations import drop_surplus_unknown, list_violations, suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import InvalidConfigError
 
@@ -63,7 +63,7 @@ class StrategyConfiguration:
         try:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:
-            found = violations_of(error, model=strategy.config_type)
+            found = list_violations(error, model=strategy.config_type)
             raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
         over = [
             Violation(field=name, description=f"must be at most {ceiling} on this server, got {show(value)}")

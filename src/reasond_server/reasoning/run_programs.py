@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.repairs import SandboxUnavailableError
-from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, read_row
+from reasond_server.runs.recorded_calls import VERSION, compute_texts_digest, read_row
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.spans import RUN_PROGRAM
@@ -137,7 +137,7 @@ class JournaledPrograms:
 
     async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a program, or return the recorded result if the run made it before. Raises as the inner runner."""
-        digest = digest_of_texts(source, material, *([answer] if answer else []))
+        digest = compute_texts_digest(source, material, *([answer] if answer else []))
         async with self._effects.begin(PROGRAM, digest, is_idempotent=True) as effect:
             if effect.recorded is not None:
                 return ProgramResult(**read_row(effect.recorded)["result"])

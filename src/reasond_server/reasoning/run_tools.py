@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.turns import ToolOutcomeUnknownError
-from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
+from reasond_server.runs.recorded_calls import VERSION, compute_texts_digest, read_error, read_row, write_error_row
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scrubbing import shorten
 from reasond_server.telemetry.spans import EXECUTE_TOOL
@@ -59,7 +59,7 @@ class JournaledToolbox(WrappedToolbox):
             ToolOutcomeUnknownError: the call had begun when a process ended, and must not be made twice.
             ReasondError: the error that the tool raises, or that was recorded.
         """
-        digest = digest_of_texts(call.call_id, call.name, call.arguments_json)
+        digest = compute_texts_digest(call.call_id, call.name, call.arguments_json)
         effect = self._effects.begin("tool", digest, is_idempotent=self.is_idempotent(call.name))
         try:
             async with effect:
@@ -131,7 +131,7 @@ class TracedToolbox(WrappedToolbox):
 def encode_result(result: ToolResult | ReasondError) -> str:
     """Return the result of a tool call, or its error, as JSON text."""
     if isinstance(result, ReasondError):
-        return json.dumps({"v": VERSION, "error": error_row(result)}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "error": write_error_row(result)}, separators=(",", ":"))
     return json.dumps({"v": VERSION, "result": asdict(result)}, separators=(",", ":"))
 
 

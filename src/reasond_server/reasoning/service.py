@@ -14,12 +14,12 @@ from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.mailbox import SilentSubscriber
 from reasond_server.executions.desk import link_rpc_to, note_concerned
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.reasoning.choosing import Chooser
+from reasond_server.reasoning.strategy_selection import Chooser
 from reasond_server.reasoning.strategy_work import Assignment
-from reasond_server.reasoning.views import ExecutionView, StrategyInfo, read_view, view_of
-from reasond_server.requests.task_checks import check_task, digest_of
-from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
-from reasond_server.telemetry.scope import current_trace, note_result
+from reasond_server.reasoning.views import ExecutionView, StrategyInfo, build_view, read_view
+from reasond_server.requests.task_checks import check_task, digest_request
+from reasond_server.runs.work import ABANDONED, WorkRequest, build_error_ending, build_failure
+from reasond_server.telemetry.scope import get_current_trace, note_result
 from reasond_server.types import Result
 from reasond_server.types.values import value
 
@@ -53,7 +53,7 @@ _LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
 
 @value
-class _Wanted:
+class _StartOptions:
     """The caller's options besides the task."""
 
     request_id: str = ""
@@ -151,9 +151,9 @@ class ReasoningService:
         """
         if not request_id:
             return await self._execute_unresumable(caller, task, deadline_s)
-        wanted = _Wanted(request_id=request_id, deadline_s=deadline_s, is_unary=True)
+        options = _StartOptions(request_id=request_id, deadline_s=deadline_s, is_unary=True)
         while True:
-            execution = await self._start_once(caller, task, wanted)
+            execution = await self._start_once(caller, task, options)
             result = await self._wait_for_result(execution)
             # Another process may abandon the run at the same moment at which its caller retries here.
             if ABANDONED not in result.warnings:
@@ -178,8 +178,8 @@ class ReasoningService:
         A known request id starts nothing: its execution is followed from the first event. Closing the iterator cancels
         the run, unless it has another subscriber or `keep_running` is set.
         """
-        wanted = _Wanted(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
-        execution = await self._start_once(caller, task, wanted)
+        options = _StartOptions(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
+        execution = await self._start_once(caller, task, options)
         events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:
@@ -188,7 +188,7 @@ class ReasoningService:
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""
         check_task(task)
-        execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
+        execution = await self._start(caller, task, _StartOptions(deadline_s=deadline_s, is_unary=True))
         run = self.runner.find_live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
@@ -200,11 +200,11 @@ class ReasoningService:
                 raise _why_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
             if result.error is not None:
-                raise failure_of(result.error, result.execution_id, error=run.error)
+                raise build_failure(result.error, result.execution_id, error=run.error)
             events = await self._read_events(run)
             if events and events[0].sequence > 1:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
-            return view_of(run.log.execution, events, result=result)
+            return build_view(run.log.execution, events, result=result)
         finally:
             run.subscribers.detach(subscriber)
 
@@ -220,14 +220,14 @@ class ReasoningService:
         except (TimeoutError, ReasondError):
             return run.log.events.read_recent()
 
-    async def _start_once(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+    async def _start_once(self, caller: Principal, task: Task, options: _StartOptions) -> Execution:
         """Return the execution that the request id stands for, or start one."""
-        check_task(task, request_id=wanted.request_id)
-        digest = digest_of(task) if wanted.request_id else ""
-        async with self.runner.request_ids.take_turn(caller.tenant, wanted.request_id):
-            known = await self.runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
+        check_task(task, request_id=options.request_id)
+        digest = digest_request(task) if options.request_id else ""
+        async with self.runner.request_ids.take_turn(caller.tenant, options.request_id):
+            known = await self.runner.request_ids.find_known(caller.tenant, options.request_id, digest)
             if known is None:
-                return await self._start(caller, task, replace(wanted, digest=digest))
+                return await self._start(caller, task, replace(options, digest=digest))
             # Another caller of the same tenant may have started it.
             require_strategy(caller, known.strategy)
             link_rpc_to(self.runner.find_live(known.execution_id))
@@ -245,10 +245,10 @@ class ReasoningService:
                     result = event.event
         return result
 
-    async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+    async def _start(self, caller: Principal, task: Task, options: _StartOptions) -> Execution:
         """Start an execution once there is a place for it."""
         began_s = self.clock.monotonic()
-        place = await self.runner.find_place(caller.tenant, within_s=wanted.deadline_s)
+        place = await self.runner.find_place(caller.tenant, within_s=options.deadline_s)
         with place:
             choice = await self._chooser.choose(caller, task)
             permit = await self.limits.admit(caller, choice.selection.strategy.name)
@@ -257,10 +257,10 @@ class ReasoningService:
             choice = await self._chooser.apply_rule(caller, task, choice)
             selection = choice.selection
             await self._chooser.check(selection.strategy, task, choice.config)
-            left_s = wanted.deadline_s
+            left_s = options.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self.clock.monotonic() - began_s)) * _DEADLINE_SHARE
-            trace = current_trace()
+            trace = get_current_trace()
             assignment = Assignment(
                 task=task,
                 strategy=selection.strategy,
@@ -272,11 +272,11 @@ class ReasoningService:
             request = WorkRequest(
                 tenant=caller.tenant,
                 subject=caller.subject,
-                request_id=wanted.request_id,
-                digest=wanted.digest,
-                keep_running=wanted.keep_running,
+                request_id=options.request_id,
+                digest=options.digest,
+                keep_running=options.keep_running,
                 time_limit_s=left_s,
-                is_unary=wanted.is_unary,
+                is_unary=options.is_unary,
                 trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
                 budget=task.budget,
@@ -295,4 +295,4 @@ def _why_gone(run: Run) -> ReasondError:
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",
     )
-    return ending_of_error(error, usage=run.accounts.usage).error or error
+    return build_error_ending(error, usage=run.accounts.usage).error or error

@@ -17,10 +17,10 @@ from reasond_server.reasoning.run_programs import JournaledPrograms, TracedProgr
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
 from reasond_server.requests.task_checks import decode_task
-from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
-from reasond_server.runs.plan import PlanError, foreign_plan, nonces, read_work
+from reasond_server.runs.plan import PlanError, build_foreign_plan_error, make_nonces, read_work
 from reasond_server.runs.repeated_steps import RepeatedSteps
+from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
@@ -164,7 +164,7 @@ class ReasoningKind:
 
     def _read_assignment(self, row: Json) -> Assignment:
         if row.keys() != {"task", "strategy", "source", "config", "warnings"}:
-            raise foreign_plan()
+            raise build_foreign_plan_error()
         name, shown_config = row["strategy"], row["config"]
         try:
             strategy = self._find_strategy(name)
@@ -300,11 +300,11 @@ class ReasoningWork:
         self.steps.close()
         task = self.assignment.task
         if not task.stop and task.answer_schema is None:
-            run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
+            run.report_end(build_ending(checked, is_clamped=run.accounts.model.is_clamped))
             return
         window = self.assignment.config.window_tokens
         finished = await finish_answer(checked, task, model=context.model, window=window, new_nonce=context.new_nonce)
-        ending = ending_of_outcome(finished.outcome, is_clamped=run.accounts.model.is_clamped)
+        ending = build_ending(finished.outcome, is_clamped=run.accounts.model.is_clamped)
         self._answer_json = finished.json
         if finished.error is None:
             run.report_end(ending)
@@ -354,7 +354,7 @@ class ReasoningWork:
             tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
             programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,
             monotonic=self.clock.monotonic,
-            new_nonce=nonces(run.nonce),
+            new_nonce=make_nonces(run.nonce),
             effects=run.effects,
         )
 
@@ -375,7 +375,7 @@ class ReasoningWork:
         return JournaledToolbox(toolbox=toolbox, effects=run.effects)
 
 
-def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
+def build_ending(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
     """Return the ending for the strategy's `outcome`; `is_clamped` says that the budget shortened a model call."""
     reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
     if reason is FinishReason.TRUNCATED and is_clamped:
@@ -388,10 +388,10 @@ def _read_task(row: Any) -> Task:  # noqa: ANN401 - JSON of any version
     try:
         return decode_task(row)
     except (KeyError, TypeError, ValueError):
-        raise foreign_plan() from None
+        raise build_foreign_plan_error() from None
 
 
-def task_of_plan(plan: str) -> Task | None:
+def read_planned_task(plan: str) -> Task | None:
     """Return the task that was asked for; None if the plan does not hold it, or another version wrote it."""
     row = read_work(plan).get("task")
     try:
@@ -404,4 +404,4 @@ def _read_source(text: Any) -> StrategySource:  # noqa: ANN401 - JSON of any ver
     try:
         return StrategySource(text)
     except ValueError:
-        raise foreign_plan() from None
+        raise build_foreign_plan_error() from None

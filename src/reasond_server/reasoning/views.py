@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.reasoning.strategy_work import task_of_plan
+from reasond_server.reasoning.strategy_work import read_planned_task
 from reasond_server.types import Iteration, Metrics, Result
 from reasond_server.types.values import value
 
@@ -56,11 +56,11 @@ async def read_view(
     With `with_task` it has the task, unless the store keeps no content.
     """
     log = await desk.read(caller, execution_id, with_plan=with_task)
-    view = view_of(log.execution, log.events)
-    return replace(view, task=task_of_plan(log.plan)) if with_task else view
+    view = build_view(log.execution, log.events)
+    return replace(view, task=read_planned_task(log.plan)) if with_task else view
 
 
-def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Result | None = None) -> ExecutionView:
+def build_view(execution: Execution, events: Sequence[LoggedEvent], *, result: Result | None = None) -> ExecutionView:
     """Return the execution with the content of its log; events that were appended after it was read are left out.
 
     A `result` that the caller already got is used even if the log did not accept it.

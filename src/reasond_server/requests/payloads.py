@@ -79,12 +79,12 @@ def _fields(kind: type) -> tuple[Callable[[object], Sequence[Any]], Sequence[tup
     The item annotation is None unless the field is a sequence.
     """
     hints = get_type_hints(kind)
-    declared = [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
+    declared = [(field.name, hints[field.name], _find_item_type(hints[field.name])) for field in fields(kind)]
     return build_reader([name for name, _, _ in declared]), declared
 
 
 @cache
-def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
+def _find_item_type(hint: Any) -> Any:  # noqa: ANN401 - an annotation
     return get_args(hint)[0] if get_origin(hint) is Sequence else None
 
 
@@ -97,7 +97,7 @@ def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> A
         if value is None:
             return None
         chosen = _choose_alternative(value, hint, name)
-        return _check_field(value, chosen, _items_of(chosen), name, before)
+        return _check_field(value, chosen, _find_item_type(chosen), name, before)
     complaint = _complaint(value, hint, name)
     if complaint:
         raise ShapeError(f"{name} {complaint}")
@@ -112,7 +112,7 @@ def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...])
     elif isinstance(value, str) or not isinstance(value, Sequence):
         raise ShapeError(f"{name} is no sequence")
     pairs = zip_longest(value, before[: len(value)], fillvalue=_NOTHING)
-    items = _items_of(kind)
+    items = _find_item_type(kind)
     kept = [each if each is known else _check_field(each, kind, items, name, known) for each, known in pairs]
     if isinstance(value, tuple) and all(map(is_, kept, value)):
         return value
@@ -164,7 +164,7 @@ _NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
 _PLAIN_INT: Final = 2**63
 
 
-def depth_of(value: object) -> int:
+def measure_depth(value: object) -> int:
     """Return the nesting depth of objects and arrays in `value`; counts at most to MAX_DEPTH + 1."""
     depth, level = 0, [value]
     while level and depth <= MAX_DEPTH + 1:
@@ -241,7 +241,7 @@ def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT
         data = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         data = None
-    if not isinstance(data, dict) or depth_of(data) > MAX_DEPTH:
+    if not isinstance(data, dict) or measure_depth(data) > MAX_DEPTH:
         kind = type(value).__name__
         raise InternalError(
             f"strategy {strategy!r} yielded a {kind} that is no JSON object of {MAX_DEPTH} levels at most"

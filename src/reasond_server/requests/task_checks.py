@@ -13,7 +13,7 @@ from reasond_server.base.plugins import PLUGIN_NAME
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.counting.requests import count_bytes
-from reasond_server.requests.payloads import MAX_DEPTH, depth_of
+from reasond_server.requests.payloads import MAX_DEPTH, measure_depth
 from reasond_server.types import NO_BUDGET, Budget, HistoryMessage, Image, Speaker, Task, build_row
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     found = [*find_in_words("query", task.query), *in_material, *_in_names(task)]
     if task.budget is not NO_BUDGET:
         found += find_in_budget(task.budget)
-    if task.config and depth_of(task.config) > MAX_DEPTH:
+    if task.config and measure_depth(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
     elif task.config and (count := _values_in(task.config)) > MAX_CONFIG_VALUES:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
@@ -104,7 +104,7 @@ def decode_task(row: Mapping[str, Any]) -> Task:
     return Task(**{**row, **of_types})
 
 
-def digest_of(request: DataclassInstance) -> str:
+def digest_request(request: DataclassInstance) -> str:
     """Return a digest of what is asked for; only equal requests have the same one (AIP-155)."""
     text = json.dumps(build_row(request), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -253,7 +253,7 @@ def _decode_base64(text: str) -> bytes:
 
 def _in_schema(schema: Json) -> Iterator[Violation]:
     """Yield what is wrong with the size of a schema; whether it can be used is examined after the admission."""
-    if depth_of(schema) > MAX_DEPTH:
+    if measure_depth(schema) > MAX_DEPTH:
         text = f"must be nested at most {MAX_DEPTH} levels deep; put deep parts under $defs"
         yield Violation(field="answer_schema", description=text)
         return

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.learning import can_fork
+from reasond_server.llm.counting.learners import can_fork
 from reasond_server.types import NOTHING, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.llm.metering import MeteredModel
+    from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import TokenCounter
     from reasond_server.runs.run_journal import RunJournal
     from reasond_server.types import Json

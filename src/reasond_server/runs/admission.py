@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import RunObserver
 
 
-class Leavable(Protocol):
+class Releasable(Protocol):
     """A permit that is released once."""
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release it; a second call does nothing."""
         ...
 
@@ -29,27 +29,27 @@ class Place:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._is_left = False
+        self._is_released = False
         self._is_taken = False
-        self._permit: Leavable | None = None
+        self._permit: Releasable | None = None
 
-    def keep(self, permit: Leavable | None) -> None:
+    def keep(self, permit: Releasable | None) -> None:
         """Release `permit` together with the place; at once if the place was released already."""
         self._permit = permit
-        if self._is_left and permit is not None:
-            permit.leave()
+        if self._is_released and permit is not None:
+            permit.release()
 
     def take(self) -> None:
         """Keep the place after the end of its context: a run uses it now and releases it."""
         self._is_taken = True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release it; a second call does nothing."""
-        if not self._is_left:
-            self._is_left = True
+        if not self._is_released:
+            self._is_released = True
             self._admission.free()
             if self._permit is not None:
-                self._permit.leave()
+                self._permit.release()
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +57,7 @@ class Place:
     def __exit__(self, *_: object) -> None:
         """Release the place, unless a run took it."""
         if not self._is_taken:
-            self.leave()
+            self.release()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -119,7 +119,7 @@ class Admission:
             DrainingError: the server is shutting down.
         """
         if self.is_draining:
-            raise draining()
+            raise build_draining_error()
 
     def drain(self) -> None:
         """Admit no further request, and refuse those that wait."""
@@ -127,7 +127,7 @@ class Admission:
         for queue in self._queues.values():
             for waiter in queue:
                 if not waiter.done():
-                    waiter.set_exception(draining())
+                    waiter.set_exception(build_draining_error())
 
     def free(self) -> None:
         """Record that a place was released, and give it to the next request in the queue."""
@@ -200,6 +200,6 @@ def _has_come(waiter: asyncio.Future[None]) -> bool:
     return waiter.done() and not waiter.cancelled() and waiter.exception() is None
 
 
-def draining() -> DrainingError:
+def build_draining_error() -> DrainingError:
     """Make the error that sends a caller to another instance."""
     return DrainingError("The server is shutting down", remedy="Retry; another instance answers.")

@@ -78,7 +78,7 @@ class Effects:
         if self.journal is not None and self.journal.is_closing:
             raise InternalError("the run is over and calls no more tools")
 
-    async def wait_for_right(self) -> None:
+    async def require_lease(self) -> None:
         """Wait until no other process can be executing the run. Raises as `require_open`."""
         if self.wait_for_lease is not None:
             await self.wait_for_lease()
@@ -122,7 +122,7 @@ class JournaledEffect:
             InternalError: the run is over.
         """
         if self._journal is None:
-            await self._effects.wait_for_right()
+            await self._effects.require_lease()
             return self
         self.recorded = self._journal.take(f"{self._kind}{RESULT}:{self._occurrence}")
         if self.recorded is not None:
@@ -160,7 +160,7 @@ class JournaledEffect:
                     "before: its code or configuration has changed, and both would have happened",
                     remedy="See what was done, then start the task again; what was done until then is kept.",
                 )
-            await self._effects.wait_for_right()
+            await self._effects.require_lease()
             await journal.keep_safely(key, "{}")
         elif not self._is_idempotent:
             raise ToolOutcomeUnknownError(
@@ -168,4 +168,4 @@ class JournaledEffect:
                 remedy="See for yourself, then ask again; what was done until then is kept.",
             )
         # Checked again, because the commit may have taken long.
-        await self._effects.wait_for_right()
+        await self._effects.require_lease()

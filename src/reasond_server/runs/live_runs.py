@@ -43,7 +43,7 @@ class RunnerLimits:
     unwinding_s: float = 2.0
     records_content: bool = True
 
-    def retention_of(self, tenant: str) -> timedelta:
+    def find_retention(self, tenant: str) -> timedelta:
         """Return how long ended executions of `tenant` are kept."""
         return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
 

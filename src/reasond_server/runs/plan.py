@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from reasond_server.base.clock import nonce_of
+from reasond_server.base.clock import encode_nonce
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.runs.work import WorkRequest
 from reasond_server.types.values import value
@@ -87,7 +87,7 @@ def encode_obstacle(reason: str) -> str:
     return json.dumps({"v": _VERSION, "reason": reason})
 
 
-def encode_remark(reason: str, work: Json) -> str:
+def encode_unresumable(reason: str, work: Json) -> str:
     """Return the plan text of an execution that cannot be resumed, with what `read_work` shall return."""
     row = {"v": _VERSION, **work, "reason": reason}
     try:
@@ -120,21 +120,21 @@ def decode_plan(text: str) -> Plan:
     except ValueError:
         raise PlanError("its plan cannot be read") from None
     if not isinstance(row, dict) or row.pop("v", None) != _VERSION:
-        raise foreign_plan()
+        raise build_foreign_plan_error()
     if "reason" in row:
         raise PlanError(row["reason"])
     own = {name: row.pop(name) for name in _OWN if name in row}
     if "nonce" not in own:
-        raise foreign_plan()
+        raise build_foreign_plan_error()
     return Plan(**own, work=row)
 
 
-def foreign_plan() -> PlanError:
+def build_foreign_plan_error() -> PlanError:
     """Make the error of a plan that this version of the server cannot read."""
     return PlanError("its plan was written by another version of the server")
 
 
-def nonces(first: str) -> Callable[[], str]:
+def make_nonces(first: str) -> Callable[[], str]:
     """Return a function that returns `first`, then nonces derived from it; nobody can guess them without `first`."""
     drawn = 0
 
@@ -147,4 +147,4 @@ def nonces(first: str) -> Callable[[], str]:
 
 
 def _derive(first: str, number: int) -> str:
-    return nonce_of(int.from_bytes(hmac.digest(first.encode(), str(number).encode(), hashlib.sha256)))
+    return encode_nonce(int.from_bytes(hmac.digest(first.encode(), str(number).encode(), hashlib.sha256)))

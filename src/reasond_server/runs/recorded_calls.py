@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.executions import NotResumableError
-from reasond_server.errors.reasons import error_of
+from reasond_server.errors.reasons import build_error
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
@@ -79,7 +79,7 @@ def encode_call(call: RecordedCall) -> str:
         "usage": _usage_row(call.usage),
     }
     if call.error is not None:
-        row["error"] = error_row(call.error)
+        row["error"] = write_error_row(call.error)
     if call.is_clamped:
         row["clamped"] = True
     if call.lost_tokens:
@@ -95,15 +95,15 @@ def decode_call(body: str) -> RecordedCall:
     """
     row = read_row(body)
     return RecordedCall(
-        events=tuple(_event_of(each) for each in row["events"]),
-        usage=_usage_of(row["usage"]),
+        events=tuple(_read_event(each) for each in row["events"]),
+        usage=_read_usage(row["usage"]),
         error=read_error(row["error"]) if "error" in row else None,
         is_clamped=row.get("clamped", False),
         lost_tokens=row.get("lost", 0),
     )
 
 
-def usage_in(body: str) -> Usage:
+def read_usage(body: str) -> Usage:
     """Return the usage of the call in `body`; no usage if it is not a model call.
 
     Raises:
@@ -112,7 +112,7 @@ def usage_in(body: str) -> Usage:
     try:
         row: dict[str, Any] = json.loads(body)
         spent = row.get("usage")
-        return Usage() if spent is None else _usage_of(spent)
+        return Usage() if spent is None else _read_usage(spent)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ReplayError("the record of a call cannot be read") from None
 
@@ -128,7 +128,7 @@ def decode_count(body: str) -> int | None:
     return count
 
 
-def digest_of_request(request: ChatRequest) -> str:
+def compute_request_digest(request: ChatRequest) -> str:
     """Return a digest that is equal only for equal requests; the remaining time is not part of it."""
     rest = {
         "max_tokens": request.max_tokens,
@@ -141,26 +141,26 @@ def digest_of_request(request: ChatRequest) -> str:
         "top_p": request.top_p,
         "label": request.label,
     }
-    return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))
+    return compute_texts_digest(*_list_texts(request.messages), json.dumps(rest, sort_keys=True, default=dict))
 
 
-def digest_of_messages(messages: Sequence[Message]) -> str:
+def compute_messages_digest(messages: Sequence[Message]) -> str:
     """Return a digest that is equal only for equal prompts."""
-    return digest_of_texts(*_texts_of(messages))
+    return compute_texts_digest(*_list_texts(messages))
 
 
-def digest_of_texts(*texts: str) -> str:
+def compute_texts_digest(*texts: str) -> str:
     """Return a digest of 128 bits of the texts, as hexadecimal digits."""
-    parts = [f"{_size_of(text)}:{text}" for text in texts]
+    parts = [f"{_measure_size(text)}:{text}" for text in texts]
     return hashlib.blake2b("".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _size_of(text: str) -> int:
+def _measure_size(text: str) -> int:
     """Return the bytes of `text` in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _texts_of(messages: Sequence[Message]) -> list[str]:
+def _list_texts(messages: Sequence[Message]) -> list[str]:
     texts: list[str] = []
     for message in messages:
         if message.images:
@@ -182,7 +182,7 @@ def _event_row(event: ModelEvent) -> list[Any]:
     return ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
 
 
-def _event_of(row: Sequence[Any]) -> ModelEvent:
+def _read_event(row: Sequence[Any]) -> ModelEvent:
     kind, first, *rest = row
     if kind == "text":
         return Text(text=first)
@@ -194,7 +194,7 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
         reason=ModelFinish(first),
         matched_stop=rest[0],
         warnings=tuple(rest[1]),
-        usage=_usage_of(rest[2]),
+        usage=_read_usage(rest[2]),
         is_stopped_in_reasoning=rest[3],
     )
 
@@ -207,11 +207,11 @@ def _usage_row(usage: Usage) -> dict[str, Any]:
     return {name: getattr(usage, name) for name in _USAGE}
 
 
-def _usage_of(row: dict[str, Any]) -> Usage:
+def _read_usage(row: dict[str, Any]) -> Usage:
     return Usage(**{**row, "source": UsageSource(row["source"])})
 
 
-def error_row(error: ReasondError) -> dict[str, Any]:
+def write_error_row(error: ReasondError) -> dict[str, Any]:
     """Return the stored form of an error."""
     return {
         "reason": error.reason,
@@ -223,8 +223,8 @@ def error_row(error: ReasondError) -> dict[str, Any]:
 
 
 def read_error(row: dict[str, Any]) -> ReasondError:
-    """Return the error from its stored form `row`, made by `error_row`."""
-    error = error_of(row["reason"], row["message"])
+    """Return the error from its stored form `row`, made by `write_error_row`."""
+    error = build_error(row["reason"], row["message"])
     error.remedy, error.metadata, error.retry_after_s = row["remedy"], row["metadata"], row["retry_after_s"]
     return error
 

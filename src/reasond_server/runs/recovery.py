@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import ReasondError
-from reasond_server.eventlog.leases import Upkeep
-from reasond_server.runs.making import going_on_failed
+from reasond_server.eventlog.leases import LeaseKeeper
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError
 from reasond_server.runs.recorded_calls import ReplayError
+from reasond_server.runs.run_factory import build_resume_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.leases import Sweep
     from reasond_server.eventlog.store import ExecutionStore, Lease, Recovery
-    from reasond_server.runs.admission import Admission, Leavable, Place
-    from reasond_server.runs.driving import Driver
+    from reasond_server.runs.admission import Admission, Place, Releasable
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
-    from reasond_server.runs.making import Maker
     from reasond_server.runs.run import Run
+    from reasond_server.runs.run_driver import Driver
+    from reasond_server.runs.run_factory import RunFactory
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import LoggedEvent
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("reasond.executions")
 
 @dataclass(eq=False, kw_only=True)
 class Recoverer:
-    """Adopts executions whose process has ended; `upkeep` looks for them every third of a lease.
+    """Adopts executions whose process has ended; `lease_keeper` looks for them every third of a lease.
 
     `carry_over` renews the permit with which the caller was admitted, so that the run also counts in this process.
     """
@@ -42,30 +42,30 @@ class Recoverer:
     lease: Lease
     clock: Clock
     runs: LiveRuns
-    maker: Maker
+    factory: RunFactory
     driver: Driver
     admission: Admission
     limits: RunnerLimits
-    carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]]
+    carry_over: Callable[[str, str, str, int], Awaitable[Releasable | None]]
     observer: WorkObserver
     sweep: Sweep
 
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self.upkeep = Upkeep(
+        self.lease_keeper = LeaseKeeper(
             store=self.store,
             lease=self.lease,
             random=self.clock.random,
             monotonic=self.clock.monotonic,
             runs=self.runs,
-            heir=self,
+            handler=self,
             sweep=self.sweep,
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
         """Start `run`; its lease was requested at `since_s` (seconds of the monotonic clock)."""
         if run.tenure is not None:
-            run.tenure.begin(since_s, ask=self.upkeep.hurry, end=run.fence)
+            run.tenure.begin(since_s, ask=self.lease_keeper.hurry, end=run.fence)
         place.take()
         run.place, run.subscribers.patience_s = place, self.limits.reattach_s
         run.advance(Trigger.BEGIN)
@@ -90,7 +90,7 @@ class Recoverer:
             await asyncio.wait(self._tasks, timeout=within_s)
 
     def count_room(self) -> int:
-        """See Heir."""
+        """See RecoveryHandler."""
         return 0 if self.admission.is_draining else self.admission.free_places
 
     def adopt(self, recovery: Recovery, since_s: float, place: Place | None = None) -> None:
@@ -106,13 +106,13 @@ class Recoverer:
                 own.stop(Trigger.LOSE)
             self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
-        if not self.maker.knows(recovery.execution):
+        if not self.factory.knows(recovery.execution):
             _log.warning("an execution of kind %r is left to other processes", recovery.execution.kind)
             return
         try:
-            run = self.maker.revive(recovery)
+            run = self.factory.revive(recovery)
         except (PlanError, ReplayError) as error:
-            self.maker.write_off(recovery, going_on_failed(error))
+            self.factory.write_off(recovery, build_resume_error(error))
             self.observer.run_recovered("written_off")
             return
         if not recovery.was_suspended:

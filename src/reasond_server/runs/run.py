@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.work import WorkRequest
     from reasond_server.types import Event, Json, LastEvent, StrategySource
 
-LEG = "leg::1"
+SEGMENT_KEY = "leg::1"
 """The key of a record: the trace context of the life that suspended the execution."""
 _MAX_HELD_CHARACTERS = 65_536
 # If the caller repeats its request at another process, that process announces it within this time. A later retry finds
@@ -348,7 +348,9 @@ class Run:
         self.journal.close()
         self.subscribers.held = None
         if self.trace.text:
-            self.log.record(Record(key=LEG, body=json.dumps({"trace": self.trace.text})), usage=self.accounts.usage)
+            self.log.record(
+                Record(key=SEGMENT_KEY, body=json.dumps({"trace": self.trace.text})), usage=self.accounts.usage
+            )
         self.log.suspend(event, now=now, usage=self.accounts.usage, wake_time=wake_time)
         self.accounts.set_timer(self.accounts.cleanup_s, self._be_over)
         return True

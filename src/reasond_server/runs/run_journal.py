@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.eventlog.store import Record
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Finished, ModelFinish, WrappedModel
 from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
+    compute_messages_digest,
+    compute_request_digest,
     decode_call,
     decode_count,
-    digest_of_messages,
-    digest_of_request,
     encode_call,
     encode_count,
-    usage_in,
+    read_usage,
 )
 from reasond_server.types import NOTHING, Usage
 
@@ -50,7 +50,7 @@ def sum_spent(records: Iterable[Record]) -> Usage:
         ReplayError: a record cannot be read. The result of an effect may be any JSON; it is read only when needed.
     """
     read = (record.body for record in records if not record.key.partition(":")[0].endswith(RESULT))
-    return sum(map(usage_in, read), NOTHING)
+    return sum(map(read_usage, read), NOTHING)
 
 
 class RecordSink(Protocol):
@@ -205,7 +205,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the token count of the model's server, recorded because it decides how material is cut."""
-        key = self._journal.next_key(_COUNT, digest_of_messages(messages))
+        key = self._journal.next_key(_COUNT, compute_messages_digest(messages))
         kept = self._journal.take(key)
         if kept is not None:
             return decode_count(kept)
@@ -220,7 +220,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
         Raises:
             ReasondError: the error that the model raises, or that was recorded.
         """
-        key = self._journal.next_key(_MODEL, digest_of_request(request))
+        key = self._journal.next_key(_MODEL, compute_request_digest(request))
         kept = self._journal.take(key)
         events = self._call(request, key) if kept is None else self._recall(request, decode_call(kept))
         async with aclosing(events):

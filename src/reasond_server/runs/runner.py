@@ -17,14 +17,14 @@ from reasond_server.errors.request import RequestIdReusedError
 from reasond_server.eventlog.leases import Sweep, Tenure, sweep_nothing
 from reasond_server.eventlog.store import Creation, Lease
 from reasond_server.eventlog.writer import LogWriter
-from reasond_server.runs.admission import Admission, Leavable, Place
-from reasond_server.runs.driving import Driver
+from reasond_server.runs.admission import Admission, Place, Releasable
 from reasond_server.runs.live_runs import LiveRuns, Load, RunnerLimits
-from reasond_server.runs.making import AccountOf, Maker, Predecessor, no_account, no_tenure
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.plan import PlanError, decode_plan
 from reasond_server.runs.recorded_calls import ReplayError
 from reasond_server.runs.recovery import Recoverer
+from reasond_server.runs.run_driver import Driver
+from reasond_server.runs.run_factory import AccountOf, Predecessor, RunFactory, no_account, no_tenure
 from reasond_server.runs.run_journal import sum_spent
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Execution, ExecutionState
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from reasond_server.eventlog.store import Claim, ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.runs.making import Prepared, WorkKind
     from reasond_server.runs.run import Run, Work
+    from reasond_server.runs.run_factory import PreparedRun, WorkKind
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import LoggedEvent, TextDelta
@@ -144,7 +144,7 @@ class RequestIds:
 
 __all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
 
-CarryOver = Callable[[str, str, str, int], Awaitable[Leavable | None]]
+CarryOver = Callable[[str, str, str, int], Awaitable[Releasable | None]]
 """Renews the permit of a run that was taken over; arguments: tenant, subject, name of the permit, fence."""
 
 _NATURAL_SHARE_OF_GRACE = 0.8
@@ -189,7 +189,7 @@ class Runner:
         self._admission = _open_admission(limits, observer)
         self._writer = LogWriter(store=store, random=clock.random, observer=observer)
         new_tenure = partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
-        self._maker = Maker(
+        self._factory = RunFactory(
             model=model,
             clock=clock,
             writer=self._writer,
@@ -215,7 +215,7 @@ class Runner:
             lease=self._lease,
             clock=clock,
             runs=self.runs,
-            maker=self._maker,
+            factory=self._factory,
             driver=self._driver,
             admission=self._admission,
             limits=limits,
@@ -237,7 +237,7 @@ class Runner:
 
     def begin(self) -> None:
         """Start the upkeep, which looks for abandoned executions at once and then every third of a lease."""
-        self._recoverer.upkeep.begin()
+        self._recoverer.lease_keeper.begin()
 
     def find_live(self, execution_id: str) -> Run | None:
         """Return the run of an execution that is active in this process; None if there is none."""
@@ -245,7 +245,7 @@ class Runner:
 
     def shape_delta(self, execution: Execution, delta: TextDelta) -> TextDelta:
         """Return text of an execution in the form of its kind of work."""
-        return self._maker.shape_delta(execution, delta, self.runs.by_id.get(execution.execution_id))
+        return self._factory.shape_delta(execution, delta, self.runs.by_id.get(execution.execution_id))
 
     async def find_place(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place for an execution, if necessary after a wait of at most `within_s` seconds.
@@ -282,19 +282,19 @@ class Runner:
         await self._store.room.require(request.tenant, work.kind)
         if not request.can_be_resumed:
             return self._start_unresumable(work, place)
-        prepared = self._maker.prepare(work)
+        prepared = self._factory.prepare(work)
         for _ in range(_MOST_ATTEMPTS):
             execution, since_s = self._describe(work), self._clock.monotonic()
             claim = await self._create_whole(execution, prepared, place)
             if claim.execution_id == execution.execution_id:
-                run = self._maker.make(prepared, execution, inherited=claim.inherited)
+                run = self._factory.make(prepared, execution, inherited=claim.inherited)
                 return self._recoverer.begin(run, place, since_s=since_s).identity
             held = await self.request_ids.find_holder(
                 claim, request.tenant, request_id=request.request_id, digest=request.digest
             )
             if is_standing(held):
                 return held
-            prepared = self._maker.prepare(work, await self.request_ids.find_predecessor(held))
+            prepared = self._factory.prepare(work, await self.request_ids.find_predecessor(held))
         raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
     async def wake(self, tenant: str, execution_id: str, *, event: LoggedEvent | None = None) -> bool:
@@ -346,7 +346,7 @@ class Runner:
         await self.runs.wait_for_ends(self._limits.unwinding_s)
         await self._recoverer.aclose(within_s=self._limits.unwinding_s)
         await self._writer.aclose(within_s=_LAST_COMMITS_S)
-        await self._recoverer.upkeep.aclose()
+        await self._recoverer.lease_keeper.aclose()
 
     def _stop_for_others(self, run: Run) -> Trigger:
         """Return the trigger that stops a run when this process ends."""
@@ -354,7 +354,7 @@ class Runner:
 
     def _is_cut_off(self, run: Run) -> bool:
         """Return whether the event loop ends without a call of `stop`; if so, stop `run` as `stop` does."""
-        if not self._recoverer.upkeep.is_cut_off:
+        if not self._recoverer.lease_keeper.is_cut_off:
             return False
         run.stop(self._stop_for_others(run))
         return True
@@ -373,7 +373,7 @@ class Runner:
             session_id="" if work.request.session is None else work.request.session.session_id,
         )
 
-    async def _create(self, execution: Execution, prepared: Prepared) -> Claim:
+    async def _create(self, execution: Execution, prepared: PreparedRun) -> Claim:
         earlier = prepared.predecessor
         return await self._store.create(
             execution,
@@ -384,7 +384,7 @@ class Runner:
             session=prepared.work.request.session,
         )
 
-    async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
+    async def _create_whole(self, execution: Execution, prepared: PreparedRun, place: Place) -> Claim:
         """Create an execution and its run completely, even if the caller is cancelled meanwhile.
 
         A committed execution without a run would count as left behind, and another process would resume it for nobody.
@@ -400,7 +400,7 @@ class Runner:
             if not creating.cancelled() and creating.exception() is None:
                 claim = creating.result()
                 if claim.execution_id == execution.execution_id:
-                    run = self._maker.make(prepared, execution, inherited=claim.inherited)
+                    run = self._factory.make(prepared, execution, inherited=claim.inherited)
                     self._recoverer.begin(run, place, since_s=since_s)
                     run.subscribers.lose_first(may_return=bool(execution.request_id))
             raise
@@ -426,9 +426,9 @@ class Runner:
 
         A run that ends within 20 ms is created and ended in one commit, after its caller got the answer.
         """
-        prepared = self._maker.prepare(work)
+        prepared = self._factory.prepare(work)
         creation = Creation(plan=prepared.plan, lease=self._lease)
-        run = self._maker.make(prepared, self._describe(work), creation=creation)
+        run = self._factory.make(prepared, self._describe(work), creation=creation)
         self._writer.gather(run.log)
         return self._recoverer.begin(run, place, since_s=self._clock.monotonic()).identity
 

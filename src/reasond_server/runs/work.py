@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ContextExhaustedError, ModelFailedError, ModelTimeoutError
-from reasond_server.errors.reasons import error_of
+from reasond_server.errors.reasons import build_error
 from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.types import Budget, ExecutionFailure, FinishReason
 from reasond_server.types.values import value
@@ -92,7 +92,7 @@ def cancel_with(*warnings: str) -> RunEnding:
     return RunEnding(finish_reason=FinishReason.CANCELLED, warnings=warnings)
 
 
-def ending_of_error(error: ReasondError, *, usage: Usage) -> RunEnding:
+def build_error_ending(error: ReasondError, *, usage: Usage) -> RunEnding:
     """Return the ending of a run that `error` ends.
 
     After the first model call, an exhausted budget or time limit is not a failure. A refused call still fails the run,
@@ -113,7 +113,7 @@ def ending_of_error(error: ReasondError, *, usage: Usage) -> RunEnding:
     return fail_with(error)
 
 
-def ending_of_limit(limit_s: float, *, usage: Usage) -> RunEnding:
+def build_limit_ending(limit_s: float, *, usage: Usage) -> RunEnding:
     """Return the ending of a run whose time limit of `limit_s` seconds is over."""
     text = f"stopped after {limit_s:.3g} s, the caller's deadline or budget.max_elapsed"
     if not usage.model_calls:
@@ -121,9 +121,9 @@ def ending_of_limit(limit_s: float, *, usage: Usage) -> RunEnding:
     return RunEnding(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(f"The execution was {text}.",))
 
 
-def failure_of(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
+def build_failure(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
     """Return the error to raise for a failed execution: `error` if it is in memory, else one made from `failure`."""
-    told = error_of(failure.reason, failure.message) if error is None else error.copy()
+    told = build_error(failure.reason, failure.message) if error is None else error.copy()
     told.execution_id = execution_id
     return told
 

@@ -132,7 +132,7 @@ class Evaluator(Protocol[PayloadT]):
         ...
 
 
-def content_key_of(*texts: str) -> str:
+def compute_content_key(*texts: str) -> str:
     """Return a SHA-256 key in hexadecimal; differences in case, white space and compatibility forms (NFKC) are ignored.
 
     The boundaries between the texts are part of the key.

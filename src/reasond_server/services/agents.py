@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, WRITE_AGENTS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
-from reasond_server.http_api.json_mapping import agent_json, card_json
+from reasond_server.http_api.json_mapping import build_agent_json, build_card_json
 from reasond_server.http_api.params import GetCardParams, ListAgentsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
 
@@ -40,11 +40,11 @@ def serve_agents(service: AgentService) -> Service:
 
 
 async def _get_card(service: AgentService, caller: Principal, params: GetCardParams) -> dict[str, Any]:
-    return card_json(await service.get_card(caller, params.agent_id))
+    return build_card_json(await service.get_card(caller, params.agent_id))
 
 
 async def _list_agents(service: AgentService, caller: Principal, params: ListAgentsParams) -> dict[str, Any]:
     page = await service.list(
         caller, capabilities=params.capabilities, page_size=params.page_size, page_token=params.page_token
     )
-    return {"agents": [agent_json(agent) for agent in page.agents], "next_page_token": page.next_page_token}
+    return {"agents": [build_agent_json(agent) for agent in page.agents], "next_page_token": page.next_page_token}

@@ -44,7 +44,7 @@ class ServiceDeclaration:
         """Return the operation for which `rpc` needs permission."""
         return Operation(name=rpc, permission=self.permissions[rpc], or_permission=self.or_permissions.get(rpc, ""))
 
-    def operation_of(self, method: str) -> Operation:
+    def find_operation(self, method: str) -> Operation:
         """Return the operation for which the JSON-RPC method `method` needs permission."""
         return self.operation(self.methods[method])
 
@@ -52,7 +52,7 @@ class ServiceDeclaration:
         self, name: str, params: type[Params], run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]
     ) -> Method:
         """Return the JSON-RPC method `name`, which only answers."""
-        return Method(operation=self.operation_of(name), params=params, run=run)
+        return Method(operation=self.find_operation(name), params=params, run=run)
 
 
 @value

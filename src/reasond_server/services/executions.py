@@ -11,7 +11,7 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_mapping import execution_json, result_json, task_json
+from reasond_server.http_api.json_mapping import build_execution_json, build_result_json, build_task_json
 from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListExecutionsParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
@@ -62,7 +62,7 @@ def serve_executions(
         desk=desk, observed=observed, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
     )
     follow = Method(
-        operation=DECLARATION.operation_of("executions.follow"),
+        operation=DECLARATION.find_operation("executions.follow"),
         params=FollowExecutionParams,
         run=_refuse_answer,
         streaming=Streaming(operation=DECLARATION.operation("FollowExecution"), open=partial(_observe, observed)),
@@ -103,14 +103,14 @@ async def _observe(
 async def _get(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
     view = await read_view(desk, caller, params.execution_id, with_task=True)
     return {
-        "execution": execution_json(view.execution),
-        "reasoning": result_json(view.result, view.steps),
-        "task": None if view.task is None else task_json(view.task),
+        "execution": build_execution_json(view.execution),
+        "reasoning": build_result_json(view.result, view.steps),
+        "task": None if view.task is None else build_task_json(view.task),
     }
 
 
 async def _cancel(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    return {"execution": execution_json(await desk.cancel(caller, params.execution_id))}
+    return {"execution": build_execution_json(await desk.cancel(caller, params.execution_id))}
 
 
 async def _list(desk: ExecutionDesk, caller: Principal, params: ListExecutionsParams) -> dict[str, Any]:
@@ -125,7 +125,7 @@ async def _list(desk: ExecutionDesk, caller: Principal, params: ListExecutionsPa
         page_token=params.page_token,
     )
     return {
-        "executions": [execution_json(execution) for execution in page.executions],
+        "executions": [build_execution_json(execution) for execution in page.executions],
         "next_page_token": page.next_page_token,
     }
 

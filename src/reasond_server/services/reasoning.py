@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_mapping import result_json, strategy_json
+from reasond_server.http_api.json_mapping import build_result_json, build_strategy_json
 from reasond_server.http_api.params import ExecuteParams, NoParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
@@ -60,13 +60,13 @@ def serve_reasoning(
 async def read_partial(service: ReasoningService, caller: Principal, execution_id: str) -> dict[str, Any]:
     """Return the partial result of a failed execution, in the form in which the error of its call shows it."""
     view = await read_view(service.desk, caller, execution_id)
-    return result_json(view.result, view.steps)
+    return build_result_json(view.result, view.steps)
 
 
 def _executing(name: str, service: ReasoningService, alias: str | None) -> Method:
     """Return the method that executes with the strategy `alias`; with None the request may name any strategy."""
     return Method(
-        operation=DECLARATION.operation_of(name),
+        operation=DECLARATION.find_operation(name),
         params=ExecuteParams,
         run=partial(_execute, service, alias),
         streaming=Streaming(
@@ -80,7 +80,7 @@ async def _execute(
 ) -> dict[str, Any]:
     params.refuse_stream_options()
     view = await service.execute(caller, params.task(alias), request_id=params.request_id or "")
-    return result_json(view.result, view.steps)
+    return build_result_json(view.result, view.steps)
 
 
 def _open_stream(
@@ -106,7 +106,7 @@ def _open_stream(
 
 async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
     return {
-        "strategies": [strategy_json(info) for info in service.strategies()],
+        "strategies": [build_strategy_json(info) for info in service.strategies()],
         "model": service.model_name,
         "warnings": list(service.model_warnings),
         "models": list(service.offered_models),

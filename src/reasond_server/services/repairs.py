@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE_REPAIRS, READ_EXECUTIONS
 from reasond_server.grpc_api.repair_servicer import RepairServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_kinds import kind_json
-from reasond_server.http_api.json_mapping import repair_view_json, snapshot_json
+from reasond_server.http_api.json_kinds import build_kind_json
+from reasond_server.http_api.json_mapping import build_repair_view_json, build_snapshot_json
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
 from reasond_server.repair.service.repair_service import RepairCursor
@@ -51,7 +51,7 @@ def serve_repairs(
     """Return RepairService for both transports; the limit is that of `RepairServicer`."""
     servicer = RepairServicer(service=service, write_timeout_s=write_timeout_s, observer=observer)
     execute = Method(
-        operation=DECLARATION.operation_of("repair.execute"),
+        operation=DECLARATION.find_operation("repair.execute"),
         params=RepairParams,
         run=partial(_execute, service),
         streaming=Streaming(operation=DECLARATION.operation("RepairSteps"), open=partial(_open_stream, service)),
@@ -71,7 +71,7 @@ def serve_repairs(
 
 async def _execute(service: RepairService, caller: Principal, params: RepairParams) -> dict[str, Any]:
     params.refuse_stream_options()
-    return {"repair": kind_json(await service.run(caller, params.task(), request_id=params.request_id or ""))}
+    return {"repair": build_kind_json(await service.run(caller, params.task(), request_id=params.request_id or ""))}
 
 
 def _open_stream(
@@ -95,7 +95,7 @@ def _open_stream(
 
 async def _read_partial(service: RepairService, caller: Principal, execution_id: str) -> dict[str, Any]:
     """Return a failed repair, in the form in which the error of its call shows it."""
-    return repair_view_json(await service.get(caller, execution_id))
+    return build_repair_view_json(await service.get(caller, execution_id))
 
 
 async def _get(service: RepairService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def _get(service: RepairService, caller: Principal, params: ExecutionParam
 
 
 async def _create(service: RepairService, caller: Principal, params: CreateSnapshotParams) -> dict[str, Any]:
-    return snapshot_json(await service.create_snapshot(caller, params.entries()))
+    return build_snapshot_json(await service.create_snapshot(caller, params.entries()))
 
 
 async def _upload(service: RepairService, caller: Principal, params: UploadBlobsParams) -> dict[str, Any]:
@@ -111,4 +111,4 @@ async def _upload(service: RepairService, caller: Principal, params: UploadBlobs
 
 
 async def _list(service: RepairService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
-    return kind_json(service.list_environments())
+    return build_kind_json(service.list_environments())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE_TURNS, READ_TURNS
 from reasond_server.grpc_api.turn_servicer import TurnServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_kinds import kind_json
-from reasond_server.http_api.json_mapping import turn_view_json
+from reasond_server.http_api.json_kinds import build_kind_json
+from reasond_server.http_api.json_mapping import build_turn_view_json
 from reasond_server.http_api.params import (
     AttachTurnParams,
     ListSessionsParams,
@@ -82,7 +82,7 @@ def serve_turns(
         "sessions.delete": DECLARATION.method("sessions.delete", SessionParams, partial(_delete_session, service)),
         "sessions.get": DECLARATION.method("sessions.get", SessionParams, partial(_get_session, service)),
         "sessions.list": DECLARATION.method("sessions.list", ListSessionsParams, partial(_list_sessions, service)),
-        "turns.attach": _streamable(service, "turns.attach", AttachTurnParams, _attach, _cursor_of),
+        "turns.attach": _streamable(service, "turns.attach", AttachTurnParams, _attach, _read_cursor),
         "turns.cancel": DECLARATION.method("turns.cancel", TurnParams, partial(_cancel, service)),
         "turns.delete": DECLARATION.method("turns.delete", TurnParams, partial(_delete, service)),
         "turns.get": DECLARATION.method("turns.get", TurnParams, partial(_get, service)),
@@ -105,7 +105,7 @@ def _streamable(
 ) -> Method:
     """Return a method that returns at the next exit of the turn, or streams the events of what `source_of` returns."""
     return Method(
-        operation=DECLARATION.operation_of(name),
+        operation=DECLARATION.find_operation(name),
         params=params,
         run=partial(_run, service, run),
         streaming=Streaming(
@@ -126,7 +126,7 @@ async def _run(
     params.refuse_stream_options()
     view = await run(service, caller, params)
     exit_mode = "client_tools" if view.turn.state is TurnState.AWAITING_CLIENT else "done"
-    return {**turn_view_json(view.turn, view.result), "exit_mode": exit_mode}
+    return {**build_turn_view_json(view.turn, view.result), "exit_mode": exit_mode}
 
 
 def _open_stream(
@@ -158,20 +158,20 @@ async def _reenter(service: TurnService, caller: Principal, params: ReenterTurnP
 
 async def _attach(service: TurnService, caller: Principal, params: AttachTurnParams) -> TurnView:
     """Wait for the next exit of the turn."""
-    async with aclosing(service.stream(caller, _cursor_of(params))) as events:
+    async with aclosing(service.stream(caller, _read_cursor(params))) as events:
         async for _ in events:
             pass
     return await service.get(caller, params.turn_id)
 
 
-def _cursor_of(params: AttachTurnParams) -> TurnCursor:
+def _read_cursor(params: AttachTurnParams) -> TurnCursor:
     return TurnCursor(turn_id=params.turn_id, after_sequence=params.after_sequence)
 
 
 async def _read_partial(service: TurnService, caller: Principal, turn_id: str) -> dict[str, Any]:
     """Return a failed turn, in the form in which the error of its call shows it."""
     view = await service.get(caller, turn_id)
-    return turn_view_json(view.turn, view.result)
+    return build_turn_view_json(view.turn, view.result)
 
 
 async def _get(service: TurnService, caller: Principal, params: TurnParams) -> dict[str, Any]:
@@ -182,11 +182,11 @@ async def _list(service: TurnService, caller: Principal, params: ListTurnsParams
     page = await service.list(
         caller, session_id=params.session_id, page_size=params.page_size, page_token=params.page_token
     )
-    return {"turns": [kind_json(turn) for turn in page.turns], "next_page_token": page.next_page_token}
+    return {"turns": [build_kind_json(turn) for turn in page.turns], "next_page_token": page.next_page_token}
 
 
 async def _cancel(service: TurnService, caller: Principal, params: TurnParams) -> dict[str, Any]:
-    return {"turn": kind_json(await service.cancel(caller, params.turn_id))}
+    return {"turn": build_kind_json(await service.cancel(caller, params.turn_id))}
 
 
 async def _delete(service: TurnService, caller: Principal, params: TurnParams) -> dict[str, Any]:
@@ -198,16 +198,19 @@ async def _read(service: TurnService, caller: Principal, params: ReadToolResultP
     part = params.part()
     check_part(part, max_bytes=params.max_bytes)
     most = min(params.max_bytes or _MAX_EXCERPT_BYTES, _MAX_EXCERPT_BYTES)
-    return kind_json(await service.read_tool_result(caller, params.turn_id, params.call_id, part, max_bytes=most))
+    return build_kind_json(await service.read_tool_result(caller, params.turn_id, params.call_id, part, max_bytes=most))
 
 
 async def _get_session(service: TurnService, caller: Principal, params: SessionParams) -> dict[str, Any]:
-    return {"session": kind_json(await service.get_session(caller, params.session_id))}
+    return {"session": build_kind_json(await service.get_session(caller, params.session_id))}
 
 
 async def _list_sessions(service: TurnService, caller: Principal, params: ListSessionsParams) -> dict[str, Any]:
     page = await service.list_sessions(caller, page_size=params.page_size, page_token=params.page_token)
-    return {"sessions": [kind_json(session) for session in page.sessions], "next_page_token": page.next_page_token}
+    return {
+        "sessions": [build_kind_json(session) for session in page.sessions],
+        "next_page_token": page.next_page_token,
+    }
 
 
 async def _delete_session(service: TurnService, caller: Principal, params: SessionParams) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def build_entries(files: Sequence[SourceFile]) -> Sequence[FileEntry]:
     return [
         FileEntry(
             path=file.path,
-            digest=digest_of(file.content),
+            digest=digest_content(file.content),
             size_bytes=len(file.content),
             is_executable=file.is_executable,
         )
@@ -91,7 +91,7 @@ def build_entries(files: Sequence[SourceFile]) -> Sequence[FileEntry]:
     ]
 
 
-def digest_of(content: bytes) -> str:
+def digest_content(content: bytes) -> str:
     """Return the SHA-256 of a content, as manifests have it."""
     return hashlib.sha256(content).hexdigest()
 

@@ -119,27 +119,27 @@ class _Shelf:
         kept = self.snapshots[snapshot_id]
         kept = self.snapshots[snapshot_id] = replace(kept, expire_time=max(kept.expire_time, expire_time))
         return replace(
-            kept, missing=tuple(digest for digest, size in _keys_of(kept) if (digest, size) not in self.contents)
+            kept, missing=tuple(digest for digest, size in _list_keys(kept) if (digest, size) not in self.contents)
         )
 
     def measure_new(self, snapshot: Snapshot) -> int:
         """Return the bytes that a snapshot would add."""
         return measure_manifest(snapshot.entries) + sum(
-            size for digest, size in _keys_of(snapshot) if (digest, size) not in self.users
+            size for digest, size in _list_keys(snapshot) if (digest, size) not in self.users
         )
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot."""
         self.used_bytes += self.measure_new(snapshot)
         self.snapshots[snapshot.snapshot_id] = snapshot
-        self.users.update(_keys_of(snapshot))
+        self.users.update(_list_keys(snapshot))
 
     def drop(self, snapshot_id: str) -> None:
         """Remove a snapshot, if it is there, and the contents that no other one has."""
         snapshot = self.snapshots.pop(snapshot_id, None)
         if snapshot is None:
             return
-        for key in _keys_of(snapshot):
+        for key in _list_keys(snapshot):
             self.users[key] -= 1
             if not self.users[key]:
                 del self.users[key]
@@ -147,6 +147,6 @@ class _Shelf:
         self.used_bytes -= self.measure_new(snapshot)
 
 
-def _keys_of(snapshot: Snapshot) -> Sequence[_ContentKey]:
+def _list_keys(snapshot: Snapshot) -> Sequence[_ContentKey]:
     """Return each content of a snapshot once."""
     return [*dict.fromkeys((entry.digest, entry.size_bytes) for entry in snapshot.entries)]

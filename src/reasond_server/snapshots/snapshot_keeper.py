@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.repairs import SnapshotNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, build_entries, check_manifest, digest_of, find_in_files
+from reasond_server.snapshots.manifests import (
+    MAX_UPLOAD_BYTES,
+    build_entries,
+    check_manifest,
+    digest_content,
+    find_in_files,
+)
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:
@@ -54,7 +60,7 @@ class SnapshotKeeper:
         if size > MAX_UPLOAD_BYTES:
             most = f"must have at most {MAX_UPLOAD_BYTES} bytes in all, got {size}; send them in several requests"
             raise InvalidRequestError.of(Violation(field="contents", description=most))
-        digests = await asyncio.to_thread(lambda: [*map(digest_of, contents)])
+        digests = await asyncio.to_thread(lambda: [*map(digest_content, contents)])
         await self._store.put(tenant, dict(zip(digests, contents, strict=True)))
         return digests
 

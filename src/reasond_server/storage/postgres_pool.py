@@ -15,8 +15,8 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError, SettingsError, show
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
-from reasond_server.storage.migrating import upgrade_schema
-from reasond_server.storage.revisions import TABLES, VERSION_TABLE, require_current, state_of_tables
+from reasond_server.storage.migration_runner import upgrade_schema
+from reasond_server.storage.revisions import TABLES, VERSION_TABLE, read_schema_state, require_current
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -213,7 +213,7 @@ def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
     names, row = {name for (name,) in rows}, None
     if VERSION_TABLE in names:
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - a constant
-    return state_of_tables(names, None if row is None else row[0])
+    return read_schema_state(names, None if row is None else row[0])
 
 
 async def _configure(connection: PgConnection) -> None:

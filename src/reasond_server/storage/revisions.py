@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import SettingsError, show
-from reasond_server.storage.migrating import render_statements
+from reasond_server.storage.migration_runner import render_statements
 from reasond_server.storage.migrations.versions import IN_ORDER
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SchemaState(Enum):
     AHEAD = auto()
 
 
-def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState:
+def read_schema_state(names: Collection[str], revision: str | None) -> SchemaState:
     """Return the state of a database with tables of these names; `revision` is from its version table.
 
     Raises:

@@ -21,8 +21,8 @@ from reasond_server.storage.revisions import (
     VERSION_TABLE,
     SchemaState,
     build_sqlite_statements,
+    read_schema_state,
     require_current,
-    state_of_tables,
 )
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _read_state(connection: Connection) -> SchemaState:
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     names = {name for (name,) in connection.execute(query)}
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
-    return state_of_tables(names, row and row[0])
+    return read_schema_state(names, row and row[0])
 
 
 def _make_tables(connection: Connection) -> None:
@@ -343,7 +343,7 @@ def _upgrade(connection: Connection) -> None:
     # Imported here because a server with a current schema never needs it.
     import sqlalchemy as sa  # noqa: PLC0415 - as above
 
-    from reasond_server.storage.migrating import upgrade_schema  # noqa: PLC0415 - as above
+    from reasond_server.storage.migration_runner import upgrade_schema  # noqa: PLC0415 - as above
 
     engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
 
@@ -465,10 +465,10 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _error_of(error) from error
+        raise _convert_error(error) from error
 
 
-def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | InternalError:
+def _convert_error(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | InternalError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(

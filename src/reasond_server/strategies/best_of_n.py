@@ -276,7 +276,7 @@ class Contest:
             read = read_sample(result)
             is_new = self._add(read)
             kept = reserved - self.worst_sample if is_new else Cost()
-            self.allowance.settle(reserved, _cost_of(result) + kept)
+            self.allowance.settle(reserved, _measure_cost(result) + kept)
             score, printed = await self._score(read)
             details = [StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)]
             if printed:
@@ -346,7 +346,7 @@ class Contest:
                 self._note_failure(result, self.worst_judgement, self.worst_judgement)
                 self.failed_judgements += 1
                 continue
-            self.allowance.settle(self.worst_judgement, _cost_of(result))
+            self.allowance.settle(self.worst_judgement, _measure_cost(result))
             solution.score = _read_judgement(result)
             text = "\n\n".join(part for part in (result.parsed.thinking.strip(), result.parsed.text.strip()) if part)
             detail = StageStep(stage=JUDGEMENT, text=text, answer=solution.read.answer, score=solution.score)
@@ -369,7 +369,7 @@ class Contest:
             found = [score for score in (known, each.score) if score is not None]
             scores[each.read.normalized_answer] = max(found, default=None)
         answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
-        return sorted(answers, key=lambda each: (-_worth_of(each.score), -each.votes))
+        return sorted(answers, key=lambda each: (-_weigh_score(each.score), -each.votes))
 
     def build_metrics(self, *, is_abstained: bool = False) -> BestOfNMetrics:
         """Return the metrics so far."""
@@ -393,7 +393,7 @@ class Contest:
             metrics = self.build_metrics(is_abstained=True)
             return Outcome(answer="", finish_reason=reason, metrics=metrics, warnings=tuple(warnings))
         givers = [each for each in self.solutions if each.read.normalized_answer == best.answer]
-        chosen = max(givers, key=lambda each: _worth_of(each.score))
+        chosen = max(givers, key=lambda each: _weigh_score(each.score))
         reason = FinishReason.ANSWERED if chosen.read.is_tagged else FinishReason.ANSWERED_UNTAGGED
         return Outcome(
             answer=restore(chosen.read.answer),
@@ -419,7 +419,7 @@ class Contest:
                 f"{len(self.solutions) - len(known)} of {len(self.solutions)} solutions were not scored, because the "
                 f"judgement failed or could not be read; they count as {UNKNOWN_SCORE:g}."
             )
-        if known and len(scores) > 1 and len(set(map(_worth_of, scores))) == 1:
+        if known and len(scores) > 1 and len(set(map(_weigh_score, scores))) == 1:
             gaps.append(
                 f"The judge could not tell the {len(scores)} answers apart, which all have the score {scores[0]:g}: "
                 "the one that most samples gave is chosen."
@@ -438,11 +438,11 @@ def _read_judgement(reply: ModelReply) -> float | None:
     return read_score(reply.parsed.content or reply.parsed.text)
 
 
-def _worth_of(score: float | None) -> float:
+def _weigh_score(score: float | None) -> float:
     return UNKNOWN_SCORE if score is None else score
 
 
-def _cost_of(reply: ModelReply) -> Cost:
+def _measure_cost(reply: ModelReply) -> Cost:
     return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
 
 

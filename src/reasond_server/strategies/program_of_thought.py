@@ -35,7 +35,7 @@ _WRITE: Final = (
     "```python and ```, and nothing after it."
 )
 _MATERIAL: Final = "The material is in the file material.txt, too. "
-_MEND: Final = (
+_FIX: Final = (
     "The passages hold a program that was to compute the answer, and what happened when it was run. Find the mistake. "
 )
 _FENCED: Final = re.compile(
@@ -112,7 +112,7 @@ class ProgramOfThought(ReasoningStrategy[ProgramOfThoughtConfig]):
             raise build_refusal()
         write = _WRITE.format(material=_MATERIAL if task.material else "")
         calls = await prepare_stages(
-            task, model=context.model, nonce=context.new_nonce(), instructions=(write, _MEND + write), shown=2
+            task, model=context.model, nonce=context.new_nonce(), instructions=(write, _FIX + write), shown=2
         )
         run = _ProgramRun(task=task, context=context, calls=calls, rule=write)
         for _ in range(context.config.max_attempts):
@@ -162,7 +162,7 @@ class _ProgramRun:
         config = self.context.config
         if self.failure:
             shown = [Shown(name=PROGRAM, text=self.program), Shown(name=OUTPUT, text=self.failure)]
-            prompt = self.calls.fit(_MEND + self.rule, *shown, max_tokens=config.max_tokens)
+            prompt = self.calls.fit(_FIX + self.rule, *shown, max_tokens=config.max_tokens)
         else:
             prompt = self.calls.fit(self.rule, max_tokens=config.max_tokens)
         async with aclosing(self.calls.hear(prompt, temperature=config.temperature, kinds=())) as heard:

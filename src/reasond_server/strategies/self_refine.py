@@ -184,7 +184,7 @@ class RefiningRun:
                 yield event
         self.final = final = read_final_reply(self.reply)
         self.warnings += describe_silence(self.reply, final)
-        self.seen.add(_key_of(final))
+        self.seen.add(_compute_key(final))
         yield self._build_step(DRAFT, final)
 
     async def refine(self) -> AsyncGenerator[StrategyEvent, None]:
@@ -228,7 +228,7 @@ class RefiningRun:
             self.end(self.final.finish_reason, f"Revision {self.revisions} has no whole answer: {_BEFORE}")
             return self._build_step(REVISION, final)
         self.final = final
-        if _key_of(final) in self.seen:
+        if _compute_key(final) in self.seen:
             self.is_repeated = True
             told = (
                 f"Revision {self.revisions} gave an answer that was there before, although the critique found faults."
@@ -237,7 +237,7 @@ class RefiningRun:
         elif self.revisions == self.config.max_rounds:
             told = f"The last of {self.config.max_rounds} revisions was not criticised any more (max_rounds)."
             self.end(FinishReason.MAX_ITERATIONS, told)
-        self.seen.add(_key_of(final))
+        self.seen.add(_compute_key(final))
         return self._build_step(REVISION, final)
 
     async def _call(self, prompt: StagePrompt, *, temperature: float) -> AsyncGenerator[Wrote, None]:
@@ -274,5 +274,5 @@ def read_verdict(text: str) -> bool | None:
     return None if found is None else found[1].casefold() == "pass"
 
 
-def _key_of(final: FinalReply) -> str:
+def _compute_key(final: FinalReply) -> str:
     return normalize_answer(restore(final.answer))

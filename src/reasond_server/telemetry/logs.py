@@ -114,14 +114,14 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return `record` as one line, or as several lines for a person."""
-        event = event_of(record)
+        event = build_fields(record)
         scope = current()
         if scope is not None:
             scope.add_to(event)
         return self._write(event)
 
 
-def json_formatter() -> LineFormatter:
+def build_json_formatter() -> LineFormatter:
     """Return a formatter that writes each record as a JSON object on one line."""
     return LineFormatter(lambda event: json_line(event).decode())
 
@@ -143,7 +143,7 @@ class JsonHandler(_QuietHandler):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._as_made = json_formatter()
+        self._as_made = build_json_formatter()
         self.setFormatter(self._as_made)
         buffer = getattr(stream, "buffer", None)
         is_utf8 = (stream.encoding or "").lower().replace("_", "-") in {"utf-8", "utf8"}
@@ -205,7 +205,7 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
-def event_of(record: logging.LogRecord) -> Fields:
+def build_fields(record: logging.LogRecord) -> Fields:
     """Return time, level, logger, message and traceback of `record`, and the fields of `extra` that are not content."""
     try:
         message = record.getMessage()
@@ -221,7 +221,7 @@ def event_of(record: logging.LogRecord) -> Fields:
         if name not in _OWN and name not in CONTENT_FIELDS and name not in _RESERVED:
             event[name] = REDACTED if is_secret(name) else value
     if record.exc_info or record.exc_text:
-        event["traceback"] = _traceback_of(record)
+        event["traceback"] = _format_traceback(record)
     return event
 
 
@@ -296,7 +296,7 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
-def _traceback_of(record: logging.LogRecord) -> str:
+def _format_traceback(record: logging.LogRecord) -> str:
     """Return the end of the traceback of `record`; it is redacted before the cut, which could split a token."""
     text = record.exc_text or ""
     if record.exc_info and record.exc_info[0] is not None:

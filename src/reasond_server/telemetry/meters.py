@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS
 from reasond_server.telemetry.series import Registry, Vocabulary
 from reasond_server.types import BoundedContextMetrics, FinishReason
@@ -127,7 +127,7 @@ class Meters(TurnMeters, RepairMeters):
         self._errors = counter("reasond_errors")
         self._denials, self._api_key_uses = counter("reasond_denials"), counter("reasond_api_key_uses")
         self._denial_of = {
-            name: denial for name, kind in error_classes().items() if (denial := kind.declaration.denial)
+            name: denial for name, kind in list_error_classes().items() if (denial := kind.declaration.denial)
         }
         self._slow_consumers = counter("reasond_slow_consumers")
         self._http_requests = counter("reasond_http_requests")
@@ -271,7 +271,7 @@ class Meters(TurnMeters, RepairMeters):
         """See BackendObserver."""
         self._room_seconds[backend].observe(waited_s)
 
-    def usage_mended(self, backend: str, source: str) -> None:
+    def usage_corrected(self, backend: str, source: str) -> None:
         """See BackendObserver."""
         self._usage_mended[backend, source].inc()
 

@@ -168,7 +168,7 @@ class BackendObserver(Protocol):
         """Record a wait until the backend had fewer open calls than `max_concurrency`."""
         return
 
-    def usage_mended(self, backend: str, source: str) -> None:
+    def usage_corrected(self, backend: str, source: str) -> None:
         """Record a call with missing or wrong usage in the reply; its usage is "partial" or "estimated"."""
         return
 

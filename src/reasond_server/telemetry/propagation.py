@@ -97,14 +97,14 @@ def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | N
 _outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing_trace", default=None)
 
 
-def outgoing_headers() -> Mapping[str, str]:
+def build_outgoing_headers() -> Mapping[str, str]:
     """Return the trace headers of the current outgoing call; empty if it carries no trace."""
     context = _outgoing.get()
     return {} if context is None else context.headers
 
 
 class OutgoingTrace:
-    """A context manager inside which `outgoing_headers` returns the headers of `context`."""
+    """A context manager inside which `build_outgoing_headers` returns the headers of `context`."""
 
     def __init__(self, context: TraceContext | None) -> None:
         self._context = context

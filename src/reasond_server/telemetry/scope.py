@@ -169,7 +169,7 @@ def note_retry() -> None:
         scope.retries += 1
 
 
-def current_trace() -> TraceContext | None:
+def get_current_trace() -> TraceContext | None:
     """Return the trace context of the current RPC or run, if any."""
     scope = _current.get()
     return None if scope is None else scope.trace

@@ -109,7 +109,7 @@ class OpenSpan:
     def __init__(self, span: Span, *, otel: Any) -> None:  # noqa: ANN401 - a module
         self._span = span
         self._otel = otel
-        self.context = _context_of(span.get_span_context())
+        self.context = _read_context(span.get_span_context())
         self.is_recording = span.is_recording()
 
     def open(self) -> OpenSpan:
@@ -251,7 +251,7 @@ def _remote(otel: Any, context: TraceContext) -> SpanContext:  # noqa: ANN401 - 
     return made
 
 
-def _context_of(span: SpanContext) -> TraceContext:
+def _read_context(span: SpanContext) -> TraceContext:
     return TraceContext(
         trace_id=f"{span.trace_id:032x}",
         span_id=f"{span.span_id:016x}",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
-from reasond_server.llm.stopping import StopFilter
+from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.tools.programs import ProgramResult
 from reasond_server.types import Usage
 from reasond_server.types.values import value

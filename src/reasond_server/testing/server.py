@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.telemetry.exporting import SpanSink
+    from reasond_server.telemetry.span_export import SpanSink
 
 _SETTINGS = {
     "REASOND_CONFIG": os.devnull,

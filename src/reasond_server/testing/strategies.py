@@ -24,15 +24,15 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.grpc_api.conversion import iteration_message, metrics_message
-from reasond_server.http_api.json_kinds import kind_json
-from reasond_server.http_api.json_mapping import trace_items
+from reasond_server.grpc_api.conversion import build_iteration_message, build_metrics_message
+from reasond_server.http_api.json_kinds import build_kind_json
+from reasond_server.http_api.json_mapping import list_trace_items
 from reasond_server.llm.model import ModelFinish
 from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.testing.models import Reply
-from reasond_server.testing.probing import NotingModel, Probe, Ran, RecordingModel, Replayer, Transcript
+from reasond_server.testing.strategy_probe import NotingModel, Probe, Ran, RecordingModel, Replayer, Transcript
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget, CostClass, FinishReason, Iteration, Metrics, Task, ToolCall, Usage
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatRequest
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.testing.probing import Replier
+    from reasond_server.testing.strategy_probe import Replier
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import ToolSource
 
@@ -112,16 +112,16 @@ def reply_at_length(request: ChatRequest) -> Reply:
 def carry_step(step: Step) -> None:
     """Convert a step to both wire formats."""
     iteration = Iteration(index=0, answer_found=step.answer_found, usage=_USAGE, elapsed_s=0.0, detail=step.detail)
-    iteration_message(iteration)
-    json.dumps([kind_json(step.detail), trace_items(iteration)], allow_nan=False)
+    build_iteration_message(iteration)
+    json.dumps([build_kind_json(step.detail), list_trace_items(iteration)], allow_nan=False)
     carry_metrics(step)
 
 
 def carry_metrics(event: Step | Outcome) -> None:
     """Convert the metrics of an event to both wire formats."""
     if event.metrics is not None:
-        json.dumps(kind_json(event.metrics), allow_nan=False)
-    metrics_message(Metrics(usage=_USAGE, execution_time_s=0.0, strategy_specific=event.metrics))
+        json.dumps(build_kind_json(event.metrics), allow_nan=False)
+    build_metrics_message(Metrics(usage=_USAGE, execution_time_s=0.0, strategy_specific=event.metrics))
 
 
 def places(count: int) -> list[int]:
@@ -158,7 +158,7 @@ def list_broken_replies() -> tuple[Reply, ...]:
     )
 
 
-async def first_of(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
+async def wait_for_first(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
     """Wait until the event is set or the task is done."""
     waiting = asyncio.create_task(event.wait())
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -327,7 +327,7 @@ class StrategyConformance:
             leaving = _Leaving(place, told=has_come, is_cancelled=is_cancelled)
             task = asyncio.create_task(self._probe().run(model, until=leaving.has_come))
             if is_cancelled:
-                await first_of(has_come, task)
+                await wait_for_first(has_come, task)
                 task.cancel()
             await asyncio.wait({task})
             where = f"{'cancelled' if is_cancelled else 'left'} after event {place}"
@@ -344,7 +344,7 @@ class StrategyConformance:
     async def _cancelled_in_call(self, reply: Replier, call: int, pieces: int) -> None:
         model, others = self._model(reply, held_call=call, held_after=pieces), asyncio.all_tasks()
         task = asyncio.create_task(self._probe().run(model))
-        await first_of(model.is_held, task)
+        await wait_for_first(model.is_held, task)
         if task.done():
             return
         task.cancel()

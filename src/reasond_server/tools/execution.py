@@ -20,8 +20,8 @@ from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
 from reasond_server.tools.results import (
     NotJsonError,
     ResultMemory,
-    arguments_of,
     cut_to_bytes,
+    parse_arguments,
     to_error_text,
     to_json_text,
     to_preview,
@@ -138,7 +138,7 @@ class RunToolbox:
         if tool is None:
             return _Failure(kind=_UNKNOWN_TOOL, message=_describe_unknown(call.name, self._tools))
         try:
-            arguments = arguments_of(call.arguments_json)
+            arguments = parse_arguments(call.arguments_json)
         except ValueError as error:
             schema = to_json_text(tool.parameters)
             return _Failure(kind=_INVALID_ARGUMENTS, message=f"{error}. The schema is: {schema}")
@@ -227,7 +227,7 @@ def has_failed(result: ToolResult) -> bool:
     if not result.is_error:
         return False
     try:
-        return arguments_of(result.result_json).get("error") not in _REFUSALS
+        return parse_arguments(result.result_json).get("error") not in _REFUSALS
     except ValueError:
         return True
 

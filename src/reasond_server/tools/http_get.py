@@ -12,7 +12,8 @@ from urllib.parse import urljoin
 from pydantic import Field
 
 from reasond_server.errors.base import show
-from reasond_server.telemetry.propagation import outgoing_headers
+from reasond_server.telemetry.propagation import build_outgoing_headers
+from reasond_server.tools.address_checks import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
 from reasond_server.tools.tool import (
     ArgumentsRefusedError,
     ModelledTool,
@@ -20,7 +21,6 @@ from reasond_server.tools.tool import (
     ToolContext,
     ToolFailedError,
 )
-from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from reasond_server.tools.vetting import Resolve
+    from reasond_server.tools.address_checks import Resolve
 
 _MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -139,7 +139,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
                 response_class=BoundedResponse,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=self._limits.timeout_s),
-                headers={**_HEADERS, **outgoing_headers()},
+                headers={**_HEADERS, **build_outgoing_headers()},
                 auto_decompress=False,
             ) as session,
             session.get(url, allow_redirects=False) as response,

@@ -22,8 +22,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.errors.base import SettingsError, show
-from reasond_server.llm.openai.addressing import find_proxy
-from reasond_server.telemetry.propagation import outgoing_headers
+from reasond_server.llm.openai.request_heads import find_proxy
+from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.results import NotJsonError, to_json_text
 from reasond_server.tools.schema_steps import SchemaUnusableError
@@ -47,7 +47,7 @@ _MAX_ERROR: Final = 2_000
 _MAX_STEPS: Final = 2_000
 
 
-def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional package
+def read_value(result: Any) -> object:  # noqa: ANN401 - a type of the optional package
     """Return the value of a `CallToolResult`: its structured content, its only text, or all of its parts.
 
     Raises:
@@ -265,7 +265,7 @@ class McpServer:
             self._give_up(client)
             _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
             raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
-        return value_of(result)
+        return read_value(result)
 
     async def _list_again(self, client: mcp.Client) -> None:
         """List the tools; give up the connection if the server does not answer."""
@@ -462,12 +462,12 @@ class McpTool:
 
 async def _add_trace_headers(request: httpx2.Request) -> None:
     """Add the trace context for proxies and middleware; the package sends a request in the context of the caller."""
-    request.headers.update(outgoing_headers())
+    request.headers.update(build_outgoing_headers())
 
 
 def _build_meta(idempotency_key: str) -> mcp.types.RequestParamsMeta | None:
     """Return the call's key and trace context for the protocol's field `_meta`; None if both are missing."""
-    found: Any = dict(outgoing_headers())
+    found: Any = dict(build_outgoing_headers())
     if idempotency_key:
         found[IDEMPOTENCY_KEY] = idempotency_key
     return found or None

@@ -69,7 +69,7 @@ def is_status(name: str) -> bool:
     return bool(split_name(name) & _STATUSES)
 
 
-def tells_failure(name: str, value: object) -> bool:
+def is_failure_field(name: str, value: object) -> bool:
     """Return whether the field says that something failed."""
     words = split_name(name)
     if isinstance(value, bool):

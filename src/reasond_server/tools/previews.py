@@ -21,14 +21,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.tools.json_reading import measure_json, read_json
+from reasond_server.tools.json_parser import measure_json, read_json
 from reasond_server.tools.preview_words import (
     find_hits,
+    is_failure_field,
     is_failure_line,
     is_status,
     pick_query_words,
     rank_identifier,
-    tells_failure,
 )
 from reasond_server.tools.results import escape_unseen, write_start
 from reasond_server.types.turns import Rendering
@@ -276,7 +276,7 @@ def _read_table(rows: Sequence[Mapping[str, Any]], *, name: str, words: Sequence
     constants = [one for one in columns if _is_constant(one)] if len(rows) > 1 else []
     varying = [one for one in columns if one not in constants]
     order = sorted(varying, key=lambda one: (not one.is_identifier, one.rank or 0, not one.is_distinct))
-    failed = {at for at, row in enumerate(rows) if any(tells_failure(key, value) for key, value in row.items())}
+    failed = {at for at, row in enumerate(rows) if any(is_failure_field(key, value) for key, value in row.items())}
     texts = ["\n".join(cells) for cells in zip(*(one.cells for one in varying), strict=True)]
     asked = find_hits(texts, words)
     others = [at for at in range(len(rows)) if at not in failed and at not in asked]

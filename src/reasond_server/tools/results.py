@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from reasond_server.errors.base import show
-from reasond_server.tools.json_reading import read_json
+from reasond_server.tools.json_parser import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +175,7 @@ def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON 
     return value
 
 
-def arguments_of(text: str) -> Json:
+def parse_arguments(text: str) -> Json:
     """Return the arguments in the JSON `text`, which must be an object.
 
     Raises:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from reasond_server.base.violations import violations_of
+from reasond_server.base.violations import list_violations
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
     @final
     def parameters(self) -> Json:
         """JSON Schema of the arguments."""
-        return _schema_of(self.arguments_type)
+        return _build_schema(self.arguments_type)
 
     @final
     def violations(self, arguments: Json) -> Sequence[Violation]:
@@ -154,7 +154,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
         try:
             self.arguments_type.model_validate(arguments)
         except ValidationError as error:
-            return violations_of(error, model=self.arguments_type, most=10)
+            return list_violations(error, model=self.arguments_type, most=10)
         return ()
 
     @final
@@ -170,6 +170,6 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
 
 # Cached, because it is slow to build a schema, and the schema of a class never changes.
 @cache
-def _schema_of(arguments_type: type[ToolArguments]) -> Json:
+def _build_schema(arguments_type: type[ToolArguments]) -> Json:
     schema = arguments_type.model_json_schema()
     return {key: value for key, value in schema.items() if key not in {"title", "description"}}

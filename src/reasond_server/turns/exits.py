@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXITS = {FinishReason.FAILED: "failed", FinishReason.CANCELLED: "cancelled", FinishReason.EXPIRED: "expired"}
 
 
-def exit_of(finish_reason: FinishReason) -> str:
+def name_exit(finish_reason: FinishReason) -> str:
     """Return how a turn left that ended with `finish_reason`: "done", "failed", "cancelled" or "expired"."""
     return _EXITS.get(finish_reason, "done")
 

@@ -17,8 +17,8 @@ from reasond_server.errors.turns import (
     ToolResultsUnexpectedError,
     TurnNotAwaitingError,
 )
-from reasond_server.runs.recorded_calls import digest_of_texts
-from reasond_server.tools.json_reading import read_strict_json
+from reasond_server.runs.recorded_calls import compute_texts_digest
+from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.results import escape_unseen
 from reasond_server.types import ToolResult
 from reasond_server.types.turns import CallKind, HandedOff, PendingCall, Reentered
@@ -36,12 +36,12 @@ _SHOWN_IDS: Final = 20
 
 def take_fingerprint(call: ToolCall, kind: CallKind) -> str:
     """Return a digest of the tool, the arguments and the kind of the call: 32 hexadecimal digits."""
-    return digest_of_texts(call.name, call.arguments_json, kind.value)
+    return compute_texts_digest(call.name, call.arguments_json, kind.value)
 
 
 def derive_call_key(call: ToolCall, derive_key: Callable[[str], str]) -> str:
     """Return the idempotency key of a call; a turn that replaces a cancelled one has it for an equal call only."""
-    return derive_key(f"call:{call.call_id}:{digest_of_texts(call.name, call.arguments_json)}")
+    return derive_key(f"call:{call.call_id}:{compute_texts_digest(call.name, call.arguments_json)}")
 
 
 def build_handoff(
@@ -67,9 +67,9 @@ def build_handoff(
 def digest_of_reentry(reentry: TurnReentry) -> str:
     """Return a digest of what a re-entry says; the order of its results and decisions does not matter."""
     # Each result has its own digest first: to write all of them as one JSON would hold the interpreter for too long.
-    results = sorted((one.call_id, digest_of_texts(one.result_json), one.is_error) for one in reentry.results)
+    results = sorted((one.call_id, compute_texts_digest(one.result_json), one.is_error) for one in reentry.results)
     decisions = sorted((one.call_id, one.is_approved, one.reason) for one in reentry.decisions)
-    return digest_of_texts(reentry.etag, json.dumps([results, decisions]))
+    return compute_texts_digest(reentry.etag, json.dumps([results, decisions]))
 
 
 def check_reentry(reentry: TurnReentry, progress: TurnProgress, *, now: datetime, max_result_bytes: int) -> Reentered:

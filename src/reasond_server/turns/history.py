@@ -14,7 +14,7 @@ from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.store import ExecutionFilter
 from reasond_server.llm.model import Message, Role
 from reasond_server.turns.fold import fold
-from reasond_server.turns.prompting import ask, list_records, read_renderings
+from reasond_server.turns.turn_prompts import ask, list_records, read_renderings
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

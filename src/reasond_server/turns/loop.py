@@ -17,8 +17,8 @@ from reasond_server.errors.turns import HandoffExpiredError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
-from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
+from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.work import RunEnding
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.results import to_error_text
@@ -28,8 +28,8 @@ from reasond_server.turns.history import write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
 from reasond_server.turns.policy import Synthesis
-from reasond_server.turns.prompting import build_context, build_inputs, log_renderings
 from reasond_server.turns.summaries import Summariser
+from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
@@ -222,7 +222,7 @@ class TurnLoop:
             if one.state is LedgerState.EXPECTED:
                 self._append(self._tell(one, LedgerState.STARTED))
         await self.run.log.flush()
-        await self.run.effects.wait_for_right()
+        await self.run.effects.require_lease()
         with self._act():
             results = await asyncio.gather(*(self._run_tool(one) for one in calls))
         for one, (result, elapsed_s) in zip(calls, results, strict=True):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
-    from reasond_server.llm.metering import MeteredModel
+    from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.types import ToolCall

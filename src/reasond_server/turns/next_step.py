@@ -94,10 +94,10 @@ def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     )
     if may_synthesise and is_wanted:
         return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True)
-    return Finish(answer=last.text.strip() or progress.draft, reason=_reason_of(last.finish))
+    return Finish(answer=last.text.strip() or progress.draft, reason=_map_reason(last.finish))
 
 
-def _reason_of(finish: str) -> FinishReason:
+def _map_reason(finish: str) -> FinishReason:
     if finish == "content_filter":
         return FinishReason.CONTENT_FILTERED
     return FinishReason.TRUNCATED if finish == "length" else FinishReason.ANSWERED
@@ -121,7 +121,7 @@ def _settle(
         return Finish(error=_stop_for(culprit), reason=FinishReason.FAILED)
     if due := [one for one in calls if _is_for_server(one, tools)]:
         return RunTools(calls=_take_batch(due, tools, policy.tool_parallelism))
-    pending = [(one, _kind_of(one, tools)) for one in calls if one.result is None]
+    pending = [(one, _classify_call(one, tools)) for one in calls if one.result is None]
     return HandOff(calls=pending) if pending else None
 
 
@@ -162,7 +162,7 @@ def _is_for_server(one: LedgerCall, tools: TurnTools) -> bool:
     return one.state is LedgerState.EXPECTED and (one.is_approved is True or not tools.needs_approval(one.call.name))
 
 
-def _kind_of(one: LedgerCall, tools: TurnTools) -> CallKind:
+def _classify_call(one: LedgerCall, tools: TurnTools) -> CallKind:
     if one.state is LedgerState.UNKNOWN:
         return CallKind.RESOLVE
     return CallKind.EXECUTE if tools.is_clients(one.call.name) else CallKind.APPROVE

@@ -85,7 +85,7 @@ class Reentries:
             is_first = await self.runner.wake(caller.tenant, reentry.turn_id, event=logged)
         finally:
             if permit is not None:
-                permit.leave()
+                permit.release()
         if is_first:
             return execution.last_sequence, True
         _, progress, sequence = await self._read_for_reentry(caller, reentry)

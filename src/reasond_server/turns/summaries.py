@@ -19,7 +19,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.turns.model_calls import TurnReply
-from reasond_server.turns.prompting import log_renderings
+from reasond_server.turns.turn_prompts import log_renderings
 from reasond_server.types.turns import ContextGoal, ContextItem, ModelCallStep, Rendering
 from reasond_server.types.values import value
 

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
-from reasond_server.requests.payloads import MAX_DEPTH, depth_of
-from reasond_server.tools.json_reading import read_strict_json
+from reasond_server.requests.payloads import MAX_DEPTH, measure_depth
+from reasond_server.tools.json_parser import read_strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +46,7 @@ def read_schema(text: str) -> Mapping[str, Any]:
     if not isinstance(schema, dict):
         message = f"must be the JSON Schema of an object, got {show(schema)}"
         raise ValueError(message)  # noqa: TRY004 - callers turn each problem of a schema into the same violation
-    if depth_of(schema) > MAX_DEPTH:
+    if measure_depth(schema) > MAX_DEPTH:
         message = f"must be nested at most {MAX_DEPTH} levels deep; put deep parts under $defs"
         raise ValueError(message)
     if schema.get("type", "object") != "object":

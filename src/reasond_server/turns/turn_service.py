@@ -16,12 +16,12 @@ from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
 from reasond_server.eventlog.store import SessionClaim
 from reasond_server.executions.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.requests.task_checks import digest_of
-from reasond_server.runs.work import WorkRequest, failure_of
+from reasond_server.requests.task_checks import digest_request
+from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.scope import current_trace, note_result
+from reasond_server.telemetry.scope import get_current_trace, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
-from reasond_server.turns.exits import exit_of
+from reasond_server.turns.exits import name_exit
 from reasond_server.turns.fold import fold
 from reasond_server.turns.history import TURN
 from reasond_server.turns.reentries import Reentries, naming_turns
@@ -147,7 +147,7 @@ class TurnService:
         """Start a turn or go on with one; return it at the next exit: its end, or a hand-off. Raises as `stream`."""
         cursor = await self._enter(caller, source, request_id)
         view = await self._wait_for_exit(caller, cursor)
-        exit_ = "client_tools" if view.result is None else exit_of(view.result.finish_reason)
+        exit_ = "client_tools" if view.result is None else name_exit(view.result.finish_reason)
         note_result(view.turn.usage, exit_, strategy=TURN)
         return view
 
@@ -273,7 +273,7 @@ class TurnService:
         check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
         if not self._kind.records_content:
             check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
-        digest = digest_of(start) if request_id else ""
+        digest = digest_request(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):
             known = await ids.find_known(caller.tenant, request_id, digest)
@@ -290,7 +290,7 @@ class TurnService:
             place.keep(permit)
             for attempt in count(1):
                 session = await self._find_session(caller.tenant, start.session_id)
-                trace = current_trace()
+                trace = get_current_trace()
                 request = WorkRequest(
                     tenant=caller.tenant,
                     subject=caller.subject,
@@ -382,7 +382,7 @@ def _view_at_exit(run: Run) -> TurnView | None:
         return None
     result = work.progress.result
     if result is not None and result.error is not None:
-        raise failure_of(result.error, result.execution_id, error=run.error)
+        raise build_failure(result.error, result.execution_id, error=run.error)
     if result is None and work.progress.handoff is None:
         return None
     return TurnView(turn=view_turn(run.log.execution, work.progress), result=result)

@@ -86,7 +86,7 @@ class TurnTools:
             toolbox = TracedToolbox(toolbox=toolbox, trace=trace, tracing=trace.tracing)
         self._toolbox = toolbox
         self._approval = frozenset(policy.needs_approval)
-        self._client = {tool.name: _spec_of(tool) for tool in client_tools}
+        self._client = {tool.name: _build_spec(tool) for tool in client_tools}
         served = {spec.name: spec for spec in self._toolbox.specs if may_use_server_tools or spec.name in OWN_TOOLS}
         self._specs: Mapping[str, ToolSpec] = dict(sorted((served | self._client).items()))
 
@@ -129,7 +129,7 @@ class TurnTools:
         return name in OWN_TOOLS or name in self._client or mode.tools is None or name in mode.tools
 
 
-def _spec_of(tool: ClientTool) -> ToolSpec:
+def _build_spec(tool: ClientTool) -> ToolSpec:
     parameters = json.loads(tool.parameters_json) if tool.parameters_json else NO_ARGUMENTS
     return ToolSpec(name=tool.name, description=tool.description, parameters=parameters)
 

@@ -42,7 +42,7 @@ def view_turn(execution: Execution, progress: TurnProgress | None = None) -> Tur
     return Turn(
         turn_id=execution.execution_id,
         session_id=execution.session_id,
-        state=_state_of(execution),
+        state=_find_state(execution),
         mode=known.mode,
         model=execution.model,
         create_time=execution.create_time,
@@ -115,7 +115,7 @@ def _resolve(text: str, pointer: str) -> str:
         raise InvalidRequestError.of(Violation(field="json_pointer", description=f"{show(pointer)}: {error}")) from None
 
 
-def _state_of(execution: Execution) -> TurnState:
+def _find_state(execution: Execution) -> TurnState:
     if execution.state is ExecutionState.SUSPENDED:
         return TurnState.AWAITING_CLIENT
     if not execution.state.has_ended or execution.finish_reason is None:

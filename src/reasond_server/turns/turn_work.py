@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.eventlog.store import SessionEnd
 from reasond_server.runs.phase import Phase
-from reasond_server.runs.plan import foreign_plan, nonces
+from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
-from reasond_server.turns.exits import exit_of, report_wait
+from reasond_server.turns.exits import name_exit, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
@@ -124,7 +124,7 @@ class TurnKind:
             plan.to_request(recovery.execution, budget=assignment.budget),
         )
         for logged in recovery.events:
-            work.take_in(logged.event)
+            work.apply_event(logged.event)
         work.steps.count = work.progress.model_calls
         work.most_usage = _read_reservation(recovery, work.progress.model_calls)
         if recovery.was_suspended:
@@ -239,10 +239,10 @@ class TurnWork:
     def begin(self, run: Run) -> Event:
         """Return the first event."""
         start = replace(self.assignment.start, model=run.identity.model)
-        self.take_in(start)
+        self.apply_event(start)
         return start
 
-    def take_in(self, event: Event) -> None:
+    def apply_event(self, event: Event) -> None:
         """Take in the next event of the log."""
         self.progress.apply(event)
         self.providers.apply(event)
@@ -272,7 +272,7 @@ class TurnWork:
             backends=self.backends,
             # A turn whose hand-off has expired ends without a prompt.
             history=() if self.progress.handoff is not None else await read_history(self.store, run.identity, start),
-            nonce=nonces(run.nonce)(),
+            nonce=make_nonces(run.nonce)(),
             clock=self.clock,
             observer=self.observer,
         )
@@ -293,8 +293,8 @@ class TurnWork:
             warnings=(*accounts.warnings, *self.providers.warnings, *self._warn(), *ending.warnings),
             error=ending.to_failure(),
         )
-        self.take_in(result)
-        run.trace.note({"reasond.turn.exit": exit_of(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
+        self.apply_event(result)
+        run.trace.note({"reasond.turn.exit": name_exit(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
         run.log.session_end = self._describe_session()
         return result
 
@@ -306,7 +306,7 @@ class TurnWork:
             observer.handed_off(len(progress.handoff.calls))
             observer.turn_exited("client_tools")
         elif run.phase is Phase.ENDED and progress.result is not None:
-            observer.turn_exited(exit_of(progress.result.finish_reason))
+            observer.turn_exited(name_exit(progress.result.finish_reason))
 
     def _charge_earlier_lives(self, run: Run) -> None:
         """Let the budget count what earlier lives spent, and the whole reservation of a call whose reply was lost."""
@@ -369,4 +369,4 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
             provided=dict(row["provided"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise foreign_plan() from None
+        raise build_foreign_plan_error() from None

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
-from reasond_server.types.kinds import EVENTS, NOT_CONTENT, Treatment, Word
+from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
 from reasond_server.types.tasks import Json, StrategySource
@@ -111,7 +111,7 @@ class ExecutionFailure:
     """The stored cause of a failed execution: a reason of errors.proto and the message."""
 
     reason: Word
-    message: Annotated[str, Treatment(instead="The message was not kept.")]
+    message: Annotated[str, FieldOptions(instead="The message was not kept.")]
 
 
 @EVENTS.declare("result", wire_tag="completed")
@@ -129,7 +129,7 @@ class Result(LastEvent):
     strategy_source: StrategySource
     finish_reason: FinishReason | None
     metrics: Metrics
-    warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))]
+    warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))]
     model: Word
     error: ExecutionFailure | None = None
     answer_json: str = ""

@@ -27,7 +27,7 @@ ClassT = TypeVar("ClassT")
 
 
 @value
-class Treatment:
+class FieldOptions:
     """The annotation of a field: whether it is content, the value stored in its place, its name in the wire formats."""
 
     is_content: bool = True
@@ -35,11 +35,11 @@ class Treatment:
     wire_name: str = ""
 
 
-NOT_CONTENT: Final = Treatment(is_content=False)
+NOT_CONTENT: Final = FieldOptions(is_content=False)
 Word = Annotated[str, NOT_CONTENT]
 """A text of the server's own, or an identifier: it is stored and shown even where content is not."""
 
-JsonText = Annotated[str, Treatment(instead="{}")]
+JsonText = Annotated[str, FieldOptions(instead="{}")]
 """JSON as text."""
 
 
@@ -153,7 +153,7 @@ def build_reader(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:
 
 
 @cache
-def fields_of(cls: type) -> tuple[Field, ...]:
+def list_fields(cls: type) -> tuple[Field, ...]:
     """Return the fields of a dataclass in the order of their declaration.
 
     Raises:
@@ -164,23 +164,23 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 
 def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annotation is any object
-    treatment = Treatment()
-    hint, treatment = _without_treatment(hint, treatment)
+    options = FieldOptions()
+    hint, options = _split_options(hint, options)
     members = [each for each in _members(hint) if each is not types.NoneType]
     is_optional = len(members) < len(_members(hint))
-    family = _family_of(members)
+    family = _find_family(members)
     if family is None:
-        hint, treatment = _without_treatment(members[0], treatment)
+        hint, options = _split_options(members[0], options)
     is_sequence = typing.get_origin(hint) is Sequence
     if is_sequence:
-        hint, treatment = _without_treatment(typing.get_args(hint)[0], treatment)
+        hint, options = _split_options(typing.get_args(hint)[0], options)
     found = members[0] if family is not None else Mapping if typing.get_origin(hint) is Mapping else hint
     is_text = found in {str, Mapping}
-    nested = fields_of(found) if family is None and is_dataclass(found) else None
+    nested = list_fields(found) if family is None and is_dataclass(found) else None
     # Any other type could hold content that redaction would miss.
     if not (family or is_text or nested is not None or _is_plain(found)) or (family is None and len(members) > 1):
         raise TypeError(f"{cls.__name__}.{name} is of a type that no kind may hold")
-    is_content = is_text and treatment.is_content
+    is_content = is_text and options.is_content
     return Field(
         name=name,
         type=found,
@@ -189,8 +189,8 @@ def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annot
         is_sequence=is_sequence,
         is_content=is_content or family is not None or any(each.is_content for each in nested or ()),
         is_bulky=is_text or is_sequence or family is not None or any(each.is_bulky for each in nested or ()),
-        instead=treatment.instead,
-        wire_name=treatment.wire_name or name,
+        instead=options.instead,
+        wire_name=options.wire_name or name,
     )
 
 
@@ -199,12 +199,12 @@ def _is_plain(found: object) -> bool:
     return found in {int, float, bool, datetime} or (isinstance(found, type) and issubclass(found, Enum))
 
 
-def _without_treatment(hint: Any, known: Treatment) -> tuple[Any, Treatment]:  # noqa: ANN401 - an annotation is any object
-    """Return `hint` without its `Treatment`, and the treatment; `known` if `hint` has none."""
+def _split_options(hint: Any, known: FieldOptions) -> tuple[Any, FieldOptions]:  # noqa: ANN401 - an annotation is any object
+    """Return `hint` without its `FieldOptions`, and the treatment; `known` if `hint` has none."""
     if typing.get_origin(hint) is not Annotated:
         return hint, known
     bare, *said = typing.get_args(hint)
-    return bare, next((each for each in said if isinstance(each, Treatment)), known)
+    return bare, next((each for each in said if isinstance(each, FieldOptions)), known)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is any object
@@ -212,6 +212,6 @@ def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is a
     return typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
 
 
-def _family_of(members: Sequence[Any]) -> KindFamily | None:
+def _find_family(members: Sequence[Any]) -> KindFamily | None:
     """Return the family to which all members of a union belong."""
     return next((one for one in _FAMILIES if members and all(each in one.classes.values() for each in members)), None)

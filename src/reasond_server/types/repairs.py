@@ -20,7 +20,7 @@ from reasond_server.types.executions import (
     LastEvent,
     TextDelta,
 )
-from reasond_server.types.kinds import EVENTS, NOT_CONTENT, Treatment, Word
+from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.snapshots import SourceFile
 from reasond_server.types.tasks import Budget, Json
 from reasond_server.types.usage import Usage
@@ -363,7 +363,7 @@ class Repair(LastEvent):
     vote: VoteResult | None = None
     ranking: Sequence[RankedPatch] = ()
     reflection_summary: Sequence[ReflectionIteration] = ()
-    warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))] = ()
+    warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))] = ()
     error: ExecutionFailure | None = None
 
 

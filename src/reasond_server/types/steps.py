@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from reasond_server.types.kinds import STEPS, JsonText, Treatment, Word
+from reasond_server.types.kinds import STEPS, FieldOptions, JsonText, Word
 from reasond_server.types.tasks import Json
 from reasond_server.types.values import value
 
@@ -100,7 +100,7 @@ class ToolCall:
     """
 
     call_id: Word
-    name: Annotated[str, Treatment(is_content=False, wire_name="tool")]
+    name: Annotated[str, FieldOptions(is_content=False, wire_name="tool")]
     arguments_json: JsonText
 
 

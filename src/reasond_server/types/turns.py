@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
-from reasond_server.types.kinds import EVENTS, JsonText, Treatment, Word
+from reasond_server.types.kinds import EVENTS, FieldOptions, JsonText, Word
 from reasond_server.types.steps import ToolCall, ToolResult
 from reasond_server.types.tasks import Budget, HistoryMessage
 from reasond_server.types.usage import NOTHING, Usage
@@ -295,14 +295,14 @@ class Reentered(Event):
 class TurnResult(LastEvent):
     """The last event of a turn; `mode` is the one that the next turn of the session begins in."""
 
-    execution_id: Annotated[str, Treatment(is_content=False, wire_name="turn_id")]
+    execution_id: Annotated[str, FieldOptions(is_content=False, wire_name="turn_id")]
     answer: str
     finish_reason: FinishReason
     mode: Word
     model: Word
     usage: Usage
     elapsed_s: float
-    warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))] = ()
+    warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))] = ()
     error: ExecutionFailure | None = None
 
 

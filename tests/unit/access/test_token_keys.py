@@ -15,8 +15,8 @@ from reasond_server.access.token_keys import (
     StaticKeys,
     UnfitKeyError,
     VerifyingKey,
-    key_of_jwk,
     parse_public_key,
+    read_jwk,
 )
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.errors.access import TokenInvalidError
@@ -61,7 +61,7 @@ def verifier(*keys: VerifyingKey) -> TokenVerifier:
 async def test_a_token_of_each_public_algorithm_verifies_by_pem_and_by_jwk(algorithm: str) -> None:
     token = jwt.encode(claims(), PRIVATE[algorithm], algorithm=algorithm, headers={"kid": "one"})
     by_pem = parse_public_key(key_id="one", algorithm=algorithm, pem=pem_of(PRIVATE[algorithm]))
-    for key in (by_pem, key_of_jwk(jwk_of(algorithm))):
+    for key in (by_pem, read_jwk(jwk_of(algorithm))):
         assert key.algorithm == algorithm
         assert (await verifier(key).verify(token)).subject == "alice"
 
@@ -144,19 +144,19 @@ def test_a_key_that_does_not_fit_is_refused_in_our_words(algorithm: str, pem: by
 )
 def test_a_member_of_a_key_set_that_does_not_fit_is_refused(jwk: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnfitKeyError, match=reason):
-        key_of_jwk(jwk)
+        read_jwk(jwk)
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "ES384", "ES512", "EdDSA"])
 def test_a_key_that_names_no_algorithm_has_the_one_of_its_kind(algorithm: str) -> None:
-    assert key_of_jwk(jwk_of(algorithm, alg=None)).algorithm == algorithm
+    assert read_jwk(jwk_of(algorithm, alg=None)).algorithm == algorithm
 
 
 def test_the_private_half_of_a_published_key_is_left_out() -> None:
     kind = jwt.get_algorithm_by_name("RS256")
     careless = json.loads(kind.to_jwk(RSA)) | {"kid": "one", "alg": "RS256"}
     careless.pop("key_ops", None)
-    assert isinstance(key_of_jwk(careless).material, rsa.RSAPublicKey)
+    assert isinstance(read_jwk(careless).material, rsa.RSAPublicKey)
 
 
 async def test_the_first_source_that_knows_a_key_answers_and_all_do_where_none_is_named() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reasond_server.agents.agent_service import AgentService
-from reasond_server.agents.cards import build_server_card, etag_of
+from reasond_server.agents.cards import build_server_card, compute_etag
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
@@ -36,7 +36,7 @@ async def test_this_servers_card_is_served_without_an_id(service: AgentService) 
     view = await service.get_card(ALICE)
     assert view == service.build_own_card()
     assert json.loads(view.card_json) == view.card
-    assert view.etag == etag_of(view.card_json)
+    assert view.etag == compute_etag(view.card_json)
     assert view.supported_methods == ("reasoning.execute", "executions.get")
     assert view.capabilities == ("reasoning.strategy.react",)
 

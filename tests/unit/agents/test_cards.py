@@ -17,10 +17,10 @@ from reasond_server.agents.cards import (
     MAX_DEPTH,
     _to_violation,
     build_server_card,
-    etag_of,
-    json_of,
+    compute_etag,
+    encode_card,
+    list_strategies,
     parse_card,
-    strategies_of,
 )
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
@@ -306,7 +306,7 @@ def test_an_error_without_words_of_its_own_is_still_located() -> None:
 
 
 def test_strategies_are_read_from_well_formed_capabilities_only() -> None:
-    assert strategies_of(["reasoning.strategy.b", "x", "reasoning.strategy.", "reasoning.strategy.A", "b"]) == ("b",)
+    assert list_strategies(["reasoning.strategy.b", "x", "reasoning.strategy.", "reasoning.strategy.A", "b"]) == ("b",)
 
 
 def own_card(**changes: Any) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def own_card(**changes: Any) -> dict[str, Any]:
 def test_this_servers_card_is_a_valid_a2a_card_that_we_would_accept() -> None:
     card = own_card()
     validate_proto_required_fields(ParseDict(card, SdkAgentCard()))
-    parsed = parse_card(json_of(card), max_bytes=LIMIT)
+    parsed = parse_card(encode_card(card), max_bytes=LIMIT)
     assert parsed.strategies == ("bounded_context", "chain_of_thought")
     assert parsed.supported_methods == ("reasoning.execute", "reasoning.list_strategies")
 
@@ -352,14 +352,14 @@ def test_an_interface_that_is_off_is_left_out() -> None:
 def test_a_server_without_strategies_still_has_a_valid_card() -> None:
     card = own_card(strategies={})
     validate_proto_required_fields(ParseDict(card, SdkAgentCard()))
-    assert strategies_of([skill["id"] for skill in card["skills"]]) == ()
+    assert list_strategies([skill["id"] for skill in card["skills"]]) == ()
 
 
 def test_the_card_does_not_depend_on_the_order_of_its_strategies() -> None:
     turned = {"bounded_context": "Reads in windows.", "chain_of_thought": "Thinks once."}
-    assert json_of(own_card()) == json_of(own_card(strategies=turned))
+    assert encode_card(own_card()) == encode_card(own_card(strategies=turned))
 
 
 def test_etags_follow_the_content() -> None:
-    assert etag_of("a") == etag_of("a") != etag_of("b")
-    assert len(etag_of("a")) == 32
+    assert compute_etag("a") == compute_etag("a") != compute_etag("b")
+    assert len(compute_etag("a")) == 32

@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond import AsyncClient, ReasondError
-from reasond_server.assembly.app import Listening, Server, drain_delay_of, serve, spare_collector
+from reasond_server.assembly.app import Listening, Server, compute_drain_delay, serve, tune_garbage_collection
 from reasond_server.config import LoadedSettings, ServerSettings, load
 from reasond_server.errors.base import SettingsError
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
@@ -252,8 +252,8 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
 
 def test_a_development_server_delays_its_end_only_where_that_was_asked_for() -> None:
     unset, asked = ServerSettings(), ServerSettings(drain_delay_s=5.0)
-    assert (drain_delay_of(unset, dev=True), drain_delay_of(unset, dev=False)) == (0.0, 5.0)
-    assert (drain_delay_of(asked, dev=True), drain_delay_of(asked, dev=False)) == (5.0, 5.0)
+    assert (compute_drain_delay(unset, dev=True), compute_drain_delay(unset, dev=False)) == (0.0, 5.0)
+    assert (compute_drain_delay(asked, dev=True), compute_drain_delay(asked, dev=False)) == (5.0, 5.0)
 
 
 async def test_one_signal_drains_and_returns() -> None:
@@ -320,10 +320,10 @@ async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> Non
 
 @contextmanager
 def sparing() -> Iterator[None]:
-    """Call `spare_collector`, and undo it at the end."""
+    """Call `tune_garbage_collection`, and undo it at the end."""
     threshold = gc.get_threshold()
     try:
-        spare_collector()
+        tune_garbage_collection()
         yield
     finally:
         gc.unfreeze()

@@ -7,9 +7,9 @@ import pytest
 
 from reasond_server.assembly.backends import (
     MAIN,
+    create_model,
     find_backend_problems,
     find_rank_folders,
-    model_of,
     read_backend_options,
 )
 from reasond_server.config import Settings
@@ -38,12 +38,12 @@ def refusal(checked: Settings, environ: dict[str, str], name: str = "") -> str:
 
 
 async def test_without_settings_the_demo_model_answers() -> None:
-    assert isinstance(model_of(Settings(), {}), DemoModel)
+    assert isinstance(create_model(Settings(), {}), DemoModel)
     assert find_backend_problems(Settings(), {}) == []
 
 
 async def test_a_named_model_is_built_and_counts_as_configured() -> None:
-    model = model_of(settings(base_url=LOCAL, count="bytes"), {})
+    model = create_model(settings(base_url=LOCAL, count="bytes"), {})
     try:
         assert (model.name, list(model.warnings)) == ("m", [])
         assert isinstance(model.counter, ByteCounter)
@@ -53,7 +53,7 @@ async def test_a_named_model_is_built_and_counts_as_configured() -> None:
 
 async def test_a_tokenizer_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=str(tmp_path)):
-        model_of(settings(base_url=LOCAL, tokenizer_file="none.json"), {}, tmp_path)
+        create_model(settings(base_url=LOCAL, tokenizer_file="none.json"), {}, tmp_path)
 
 
 def test_a_provider_without_a_model_is_refused_and_never_replaced() -> None:

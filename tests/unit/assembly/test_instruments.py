@@ -8,7 +8,13 @@ import httpx
 import pytest
 
 from reasond_server.access.peers import Peers
-from reasond_server.assembly.instruments import Measuring, listener_of, measuring_of, page_of, words_of
+from reasond_server.assembly.instruments import (
+    Telemetry,
+    build_metrics_listener,
+    build_metrics_page,
+    build_telemetry,
+    list_label_values,
+)
 from reasond_server.config import Settings
 from reasond_server.http_api.page_gate import PageGate
 from reasond_server.runs.phase import STOP_REASONS
@@ -23,8 +29,8 @@ def settings(**sections: Any) -> Settings:
     return Settings.model_validate(sections)
 
 
-def measure(chosen: Settings) -> Measuring:
-    return measuring_of(chosen, {}, strategies=["chain_of_thought"], model="demo", look=ServerSnapshot)
+def measure(chosen: Settings) -> Telemetry:
+    return build_telemetry(chosen, {}, strategies=["chain_of_thought"], model="demo", look=ServerSnapshot)
 
 
 async def nobody(token: str) -> Principal:
@@ -35,7 +41,7 @@ GATE = PageGate(authenticate=nobody, peers=Peers())
 
 
 def listener(chosen: Settings) -> Any:
-    return listener_of(chosen, measure(chosen).counting, GATE, new_call_id=lambda: "r")
+    return build_metrics_listener(chosen, measure(chosen).server_metrics, GATE, new_call_id=lambda: "r")
 
 
 @pytest.mark.parametrize(
@@ -49,13 +55,13 @@ def listener(chosen: Settings) -> Any:
 def test_where_nobody_could_read_it_nothing_is_counted(off: dict[str, Any]) -> None:
     found = measure(settings(**off))
     assert found.observer is UNOBSERVED
-    assert found.counting is None
-    assert page_of(settings(**off), None, GATE) is None
+    assert found.server_metrics is None
+    assert build_metrics_page(settings(**off), None, GATE) is None
     assert listener(settings(**off)) is None
 
 
 def test_by_default_the_http_listener_serves_them_behind_a_gate_and_nothing_else_does() -> None:
-    page = page_of(Settings(), measure(Settings()).counting, GATE)
+    page = build_metrics_page(Settings(), measure(Settings()).server_metrics, GATE)
     assert page is not None
     assert page._gate is GATE
     assert listener(Settings()) is None
@@ -73,7 +79,7 @@ async def test_an_own_listener_asks_for_a_token_where_others_reach_it_unless_the
     own: dict[str, Any], status: int
 ) -> None:
     chosen = settings(metrics={"on_http": False} | own, server={"tls": "terminated-upstream"})
-    assert page_of(chosen, measure(chosen).counting, GATE) is None
+    assert build_metrics_page(chosen, measure(chosen).server_metrics, GATE) is None
     # Call the app without its listener, because a test must not open a port to the network.
     transport = httpx.ASGITransport(app=listener(chosen)._app)
     async with make_http_client(transport=transport, base_url="http://here") as client:
@@ -87,7 +93,7 @@ def test_an_own_listener_has_the_tls_of_the_others_where_others_reach_it() -> No
 
 
 def test_every_rpc_and_every_json_rpc_method_is_a_word() -> None:
-    words = words_of(Settings(), strategies=(), model="")
+    words = list_label_values(Settings(), strategies=(), model="")
     assert "reasond.v1.ReasoningService/ReasonIterations" in words["method"]
     assert "reasond.v1.AgentService/GetAgentCard" in words["method"]
     assert "reasoning.execute" in words["method"]
@@ -95,7 +101,7 @@ def test_every_rpc_and_every_json_rpc_method_is_a_word() -> None:
 
 
 def test_every_way_in_which_a_run_is_stopped_is_a_word() -> None:
-    words = words_of(Settings(), strategies=[], model="m")
+    words = list_label_values(Settings(), strategies=[], model="m")
     assert set(STOP_REASONS.values()) <= words["reason"]
     assert set(PROGRAM_OUTCOMES) <= words["outcome"]
 
@@ -109,7 +115,7 @@ def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:
             "mcp": {"files": {"command": "x", "allow_tools": ["read file"]}},
         },
     )
-    words = words_of(chosen, strategies=["react"], model="big")
+    words = list_label_values(chosen, strategies=["react"], model="big")
     assert words["model"] == {"big", "small"}
     assert words["backend"] == {"llm", "local"}
     assert words["strategy"] == {"react", "repair", "turn"}

@@ -6,14 +6,16 @@ import os
 
 import pytest
 
-from reasond_server.assembly.instruments import provider_name, span_sink_of, tracing_options
+from reasond_server.assembly.instruments import find_provider_name, open_span_sink, read_tracing_options
 from reasond_server.config import load
 
 
 def options_of(**environ: str) -> tuple[set[str], str]:
     environ = {"REASOND_CONFIG": os.devnull, **environ}
     settings = load(None, environ).settings
-    return set(tracing_options(settings, environ, instance_id="i").propagate_to), provider_name(settings, environ)
+    return set(read_tracing_options(settings, environ, instance_id="i").propagate_to), find_provider_name(
+        settings, environ
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_own_model_servers_are_told_and_known_providers_only_where_that_is_asked
 
 def test_nothing_is_traced_by_default() -> None:
     environ = {"REASOND_CONFIG": os.devnull}
-    assert span_sink_of(load(None, environ).settings, environ, instance_id="i") is None
+    assert open_span_sink(load(None, environ).settings, environ, instance_id="i") is None
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4317", "ftp://x", "http://", "http://user:word@host", "http://a b"])

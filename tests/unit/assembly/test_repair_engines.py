@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.assembly.repair_engines import engine_of, examine_engine
+from reasond_server.assembly.repair_engines import build_engine, examine_engine
 from reasond_server.config import load
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.repairs import EngineUnavailableError
@@ -36,12 +36,12 @@ class InMemory:
 def test_an_engine_that_could_not_work_is_refused(environ: dict[str, str], message: str) -> None:
     stores: Any = InMemory()
     with pytest.raises(SettingsError, match=message):
-        engine_of(settings_of(**environ), stores, {})
+        build_engine(settings_of(**environ), stores, {})
 
 
 def test_without_an_engine_nothing_is_opened() -> None:
     stores: Any = InMemory()
-    assert engine_of(settings_of(), stores, {}) is None
+    assert build_engine(settings_of(), stores, {}) is None
 
 
 def test_an_engine_needs_content_to_be_kept() -> None:

@@ -17,13 +17,13 @@ from reasond_server.assembly.stores import (
     StoreOptions,
     Stores,
     examine_stores,
-    file_of,
+    find_store_file,
     migrate_stores,
     open_stores,
 )
 from reasond_server.config import load
 from reasond_server.errors.base import InternalError, SettingsError
-from reasond_server.snapshots.manifests import build_entries, digest_of
+from reasond_server.snapshots.manifests import build_entries, digest_content
 from reasond_server.types.snapshots import SourceFile
 from tests.stores.logs import HandWrittenLog
 from tests.unit.eventlog.stored.conftest import Time
@@ -69,7 +69,7 @@ async def test_without_content_the_file_has_nothing_of_a_snapshot(tmp_path: Path
     time, content = Time(), b"the code of a client"
     entries = build_entries([SourceFile(path="its/name", content=content)])
     made = await stores.snapshots.create("acme", entries, now=time.now(), expire_time=time.now() + timedelta(hours=1))
-    await stores.snapshots.put("acme", {digest_of(content): content})
+    await stores.snapshots.put("acme", {digest_content(content): content})
     assert (await stores.snapshots.find("acme", made.snapshot_id, now=time.now())).missing == ()
     written = b"".join(path.read_bytes() for path in left_in(tmp_path))
     assert [text in written for text in (b"its/name", content)] == [stores_content] * 2
@@ -124,12 +124,12 @@ async def test_a_file_that_fails_at_the_last_moment_is_let_go_of(tmp_path: Path)
 def test_without_an_address_the_file_is_in_the_folder_for_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert file_of("", "") == Path("/home/ann/.local/state/reasond/reasond.db")
+    assert find_store_file("", "") == Path("/home/ann/.local/state/reasond/reasond.db")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert file_of("", "") == Path("/state/reasond/reasond.db")
-    assert file_of("", "~/data") == Path("/home/ann/data/reasond.db")
-    assert file_of("sqlite:///~/mine.db", "/elsewhere") == Path("/home/ann/mine.db")
-    assert file_of("sqlite:////srv/mine.db", "") == Path("/srv/mine.db")
+    assert find_store_file("", "") == Path("/state/reasond/reasond.db")
+    assert find_store_file("", "~/data") == Path("/home/ann/data/reasond.db")
+    assert find_store_file("sqlite:///~/mine.db", "/elsewhere") == Path("/home/ann/mine.db")
+    assert find_store_file("sqlite:////srv/mine.db", "") == Path("/srv/mine.db")
 
 
 async def test_a_fresh_server_makes_its_file_for_its_owner_alone_and_says_where(

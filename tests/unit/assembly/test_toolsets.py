@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.assembly.toolsets import read_mcp_options, tools_of
+from reasond_server.assembly.toolsets import build_tools, read_mcp_options
 from reasond_server.config import Settings
 from reasond_server.errors.base import SettingsError
 
@@ -12,13 +12,13 @@ def settings(**tools: object) -> Settings:
 
 
 def test_the_calculator_and_the_clock_are_there_unless_they_are_turned_off() -> None:
-    assert tools_of(settings().tools).names == ["calculator", "current_time"]
-    assert tools_of(settings(enabled=[]).tools).names == []
+    assert build_tools(settings().tools).names == ["calculator", "current_time"]
+    assert build_tools(settings(enabled=[]).tools).names == []
 
 
 def test_nothing_can_be_fetched_before_a_host_is_allowed() -> None:
-    assert "http_get" not in tools_of(settings(http_get={"allow_http": True}).tools).names
-    assert "http_get" in tools_of(settings(http_get={"allow_hosts": ["api.example.com"]}).tools).names
+    assert "http_get" not in build_tools(settings(http_get={"allow_http": True}).tools).names
+    assert "http_get" in build_tools(settings(http_get={"allow_hosts": ["api.example.com"]}).tools).names
 
 
 def test_servers_are_handed_on_with_their_secrets() -> None:
@@ -26,9 +26,9 @@ def test_servers_are_handed_on_with_their_secrets() -> None:
     (options,) = read_mcp_options(settings(mcp={"files": server}).tools)
     assert (options.name, options.command, options.args, options.env["K"]) == ("files", "x", ("-v",), "secret")
     assert (options.allow_tools, options.timeout_s) == (("read",), 3)
-    assert tools_of(settings(mcp={"files": server}).tools).names == ["calculator", "current_time"]
+    assert build_tools(settings(mcp={"files": server}).tools).names == ["calculator", "current_time"]
 
 
 def test_a_tool_that_is_not_installed_is_refused() -> None:
     with pytest.raises(SettingsError, match="not installed"):
-        tools_of(settings(enabled=["nothing"]).tools)
+        build_tools(settings(enabled=["nothing"]).tools)

@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.access.api_keys import create_key, hash_key
-from reasond_server.assembly.verifiers import agent_tokens_of, minter_of, verification_of
+from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
 from reasond_server.config import load
 from reasond_server.config.api_key_file import ApiKeyRow, changing
 from reasond_server.errors.access import TokenInvalidError
@@ -43,7 +43,7 @@ def load_text(tmp_path: Path, text: str) -> LoadedSettings:
 async def test_a_public_key_from_a_file_verifies_and_signs_nothing(tmp_path: Path) -> None:
     (tmp_path / "issuer.pem").write_bytes(pem_of(PRIVATE["ES256"]))
     text = '[auth]\nkeys = [{ id = "one", algorithm = "ES256", public_key_file = "issuer.pem" }]\n'
-    verification = verification_of(load_text(tmp_path, text), dev=False, now=now)
+    verification = build_verification(load_text(tmp_path, text), dev=False, now=now)
     assert verification.signing is None
     token = jwt.encode(claims(), PRIVATE["ES256"], algorithm="ES256", headers={"kid": "one"})
     assert (await verification.verifier.verify(token)).subject == "alice"
@@ -54,7 +54,7 @@ def test_a_public_key_that_does_not_fit_names_its_setting(tmp_path: Path) -> Non
     (tmp_path / "issuer.pem").write_bytes(pem_of(PRIVATE["ES256"]))
     text = '[auth]\nkeys = [{ id = "one", algorithm = "RS256", public_key_file = "issuer.pem" }]\n'
     with pytest.raises(SettingsError, match=r"auth.keys\[0\].public_key_file names is no RSA key"):
-        verification_of(load_text(tmp_path, text), dev=False, now=now)
+        build_verification(load_text(tmp_path, text), dev=False, now=now)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_keys_come_over_tls_or_from_this_machine(tmp_path: Path, url: str) -> No
 async def test_a_key_set_serves_beside_the_keys_of_the_configuration(tmp_path: Path) -> None:
     async with answering(ok(document(jwk_of("RS256", kid="theirs")))) as (url, _):
         text = f'[auth]\njwks_url = "{url}"\nkeys = [{{ id = "main", secret = "{SECRET}" }}]\n'
-        verification = verification_of(load_text(tmp_path, text), dev=False, now=now)
+        verification = build_verification(load_text(tmp_path, text), dev=False, now=now)
         theirs = jwt.encode(claims(), PRIVATE["RS256"], algorithm="RS256", headers={"kid": "theirs"})
         assert (await verification.verifier.verify(theirs)).subject == "alice"
         assert verification.signing is not None
@@ -96,7 +96,7 @@ async def test_a_key_set_serves_beside_the_keys_of_the_configuration(tmp_path: P
 
 
 async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) -> None:
-    verification = verification_of(load_text(tmp_path, "[auth]\n"), dev=True, now=lambda: datetime.now(UTC))
+    verification = build_verification(load_text(tmp_path, "[auth]\n"), dev=True, now=lambda: datetime.now(UTC))
     assert verification.signing is not None
     current = {"iat": int(datetime.now(UTC).timestamp()), "exp": int(datetime.now(UTC).timestamp()) + 60}
     token = sign(claims(**current), verification.signing, headers={"kid": "ephemeral"})
@@ -114,7 +114,7 @@ async def test_only_a_list_that_a_file_states_lets_anybody_in_again(tmp_path: Pa
         '[auth]\ntrust_domain = "example.org"\npeers = [{ path = "/a" }]\n'
         f'inactive_subjects = ["Alice Smith", "{peer}"]\nrevoked_ids = ["t 1"]\n'
     )
-    verification = verification_of(load_text(tmp_path, text), dev=True, now=lambda: datetime.now(UTC))
+    verification = build_verification(load_text(tmp_path, text), dev=True, now=lambda: datetime.now(UTC))
     assert verification.signing is not None
     current = {"iat": int(datetime.now(UTC).timestamp()), "exp": int(datetime.now(UTC).timestamp()) + 60}
     by_subject = sign(claims(sub="Alice Smith", **current), verification.signing, headers={"kid": "ephemeral"})
@@ -146,27 +146,27 @@ async def test_only_a_list_that_a_file_states_lets_anybody_in_again(tmp_path: Pa
 )
 def test_grants_of_what_does_not_exist_are_refused_at_start(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        verification_of(load_text(tmp_path, text), dev=True, now=now)
+        build_verification(load_text(tmp_path, text), dev=True, now=now)
     assert said in caught.value.message
 
 
 def test_agents_need_a_key_that_signs_and_a_hash_that_is_one(tmp_path: Path) -> None:
     auth = load_text(tmp_path, f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\n').settings.auth
     with pytest.raises(SettingsError, match="no HS256 key"):
-        agent_tokens_of(auth, signing=None, now=now)
+        build_agent_tokens(auth, signing=None, now=now)
     plain = load_text(tmp_path, '[auth.agents.crawler]\nsecret_hash = "my secret"\n').settings.auth
     with pytest.raises(SettingsError, match=r"auth\.agents\.crawler\.secret_hash is no argon2id hash") as caught:
-        agent_tokens_of(plain, signing=MAIN, now=now)
+        build_agent_tokens(plain, signing=MAIN, now=now)
     assert "my secret" not in caught.value.full_message
-    assert agent_tokens_of(load_text(tmp_path, "").settings.auth, signing=MAIN, now=now) is None
+    assert build_agent_tokens(load_text(tmp_path, "").settings.auth, signing=MAIN, now=now) is None
 
 
 async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path: Path) -> None:
     text = '[auth]\npermissions_claim = "scope"\ntenant_claim = "org"\nrequired_type = "at+jwt"\n'
     found = load_text(tmp_path, text)
-    verification = verification_of(found, dev=True, now=now)
+    verification = build_verification(found, dev=True, now=now)
     assert verification.signing is not None
-    token = minter_of(found.settings.auth, verification.signing).mint(
+    token = build_minter(found.settings.auth, verification.signing).mint(
         subject="alice", permissions=["admin"], tenant="acme", lifetime_s=60, now=NOW
     )
     principal = await verification.verifier.verify(token)
@@ -192,7 +192,7 @@ def make_key(tmp_path: Path, **changes: object) -> str:
 async def test_a_key_has_its_roles_and_a_tenant_as_a_token_has(tmp_path: Path) -> None:
     own = make_key(tmp_path, roles=("solver", "unknown"), permissions=("executions:read",))
     of_acme = make_key(tmp_path, tenant="acme")
-    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    verification = build_verification(load_text(tmp_path, KEYED), dev=False, now=now)
     principal = await verification.verifier.verify(own)
     assert principal.permissions == {"reasoning:execute", "executions:read"}
     assert (principal.subject, principal.tenant) == ("chat", "sub:chat")
@@ -201,7 +201,7 @@ async def test_a_key_has_its_roles_and_a_tenant_as_a_token_has(tmp_path: Path) -
 
 async def test_keys_are_taken_over_from_a_changed_file(tmp_path: Path) -> None:
     first = make_key(tmp_path)
-    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    verification = build_verification(load_text(tmp_path, KEYED), dev=False, now=now)
     second = make_key(tmp_path)
     with changing(tmp_path / "keys.json") as rows:
         rows[0] = rows[0].model_copy(update={"revoked": NOW})
@@ -218,7 +218,7 @@ async def test_a_file_of_keys_that_cannot_be_used_lets_nobody_in_and_nobody_out(
     """The revocations of the configuration hold nevertheless, so that a damaged file cannot delay them."""
     good, revoked = make_key(tmp_path), make_key(tmp_path, revoked=NOW)
     named = make_key(tmp_path, subject="mallory")
-    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    verification = build_verification(load_text(tmp_path, KEYED), dev=False, now=now)
     if damage is None:
         (tmp_path / "keys.json").unlink()
     else:
@@ -239,7 +239,7 @@ async def test_keys_stay_unless_the_configuration_states_that_there_are_none(
     tmp_path: Path, text: str, *, is_accepted: bool
 ) -> None:
     key = make_key(tmp_path)
-    verification = verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+    verification = build_verification(load_text(tmp_path, KEYED), dev=False, now=now)
     verification.reload(load_text(tmp_path, text))
     if is_accepted:
         await verification.verifier.verify(key)
@@ -250,7 +250,7 @@ async def test_keys_stay_unless_the_configuration_states_that_there_are_none(
 
 def test_a_server_does_not_start_with_keys_that_it_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="api_keys_file names a file that cannot be read"):
-        verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+        build_verification(load_text(tmp_path, KEYED), dev=False, now=now)
     make_key(tmp_path, tenant="sub:other")
     with pytest.raises(SettingsError, match=r"The API key \w+ cannot be used: Token tenant must"):
-        verification_of(load_text(tmp_path, KEYED), dev=False, now=now)
+        build_verification(load_text(tmp_path, KEYED), dev=False, now=now)

@@ -3,7 +3,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from reasond_server.base.violations import drop_surplus_unknown, suggest_nearest, violations_of
+from reasond_server.base.violations import drop_surplus_unknown, list_violations, suggest_nearest
 
 
 class Order(BaseModel):
@@ -46,7 +46,7 @@ class Order(BaseModel):
 def test_what_is_wrong_is_said_in_our_own_words(values: dict[str, Any], field: str, description: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Order.model_validate(values)
-    (violation,) = violations_of(caught.value, model=Order)
+    (violation,) = list_violations(caught.value, model=Order)
     assert (violation.field, violation.description) == (field, description)
 
 
@@ -58,7 +58,7 @@ def test_without_a_near_name_all_are_named_and_without_any_none() -> None:
 def test_names_as_long_as_a_book_are_shortened_and_have_no_near_ones() -> None:
     with pytest.raises(ValidationError) as caught:
         Order.model_validate({"n" * 1_000_000: 1})
-    (violation,) = violations_of(caught.value, model=Order)
+    (violation,) = list_violations(caught.value, model=Order)
     assert violation.field == "n" * 120
     assert violation.description.startswith("is not known; known are")
     assert suggest_nearest("coun" + "t" * 200, ["count"]) == "; known are 'count'"
@@ -70,7 +70,7 @@ def test_of_a_hundred_thousand_unknown_names_few_are_looked_at() -> None:
     assert list(kept) == ["count", *(f"q{number}" for number in range(7))]
     with pytest.raises(ValidationError) as caught:
         Order.model_validate(kept)
-    assert len(violations_of(caught.value, most=5)) == 5
+    assert len(list_violations(caught.value, most=5)) == 5
 
 
 def test_values_with_few_unknown_names_stay_as_they_are() -> None:

@@ -9,8 +9,8 @@ import pytest
 import reasond
 from reasond import AsyncClient, Client, ErrorReason, ReasondError
 from reasond.errors import error_of
-from reasond_server.errors.reasons import error_classes
-from reasond_server.grpc_api.statuses import status_of
+from reasond_server.errors.reasons import list_error_classes
+from reasond_server.grpc_api.statuses import build_status
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Failure, ScriptedServer
@@ -45,8 +45,8 @@ def test_every_reason_of_the_contract_has_the_class_that_callers_were_promised()
     promised = {reason: kind for kind, reasons in CLASSES.items() for reason in reasons.split()}
     assert sorted(promised) == REASONS
     for reason, kind in promised.items():
-        code = grpc.StatusCode[error_classes()[reason].declaration.grpc_status]
-        details = status_of(error_classes()[reason]("text"), call_id="c1").SerializeToString()
+        code = grpc.StatusCode[list_error_classes()[reason].declaration.grpc_status]
+        details = build_status(list_error_classes()[reason]("text"), call_id="c1").SerializeToString()
         assert type(error_of(code, "text", [("grpc-status-details-bin", details)])) is kind, reason
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config.auth import AuthKeySettings, read_auth_keys, weakness_of
+from reasond_server.config.auth import AuthKeySettings, find_weakness, read_auth_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ def test_two_keys_of_one_id_are_a_problem(tmp_path: Path) -> None:
     ],
 )
 def test_short_and_well_known_secrets_are_weak_and_not_quoted(secret: str) -> None:
-    weakness = weakness_of(secret)
+    weakness = find_weakness(secret)
     assert weakness
     assert "secrets.token_urlsafe" in weakness
     assert not secret or secret not in weakness.replace("secrets.token_urlsafe", "").replace("import secrets", "")
@@ -99,6 +99,6 @@ def test_short_and_well_known_secrets_are_weak_and_not_quoted(secret: str) -> No
 
 def test_random_secrets_are_not_weak() -> None:
     made = [secrets.token_urlsafe(48) for _ in range(300)] + [secrets.token_hex(16) for _ in range(300)]
-    assert [secret for secret in made if weakness_of(secret)] == []
-    assert not weakness_of("prod-secret-2f8ac11b97d340eea5c6b7d8")
-    assert not weakness_of("schlüssel aus vierzehn wörtern ohne sinn")
+    assert [secret for secret in made if find_weakness(secret)] == []
+    assert not find_weakness("prod-secret-2f8ac11b97d340eea5c6b7d8")
+    assert not find_weakness("schlüssel aus vierzehn wörtern ohne sinn")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reasond_server.config.problems import explain, settings_error
+from reasond_server.config.problems import build_settings_error, explain
 from reasond_server.errors.base import Violation
 
 
@@ -18,6 +18,8 @@ def test_bounds_are_written_as_people_write_them() -> None:
 
 
 def test_one_problem_is_called_one() -> None:
-    error = settings_error([Violation(field="a", description="is wrong")], {"a": "file f", "b": "default"})
+    error = build_settings_error([Violation(field="a", description="is wrong")], {"a": "file f", "b": "default"})
     assert error.message == "The configuration has one problem:\n  a: is wrong (file f)"
-    assert settings_error([Violation(field="b", description="is wrong")], {"b": "default"}).message.endswith("is wrong")
+    assert build_settings_error([Violation(field="b", description="is wrong")], {"b": "default"}).message.endswith(
+        "is wrong"
+    )

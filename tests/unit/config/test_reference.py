@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.config import Settings, key_docs, load, render_example, settings_as_rows
-from reasond_server.config.reference import toml_value
+from reasond_server.config import Settings, list_key_docs, list_rows, load, render_example
+from reasond_server.config.reference import format_toml_value
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
@@ -44,7 +44,7 @@ def test_the_example_equals_the_defaults_and_misses_no_key() -> None:
 def test_every_key_has_a_comment_above_it() -> None:
     lines = render_example().splitlines()
     keys = [index for index, line in enumerate(lines) if line and line[0] not in "#[ ]"]
-    assert len(keys) == len(key_docs()) - len(TABLES)
+    assert len(keys) == len(list_key_docs()) - len(TABLES)
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert max(map(len, lines)) <= 120
 
@@ -70,7 +70,7 @@ def test_what_the_example_only_shows_loads_too(tmp_path: Path) -> None:
 
 
 def test_every_key_is_described_and_every_number_has_a_range() -> None:
-    for doc in key_docs():
+    for doc in list_key_docs():
         assert doc.description.endswith("."), doc.key
         assert doc.range or doc.type_name not in {"number", "whole number", "choice"}, doc.key
         assert doc.key.startswith(f"{doc.section}.")
@@ -84,7 +84,7 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     loaded = load(path, {"REASOND__SERVER__TLS": "terminated-upstream", "NEXT": SECRET})
-    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded.settings, loaded.origins)}
+    rows = {key: (value, origin) for key, value, origin in list_rows(loaded.settings, loaded.origins)}
     assert rows["server.grpc_address"] == ('"127.0.0.1:50051"', "default")
     assert rows["server.tls"] == ('"terminated-upstream"', "environment REASOND__SERVER__TLS")
     assert rows["server.reflection"] == ("true", "default")
@@ -99,8 +99,8 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
 
 def test_rows_of_the_defaults_name_every_key() -> None:
     loaded = load(EXAMPLE, {})
-    rows = settings_as_rows(loaded.settings, loaded.origins)
-    assert [key for key, _, _ in rows] == [doc.key for doc in key_docs()]
+    rows = list_rows(loaded.settings, loaded.origins)
+    assert [key for key, _, _ in rows] == [doc.key for doc in list_key_docs()]
     assert {("reasoning.strategies", "{}", "default"), ("llm.backends", "{}", "default")} <= set(rows)
 
 
@@ -121,6 +121,6 @@ def test_importing_the_configuration_loads_nothing_heavy() -> None:
     ],
 )
 def test_the_password_of_the_database_is_not_shown(url: str, shown: str) -> None:
-    text = toml_value(url)
+    text = format_toml_value(url)
     assert shown in text
     assert "cret" not in text

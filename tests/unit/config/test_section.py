@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from reasond_server.config import load, settings_as_rows
+from reasond_server.config import list_rows, load
 from reasond_server.config.section import BackendSettings
 from reasond_server.errors.base import SettingsError
 
@@ -47,7 +47,7 @@ def test_capabilities_and_named_backends_are_read_with_their_origins(tmp_path: P
     assert llm.backends["spare"].model == "123", "a text key stays text, in named backends too"
     assert llm.backends["spare"].capabilities == {"sampling": False}
     assert loaded.folder == tmp_path
-    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded.settings, loaded.origins)}
+    rows = {key: (value, origin) for key, value, origin in list_rows(loaded.settings, loaded.origins)}
     assert rows["llm.capabilities.reasoning_fields"] == ('["thinking"]', f"file {path}")
     assert rows["llm.capabilities.tools"] == ("false", "environment REASOND__LLM__CAPABILITIES__TOOLS")
     assert rows["llm.backends.spare.model"] == ('"123"', "environment REASOND__LLM__BACKENDS__SPARE__MODEL")

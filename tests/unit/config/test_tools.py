@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config import load, settings_as_rows
+from reasond_server.config import list_rows, load
 from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_a_server_is_a_program_or_an_address(tmp_path: Path) -> None:
     found = load_settings(text, tmp_path)
     assert found.settings.tools.mcp["files"].args == ("-v",)
     assert found.settings.tools.mcp["far"].timeout_s == 30
-    rows = str(settings_as_rows(found.settings, found.origins))
+    rows = str(list_rows(found.settings, found.origins))
     assert "tools.mcp.files.env.KEY" in rows
     assert "hunter2" not in rows + repr(found.settings)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reasond_server.context.answers import answer_of_text, normalize_answer
+from reasond_server.context.answers import extract_answer, normalize_answer
 
 NUMBERS = st.one_of(
     st.integers(-(10**12), 10**12).map(Fraction),
@@ -184,13 +184,13 @@ def test_a_very_long_answer_is_only_evened_out() -> None:
     ],
 )
 def test_the_answer_of_a_reply_without_a_tag(text: str, answer: str) -> None:
-    assert answer_of_text(text) == answer
+    assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize("text", ["\\boxed{" * 5000, "$" * 19_000, "(" * 19_000, "answer is " * 1900, "1," * 9000])
 def test_hostile_answers_have_a_form(text: str) -> None:
     assert isinstance(normalize_answer(text), str)
-    assert isinstance(answer_of_text(text), str)
+    assert isinstance(extract_answer(text), str)
 
 
 def test_objects_in_json_are_equal_whatever_their_layout() -> None:

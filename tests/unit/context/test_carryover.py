@@ -11,7 +11,7 @@ from reasond_server.context.carryover import (
     Compression,
     NoteField,
     compress,
-    fact_key_of,
+    compute_fact_key,
     read_bare_lines,
     read_notes,
     read_typed_lines,
@@ -291,9 +291,9 @@ def test_the_marks_of_lists_are_left_out_and_signs_are_not() -> None:
 
 
 def test_two_spellings_of_one_fact_are_one_and_two_facts_are_two() -> None:
-    assert fact_key_of("The  Wall has four gates.") == fact_key_of("The wall has four Gates")
+    assert compute_fact_key("The  Wall has four gates.") == compute_fact_key("The wall has four Gates")
     for one, other in [("x = 3", "x = -3"), ("5 mW", "5 MW"), ("3.5", "35"), ("x\u00b2 is 4", "x2 is 4"), ("a", "b")]:
-        assert fact_key_of(one) != fact_key_of(other)
+        assert compute_fact_key(one) != compute_fact_key(other)
 
 
 @given(st.text(max_size=400))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reasond_server.context.window_fitting import StretchedCounter
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import EstimatingCounter, WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.testing import FunctionModel, Reply

@@ -7,8 +7,8 @@ import pytest
 from reasond_server.demo.numerals import (
     UncomputableError,
     check_size,
+    find_numbers,
     has_value,
-    numbers_of,
     read_numeral,
     read_words,
     show,
@@ -112,4 +112,4 @@ def test_a_text_says_a_number_as_far_as_it_shows_it(text: str, value: float, exp
 
 
 def test_numbers_lose_their_separators() -> None:
-    assert numbers_of("1,000.5 and 2, or 3.") == ["1000.5", "2", "3"]
+    assert find_numbers("1,000.5 and 2, or 3.") == ["1000.5", "2", "3"]

@@ -10,10 +10,10 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
-from reasond_server.assembly.core import system_clock
+from reasond_server.assembly.core import make_system_clock
 from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.engines.payload_store import BATCH, RECORD, PayloadStore
-from reasond_server.engines.temporal import ClaimCheckCodec, workflow_id_of
+from reasond_server.engines.temporal import ClaimCheckCodec, build_workflow_id
 from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.store import Lease
 from reasond_server.types import Execution, ExecutionState, StrategySource
@@ -30,7 +30,7 @@ TENANT = "a tenant/with a slash"
 @asynccontextmanager
 async def open_one(folder: Path) -> AsyncIterator[tuple[Stores, PayloadStore]]:
     """Yield stores with one execution, `one`."""
-    clock = system_clock()
+    clock = make_system_clock()
     stores = await open_stores(
         StoreOptions(
             url=f"sqlite:///{folder / 'reasond.db'}",
@@ -92,7 +92,7 @@ async def test_nothing_is_kept_of_an_execution_that_is_not_there(tmp_path: Path)
 
 async def test_the_cluster_gets_digests_and_sizes_alone(tmp_path: Path) -> None:
     async with open_one(tmp_path) as (_, payloads):
-        workflow_id = workflow_id_of(TENANT, "one")
+        workflow_id = build_workflow_id(TENANT, "one")
         codec = ClaimCheckCodec(payloads).with_context(WorkflowSerializationContext("default", workflow_id))
         secret = Payload(metadata={"encoding": b"binary/plain"}, data=b"a secret")
         (claim,) = await codec.encode([secret])

@@ -13,9 +13,9 @@ from reasond_server.errors import reasons
 from reasond_server.errors.base import Reason, ReasondError, SettingsError
 from reasond_server.errors.limits import LimitError, OverloadedError
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.errors.reasons import error_classes, error_of
-from reasond_server.grpc_api.statuses import status_of
-from reasond_server.http_api.http_calls import error_object
+from reasond_server.errors.reasons import build_error, list_error_classes
+from reasond_server.grpc_api.statuses import build_status
+from reasond_server.http_api.http_calls import build_error_object
 from scripts.error_docs import content, list_declared
 from scripts.protos import read
 
@@ -75,7 +75,7 @@ ENGINE_FAILED           ABORTED              -32603  full
 """
 
 
-CLASSES = error_classes()
+CLASSES = list_error_classes()
 
 
 @pytest.mark.parametrize("line", CONTRACT.strip().splitlines(), ids=lambda line: line.split()[0])
@@ -167,7 +167,7 @@ def test_an_error_says_when_to_come_back_unless_whoever_raises_it_knows_better()
 
 
 def test_to_wait_does_not_change_how_an_execution_ended() -> None:
-    assert error_of("OVERLOADED", "full").retry_after_s is None
+    assert build_error("OVERLOADED", "full").retry_after_s is None
 
 
 def test_the_time_to_retry_stands_with_the_reasons_alone() -> None:
@@ -185,7 +185,7 @@ class BrandNewError(LimitError):
 def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page() -> None:
     error = BrandNewError("too new", remedy="Come back.")
 
-    status = status_of(error, call_id="c1")
+    status = build_status(error, call_id="c1")
     found = {detail.type_url.rpartition(".")[2]: detail for detail in status.details}
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     found["ErrorInfo"].Unpack(info)
@@ -193,7 +193,7 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
     assert (status.code, status.message) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "too new. Come back.")
     assert (info.reason, retry.retry_delay.seconds, "QuotaFailure" in found) == ("BRAND_NEW", 3, True)
 
-    assert error_object(error, call_id="c1") == {
+    assert build_error_object(error, call_id="c1") == {
         "code": -32050,
         "message": "too new. Come back.",
         "data": {

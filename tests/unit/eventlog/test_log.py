@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.eventlog.log import RunLog
-from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.types import (
     Execution,
     ExecutionState,
@@ -59,7 +59,7 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
     assert log.execution == replace(known, last_sequence=4, usage=Usage(input_tokens=5))
     part = log.take()
     assert part is not None
-    assert part.size == sum(map(size_of, part.entries))
+    assert part.size == sum(map(estimate_size, part.entries))
 
 
 async def test_who_waits_no_longer_for_a_commit_leaves_nothing_behind() -> None:
@@ -120,7 +120,7 @@ def test_a_log_remembers_the_last_committed_events_up_to_256_and_a_mebibyte(comm
             len(lengths) - len(remembered) :
         ]
         assert bool(remembered) is bool(lengths)
-        sizes = list(map(size_of, remembered))
+        sizes = list(map(estimate_size, remembered))
         assert len(sizes) <= 256
         assert sum(sizes) <= 1024 * 1024 or len(sizes) == 1
         if 0 < len(remembered) < min(len(lengths), 256):

@@ -158,7 +158,7 @@ async def begin_for(store: MemoryExecutionStore, tenant: str, *, kind: str = "re
 
 
 async def test_a_tenant_that_waits_for_its_clients_leaves_room_for_the_others_and_for_what_it_runs(clock: Time) -> None:
-    quota = TenantShare(share=0.5, waiting=10_000).quota_of(max_executions=20, max_bytes=10**6)
+    quota = TenantShare(share=0.5, waiting=10_000).build_quota(max_executions=20, max_bytes=10**6)
     store = MemoryExecutionStore(max_executions=20, max_bytes=10**6, now=clock.now, quota=quota)
     for _ in range(8):
         log = await begin_for(store, "hostile", kind="turn")
@@ -180,7 +180,7 @@ async def test_a_tenant_that_waits_for_its_clients_leaves_room_for_the_others_an
 
 
 async def test_who_has_more_than_its_share_loses_what_ended_before_the_others_do(clock: Time) -> None:
-    quota = TenantShare(share=0.5).quota_of(max_executions=10, max_bytes=10**6)
+    quota = TenantShare(share=0.5).build_quota(max_executions=10, max_bytes=10**6)
     store = MemoryExecutionStore(max_executions=10, max_bytes=10**6, now=clock.now, quota=quota)
     kept = [await begin_for(store, "acme") for _ in range(3)]
     for log in kept:
@@ -197,7 +197,7 @@ async def test_who_has_more_than_its_share_loses_what_ended_before_the_others_do
 
 
 async def test_the_bytes_of_what_a_tenant_has_open_are_bounded(clock: Time) -> None:
-    quota = TenantShare(share=0.5).quota_of(max_executions=10, max_bytes=40_000)
+    quota = TenantShare(share=0.5).build_quota(max_executions=10, max_bytes=40_000)
     store = MemoryExecutionStore(max_executions=10, max_bytes=40_000, now=clock.now, quota=quota)
     log = await begin_for(store, "hostile")
     assert await log.write(step("x" * 6000)) is None
@@ -209,7 +209,7 @@ async def test_the_bytes_of_what_a_tenant_has_open_are_bounded(clock: Time) -> N
 
 
 async def test_a_tenant_at_its_quota_keeps_nobody_else_from_beginning(clock: Time) -> None:
-    quota = TenantShare(share=0.5).quota_of(max_executions=2, max_bytes=10**6)
+    quota = TenantShare(share=0.5).build_quota(max_executions=2, max_bytes=10**6)
     store = MemoryExecutionStore(max_executions=2, max_bytes=10**6, now=clock.now, quota=quota)
     await begin_for(store, "hostile")
     writer = LogWriter(store=store, random=lambda: 0.0)

@@ -36,7 +36,7 @@ from reasond_server.types import (
     Usage,
 )
 from reasond_server.types.executions import NOT_RECORDED
-from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Word, fields_of
+from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Word, list_fields
 from tests.stores.logs import START
 
 SECRET = "the secret"
@@ -179,7 +179,7 @@ class Opaque:
 
 def test_a_field_that_could_hide_content_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Opaque\.anything is of a type that no kind may hold"):
-        fields_of(Opaque)
+        list_fields(Opaque)
 
 
 def test_two_kinds_of_a_family_cannot_have_one_tag() -> None:
@@ -190,4 +190,4 @@ def test_two_kinds_of_a_family_cannot_have_one_tag() -> None:
 def test_every_declared_kind_holds_only_what_its_annotations_can_say() -> None:
     for family in (STEPS, METRICS, EVENTS):
         for kind in family.classes.values():
-            assert all(field.name for field in fields_of(kind)) or kind is Heartbeat
+            assert all(field.name for field in list_fields(kind)) or kind is Heartbeat

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from reasond_server.eventlog.sizes import size_of
+from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Record
 from reasond_server.types import (
     CustomMetrics,
@@ -48,7 +48,7 @@ def measure(value: Any) -> int:
 @pytest.mark.slow
 @given(data=some.dictionaries(some.text(), JSON))
 def test_free_json_is_never_counted_for_much_less_than_it_takes(data: dict[str, Any]) -> None:
-    assert size_of(custom(data)) > measure(data) / 4
+    assert estimate_size(custom(data)) > measure(data) / 4
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_free_json_is_never_counted_for_much_less_than_it_takes(data: dict[str, 
     ids=["numbers", "keys", "lists", "other mappings"],
 )
 def test_numbers_keys_and_nested_values_count_as_texts_do(data: Any) -> None:
-    assert size_of(custom(data)) > 1_000_000
+    assert estimate_size(custom(data)) > 1_000_000
 
 
 def test_what_a_strategy_says_of_its_whole_run_counts() -> None:
@@ -80,10 +80,10 @@ def test_what_a_strategy_says_of_its_whole_run_counts() -> None:
         warnings=(),
         model="m",
     )
-    assert size_of(log_of(result)) > 1_000_000
+    assert estimate_size(log_of(result)) > 1_000_000
 
 
 def test_a_text_counts_once_wherever_it_stands() -> None:
-    small, large = (size_of(log_of(step("x" * size))) for size in (0, 1000))
+    small, large = (estimate_size(log_of(step("x" * size))) for size in (0, 1000))
     assert large - small == 4000
-    assert size_of(Record(key="k" * 1000, body="")) - size_of(Record(key="", body="")) == 4000
+    assert estimate_size(Record(key="k" * 1000, body="")) - estimate_size(Record(key="", body="")) == 4000

@@ -14,7 +14,7 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease, SessionClaim
 from reasond_server.executions.desk import ExecutionDesk
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import Principal
 from tests.stores.logs import START, HandWrittenLog, first_event

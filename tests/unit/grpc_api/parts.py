@@ -26,7 +26,7 @@ from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.executions.desk import ExecutionLog, ExecutionPage, Observation
 from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.handlers import MethodTable
-from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionView, StrategyInfo

@@ -14,7 +14,7 @@ from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.grpc_api.agent_servicer import card_message, card_text
+from reasond_server.grpc_api.agent_servicer import build_card_message, write_card_text
 from tests.unit.grpc_api.parts import AUTHORIZED, get_error, serving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -102,7 +102,7 @@ def service(now: datetime = NOW) -> AgentService:
 
 
 def test_our_card_and_a2as_are_the_same_bytes() -> None:
-    ours = card_message(CARD)
+    ours = build_card_message(CARD)
     theirs = json_format.ParseDict(CARD, a2a_pb2.AgentCard())
 
     assert agent_card_pb2.AgentCard.FromString(theirs.SerializeToString()) == ours
@@ -111,10 +111,10 @@ def test_our_card_and_a2as_are_the_same_bytes() -> None:
 
 
 def test_our_card_and_a2as_are_the_same_json() -> None:
-    theirs = json_format.Parse(card_text(card_message(CARD)), a2a_pb2.AgentCard())
+    theirs = json_format.Parse(write_card_text(build_card_message(CARD)), a2a_pb2.AgentCard())
 
     assert json_format.MessageToDict(theirs) == CARD
-    assert json.loads(card_text(agent_card_pb2.AgentCard.FromString(theirs.SerializeToString()))) == CARD
+    assert json.loads(write_card_text(agent_card_pb2.AgentCard.FromString(theirs.SerializeToString()))) == CARD
 
 
 def test_both_cards_declare_the_same_fields() -> None:
@@ -131,11 +131,11 @@ def test_both_cards_declare_the_same_fields() -> None:
 
 
 def test_fields_that_a2a_lacks_are_left_out_of_the_message() -> None:
-    assert card_message({**CARD, "futureField": {"x": 1}}) == card_message(CARD)
+    assert build_card_message({**CARD, "futureField": {"x": 1}}) == build_card_message(CARD)
 
 
 def test_a_card_that_no_message_can_hold_keeps_its_plain_fields() -> None:
-    odd = card_message({"name": "n", "description": "d", "version": "1", "skills": "none"})
+    odd = build_card_message({"name": "n", "description": "d", "version": "1", "skills": "none"})
 
     assert odd == agent_card_pb2.AgentCard(name="n", description="d", version="1")
 
@@ -166,7 +166,7 @@ async def test_a_card_is_registered_kept_verbatim_listed_and_deleted() -> None:
             agents.GetAgentCard(pb.GetAgentCardRequest(agent_id="a.1"), metadata=AUTHORIZED)
         )
 
-    assert (found.card_json, found.card, found.etag) == (text, card_message(CARD), kept.etag)
+    assert (found.card_json, found.card, found.etag) == (text, build_card_message(CARD), kept.etag)
     assert kept.expire_time.seconds - kept.create_time.seconds == 60
     assert list(kept.strategies) == ["bounded_context"]
     assert [agent.agent_id for agent in listed.agents] == ["a.1"]
@@ -176,11 +176,11 @@ async def test_a_card_is_registered_kept_verbatim_listed_and_deleted() -> None:
 
 async def test_a_card_as_a_message_is_kept_as_its_json() -> None:
     async with serving(agents=service()) as served:
-        request = pb.RegisterAgentRequest(agent_id="a", card=card_message(CARD))
+        request = pb.RegisterAgentRequest(agent_id="a", card=build_card_message(CARD))
         kept = (await served.agents.RegisterAgent(request, metadata=AUTHORIZED)).agent
 
     assert json.loads(kept.card_json) == CARD
-    assert kept.card == card_message(CARD)
+    assert kept.card == build_card_message(CARD)
     assert not kept.HasField("expire_time")
 
 
@@ -195,7 +195,7 @@ async def test_the_small_card_of_seed_000_is_accepted() -> None:
 
 async def test_an_etag_guards_against_lost_updates() -> None:
     async with serving(agents=service()) as served:
-        request = pb.RegisterAgentRequest(agent_id="a", card=card_message(CARD))
+        request = pb.RegisterAgentRequest(agent_id="a", card=build_card_message(CARD))
         await served.agents.RegisterAgent(request, metadata=AUTHORIZED)
         request.etag = "old"
         code, _, details = await get_error(served.agents.RegisterAgent(request, metadata=AUTHORIZED))
@@ -204,7 +204,7 @@ async def test_an_etag_guards_against_lost_updates() -> None:
 
 
 def infinite_card() -> agent_card_pb2.AgentCard:
-    card = card_message(CARD)
+    card = build_card_message(CARD)
     card.capabilities.extensions[0].params.fields["a"].number_value = float("inf")
     return card
 
@@ -217,7 +217,7 @@ def infinite_card() -> agent_card_pb2.AgentCard:
         (
             "RegisterAgent",
             pb.RegisterAgentRequest(
-                agent_id="a", card=card_message(CARD), ttl=duration_pb2.Duration(seconds=1, nanos=-1)
+                agent_id="a", card=build_card_message(CARD), ttl=duration_pb2.Duration(seconds=1, nanos=-1)
             ),
             "ttl",
         ),

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from reasond.v1 import agent_service_pb2, execution_service_pb2, reasoning_service_pb2
 from reasond_server.errors.base import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
-from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
+from reasond_server.grpc_api.guard import RpcCall, begin, get_current_call, get_current_principal
 from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, SOON, ScriptedReasoning, authenticate, get_error, serving
 
 if TYPE_CHECKING:
@@ -129,14 +129,14 @@ async def test_the_message_of_a_caller_who_is_refused_is_not_read() -> None:
 
 def test_a_servicer_outside_the_guard_is_a_fault() -> None:
     with pytest.raises(InternalError, match="outside the guard"):
-        current_call()
+        get_current_call()
 
 
 async def test_an_exempt_method_has_no_caller_to_ask_for() -> None:
     begin(RpcCall(method="/grpc.health.v1.Health/Check", call_id="r"))
 
     with pytest.raises(InternalError, match="exempt from authentication"):
-        current_principal()
+        get_current_principal()
 
 
 async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_before() -> None:

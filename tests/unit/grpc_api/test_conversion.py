@@ -8,12 +8,12 @@ import pytest
 
 from reasond.v1 import errors_pb2, execution_pb2, strategies_pb2
 from reasond_server.grpc_api.conversion import (
-    event_message,
+    build_event_message,
+    build_iteration_message,
+    build_metrics_message,
     fill_traced,
-    iteration_message,
-    metrics_message,
 )
-from reasond_server.grpc_api.filling import fill, json_text
+from reasond_server.grpc_api.message_writers import fill, write_json
 from reasond_server.grpc_api.times import timestamp
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -107,7 +107,9 @@ ENUMS: list[tuple[Any, Any, str, Any]] = [
     ),
     (
         UsageSource,
-        lambda value: metrics_message(Metrics(usage=replace(USAGE, source=value), execution_time_s=0.0)).usage.source,
+        lambda value: (
+            build_metrics_message(Metrics(usage=replace(USAGE, source=value), execution_time_s=0.0)).usage.source
+        ),
         "USAGE_SOURCE",
         execution_pb2.UsageSource,
     ),
@@ -130,17 +132,17 @@ def test_every_value_of_every_enum_has_its_number(kind: Any, convert: Any, prefi
 
 
 def window_message(mode: CarryoverMode) -> strategies_pb2.BoundedContextStep:
-    return iteration_message(replace(STEP, detail=replace(WINDOW, carryover_mode=mode))).bounded_context
+    return build_iteration_message(replace(STEP, detail=replace(WINDOW, carryover_mode=mode))).bounded_context
 
 
 def bounded_message(baseline: SavingsBaseline) -> strategies_pb2.BoundedContextMetrics:
     assert BOUNDED.savings is not None
     specific = replace(BOUNDED, savings=replace(BOUNDED.savings, baseline=baseline))
-    return metrics_message(Metrics(usage=USAGE, execution_time_s=1.0, strategy_specific=specific)).bounded_context
+    return build_metrics_message(Metrics(usage=USAGE, execution_time_s=1.0, strategy_specific=specific)).bounded_context
 
 
 def test_a_window_keeps_every_figure() -> None:
-    message = iteration_message(replace(STEP, index=4, detail=WINDOW))
+    message = build_iteration_message(replace(STEP, index=4, detail=WINDOW))
 
     assert (message.index, message.elapsed.ToMilliseconds(), message.usage.input_tokens) == (4, 500, 120)
     assert message.bounded_context == strategies_pb2.BoundedContextStep(
@@ -156,19 +158,19 @@ def test_a_window_keeps_every_figure() -> None:
 
 
 def test_a_window_that_reasons_has_no_reading_progress() -> None:
-    message = iteration_message(replace(STEP, detail=replace(WINDOW, reading=None)))
+    message = build_iteration_message(replace(STEP, detail=replace(WINDOW, reading=None)))
 
     assert not message.bounded_context.HasField("reading")
 
 
 def test_a_step_of_a_third_party_is_a_struct() -> None:
-    message = iteration_message(replace(STEP, detail=CustomStep(data={"score": 0.5})))
+    message = build_iteration_message(replace(STEP, detail=CustomStep(data={"score": 0.5})))
 
     assert dict(message.custom) == {"score": 0.5}
 
 
 def test_a_step_that_took_nothing_and_says_nothing_has_all_its_parts() -> None:
-    message = iteration_message(
+    message = build_iteration_message(
         Iteration(index=0, answer_found=False, usage=Usage(), elapsed_s=0.0, detail=Thought(text=""))
     )
 
@@ -180,7 +182,7 @@ def test_a_step_that_took_nothing_and_says_nothing_has_all_its_parts() -> None:
     ("detail", "case"), [(STEP.detail, "thought"), (WINDOW, "bounded_context"), (CustomStep(data={"a": 1}), "custom")]
 )
 def test_a_step_without_texts_keeps_its_kind_and_figures(detail: Any, case: str) -> None:
-    message = iteration_message(replace(STEP, detail=detail), has_texts=False)
+    message = build_iteration_message(replace(STEP, detail=detail), has_texts=False)
 
     assert message.WhichOneof("detail") == case
     assert message.usage.output_tokens == 30
@@ -191,7 +193,9 @@ def test_a_step_without_texts_keeps_its_kind_and_figures(detail: Any, case: str)
 
 
 def test_metrics_of_bounded_context_are_complete() -> None:
-    message = metrics_message(Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=BOUNDED)).bounded_context
+    message = build_metrics_message(
+        Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=BOUNDED)
+    ).bounded_context
 
     unset = {field.name for field in message.DESCRIPTOR.fields} - {field.name for field, _ in message.ListFields()}
     assert unset == set()
@@ -204,7 +208,7 @@ def test_metrics_of_bounded_context_are_complete() -> None:
 def test_metrics_without_savings_leave_them_out() -> None:
     specific = replace(BOUNDED, savings=None)
 
-    message = metrics_message(Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=specific))
+    message = build_metrics_message(Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=specific))
 
     assert not message.bounded_context.HasField("savings")
 
@@ -212,13 +216,13 @@ def test_metrics_without_savings_leave_them_out() -> None:
 def test_metrics_of_a_third_party_are_a_struct() -> None:
     specific = CustomMetrics(data={"rounds": 3})
 
-    message = metrics_message(Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=specific))
+    message = build_metrics_message(Metrics(usage=USAGE, execution_time_s=2.0, strategy_specific=specific))
 
     assert dict(message.custom) == {"rounds": 3}
 
 
 def test_metrics_before_the_first_step_are_the_common_ones() -> None:
-    message = metrics_message(Metrics(usage=USAGE, execution_time_s=2.0))
+    message = build_metrics_message(Metrics(usage=USAGE, execution_time_s=2.0))
 
     assert message.WhichOneof("strategy_specific") is None
     assert message.total_tokens == 150
@@ -272,7 +276,7 @@ def test_a_trace_within_the_limit_brings_no_warning() -> None:
 
 
 def test_every_kind_of_event_finds_its_place() -> None:
-    messages = [event_message(event) for event in EVENTS]
+    messages = [build_event_message(event) for event in EVENTS]
 
     assert [message.WhichOneof("event") for message in messages] == [
         "started",
@@ -304,4 +308,4 @@ def test_a_running_execution_has_no_end() -> None:
 
 
 def test_json_text_is_compact_and_keeps_letters() -> None:
-    assert json_text({"b": "Größe", "a": [1]}) == '{"a":[1],"b":"Größe"}'
+    assert write_json({"b": "Größe", "a": [1]}) == '{"a":[1],"b":"Größe"}'

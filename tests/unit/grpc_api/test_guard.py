@@ -13,7 +13,7 @@ import pytest
 from reasond.v1.execution_service_pb2 import GetExecutionRequest
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.guard import ErrorGuard, current_call
+from reasond_server.grpc_api.guard import ErrorGuard, get_current_call
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
     SOON,
@@ -31,7 +31,7 @@ def guard() -> ErrorGuard:
 
 
 async def echo_request_id(_request: bytes, _context: Any) -> bytes:
-    return current_call().call_id.encode()
+    return get_current_call().call_id.encode()
 
 
 ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request_id)}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 from reasond_server.config import ServerSettings
-from reasond_server.grpc_api.listening import GrpcOptions, channel_arguments
+from reasond_server.grpc_api.listeners import GrpcOptions, channel_arguments
 
 
 def test_the_defaults_are_those_of_the_configuration() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from reasond.v1 import execution_pb2
 from reasond_server.grpc_api.reasoning_servicer import fill_task
-from reasond_server.grpc_api.requests import task_of
+from reasond_server.grpc_api.requests import read_task
 from reasond_server.types import Budget, HistoryMessage, Image, Speaker, Task
 
 WHOLE = Task(
@@ -39,7 +39,7 @@ def test_a_task_with_everything_comes_back_whole() -> None:
     default = Task(query="")
     assert all(getattr(WHOLE, each.name) != getattr(default, each.name) for each in fields(Task)), "set every field"
     config = {name: value for name, value in WHOLE.config.items() if value is not None}
-    read = task_of(message_of(WHOLE))
+    read = read_task(message_of(WHOLE))
     assert {each.name: getattr(read, each.name) for each in fields(Task)} == {
         each.name: config if each.name == "config" else getattr(WHOLE, each.name) for each in fields(Task)
     }
@@ -66,5 +66,5 @@ def test_a_task_that_sets_nothing_sets_nothing() -> None:
 def test_a_configuration_stands_with_the_strategy_whose_it_is(
     task: dict[str, Any], strategy: str, expected: dict[str, Any]
 ) -> None:
-    read = task_of(message_of(Task(query="q", **task), strategy=strategy))
+    read = read_task(message_of(Task(query="q", **task), strategy=strategy))
     assert {name: getattr(read, name) for name in expected} == expected

@@ -10,13 +10,13 @@ from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyRequiredError
 from reasond_server.grpc_api.requests import (
-    budget_of,
-    finish_reason_of,
     name_request_fields,
-    required_task,
-    seconds_of,
-    task_of,
-    trace_view_of,
+    read_budget,
+    read_finish_reason,
+    read_seconds,
+    read_task,
+    read_trace_view,
+    require_task,
 )
 from reasond_server.types import Budget, FinishReason, Task
 
@@ -28,11 +28,11 @@ def transfer(**fields: Any) -> execution_pb2.ReasoningTask:
 
 
 def test_a_bare_question_becomes_a_bare_task() -> None:
-    assert task_of(transfer(query="q")) == Task(query="q")
+    assert read_task(transfer(query="q")) == Task(query="q")
 
 
 def test_every_field_reaches_the_task() -> None:
-    task = task_of(
+    task = read_task(
         transfer(
             query="q",
             material="m",
@@ -61,7 +61,7 @@ def test_every_field_reaches_the_task() -> None:
 
 
 def test_a_config_alone_selects_its_strategy_even_when_it_sets_nothing() -> None:
-    task = task_of(transfer(query="q", bounded_context=strategies_pb2.BoundedContextConfig()))
+    task = read_task(transfer(query="q", bounded_context=strategies_pb2.BoundedContextConfig()))
 
     assert (task.strategy, task.config) == ("bounded_context", {})
 
@@ -69,7 +69,7 @@ def test_a_config_alone_selects_its_strategy_even_when_it_sets_nothing() -> None
 def test_only_what_is_set_is_in_the_config_and_zero_counts_as_set() -> None:
     config = strategies_pb2.ChainOfThoughtConfig(temperature=0.0, show_reasoning=False)
 
-    assert task_of(transfer(query="q", chain_of_thought=config)).config == {
+    assert read_task(transfer(query="q", chain_of_thought=config)).config == {
         "temperature": 0.0,
         "show_reasoning": False,
     }
@@ -80,7 +80,7 @@ def test_enums_become_the_words_of_the_domain_and_unspecified_is_unset() -> None
         search=strategies_pb2.TREE_SEARCH_BEST_FIRST, evaluator=strategies_pb2.TREE_EVALUATOR_UNSPECIFIED, seed=2**40
     )
 
-    assert task_of(transfer(query="q", tree_of_thought=tree)).config == {"search": "best_first", "seed": 2**40}
+    assert read_task(transfer(query="q", tree_of_thought=tree)).config == {"search": "best_first", "seed": 2**40}
 
 
 def test_an_enum_value_that_nobody_declared_is_refused_by_its_path() -> None:
@@ -88,7 +88,7 @@ def test_an_enum_value_that_nobody_declared_is_refused_by_its_path() -> None:
     config.carryover_mode = 99  # type: ignore[assignment]  # what a newer client might send
 
     with pytest.raises(InvalidRequestError, match=r"task\.bounded_context\.carryover_mode must be one of .*, not 99"):
-        task_of(transfer(query="q", bounded_context=config))
+        read_task(transfer(query="q", bounded_context=config))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
@@ -96,7 +96,7 @@ def test_a_temperature_that_is_no_number_is_refused(number: float) -> None:
     config = strategies_pb2.ReactConfig(temperature=number)
 
     with pytest.raises(InvalidRequestError, match=r"task\.react\.temperature must be a finite number"):
-        task_of(transfer(query="q", react=config))
+        read_task(transfer(query="q", react=config))
 
 
 def test_a_config_of_another_strategy_is_refused() -> None:
@@ -105,14 +105,14 @@ def test_a_config_of_another_strategy_is_refused() -> None:
     with pytest.raises(
         InvalidRequestError, match=r"task\.self_consistency is the config of another strategy than 'react'"
     ):
-        task_of(transfer(query="q", strategy="react", self_consistency=config))
+        read_task(transfer(query="q", strategy="react", self_consistency=config))
 
 
 def test_a_custom_config_belongs_to_the_strategy_that_is_named() -> None:
     task = transfer(query="q", strategy="mine")
     task.custom.update({"rounds": 3, "names": ["a"]})
 
-    assert task_of(task).config == {"rounds": 3, "names": ["a"]}
+    assert read_task(task).config == {"rounds": 3, "names": ["a"]}
 
 
 def test_a_custom_config_without_a_strategy_is_refused() -> None:
@@ -120,12 +120,12 @@ def test_a_custom_config_without_a_strategy_is_refused() -> None:
     task.custom.SetInParent()
 
     with pytest.raises(InvalidRequestError, match=r"task\.strategy is required with a custom config"):
-        task_of(task)
+        read_task(task)
 
 
 def test_a_request_without_a_task_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="task is required"):
-        required_task(reasoning_service_pb2.ReasonRequest())
+        require_task(reasoning_service_pb2.ReasonRequest())
 
 
 @pytest.mark.parametrize(
@@ -135,38 +135,38 @@ def test_a_malformed_duration_is_refused(seconds: int, nanos: int) -> None:
     budget = execution_pb2.Budget(max_elapsed=duration_pb2.Duration(seconds=seconds, nanos=nanos))
 
     with pytest.raises(InvalidRequestError, match=r"task\.budget\.max_elapsed is no valid duration"):
-        budget_of(budget, path="task.budget")
+        read_budget(budget, path="task.budget")
 
 
 def test_a_negative_duration_is_understood() -> None:
-    assert seconds_of(duration_pb2.Duration(seconds=-1, nanos=-500_000_000), path="p") == -1.5
+    assert read_seconds(duration_pb2.Duration(seconds=-1, nanos=-500_000_000), path="p") == -1.5
 
 
 def test_an_empty_budget_sets_no_bound() -> None:
-    assert budget_of(execution_pb2.Budget(), path="task.budget") == Budget()
+    assert read_budget(execution_pb2.Budget(), path="task.budget") == Budget()
 
 
 def test_trace_views_are_understood() -> None:
     known = execution_pb2.TraceView
 
-    assert trace_view_of(0) == known.TRACE_VIEW_NONE
-    assert trace_view_of(3) == known.TRACE_VIEW_FULL
+    assert read_trace_view(0) == known.TRACE_VIEW_NONE
+    assert read_trace_view(3) == known.TRACE_VIEW_FULL
 
 
 @pytest.mark.parametrize("number", [4, -1])
 def test_a_trace_view_that_nobody_declared_is_refused(number: int) -> None:
     with pytest.raises(InvalidRequestError, match="trace_view must be one of TRACE_VIEW_UNSPECIFIED, "):
-        trace_view_of(number)
+        read_trace_view(number)
 
 
 def test_finish_reasons_are_understood() -> None:
-    assert finish_reason_of(0) is None
-    assert {finish_reason_of(number) for number in range(1, 10)} == set(FinishReason)
+    assert read_finish_reason(0) is None
+    assert {read_finish_reason(number) for number in range(1, 10)} == set(FinishReason)
 
 
 def test_a_finish_reason_that_nobody_declared_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="finish_reason must be one of"):
-        finish_reason_of(10)
+        read_finish_reason(10)
 
 
 def test_fields_of_the_core_are_named_as_fields_of_the_request() -> None:

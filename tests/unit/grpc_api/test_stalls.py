@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.grpc_api.stream_writing import StallWatch
+from reasond_server.grpc_api.stream_writer import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,34 +8,34 @@ import pytest
 from reasond_server.errors.base import InternalError, ReasondError, SettingsError, Violation
 from reasond_server.errors.limits import DrainingError, RateLimitedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyNotFoundError
-from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clipped_message, code_of, status_of
+from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, build_status, clip_message, find_code
 from tests.unit.grpc_api.parts import details_of
 
 
-@pytest.mark.parametrize("kind", error_classes().values())
+@pytest.mark.parametrize("kind", list_error_classes().values())
 def test_every_reason_becomes_its_code_with_error_info(kind: type[ReasondError]) -> None:
     error, reason = kind("what is wrong"), kind.declaration
 
-    status = status_of(error, call_id="r-1")
+    status = build_status(error, call_id="r-1")
     info = details_of(status)["ErrorInfo"]
 
-    assert code_of(error).name == reason.grpc_status
-    assert status.code == code_of(error).value[0]
+    assert find_code(error).name == reason.grpc_status
+    assert status.code == find_code(error).value[0]
     assert (info.reason, info.domain, info.metadata["request_id"]) == (reason.name, "reasond", "r-1")
     assert status.message == ("internal error" if reason.name == "INTERNAL" else "what is wrong")
 
 
 def test_the_message_says_what_to_do() -> None:
-    assert status_of(ModelFailedError("it broke", remedy="Retry."), call_id="r").message == "it broke. Retry."
+    assert build_status(ModelFailedError("it broke", remedy="Retry."), call_id="r").message == "it broke. Retry."
 
 
 def test_a_fault_of_the_server_tells_its_request_id_and_nothing_more() -> None:
     error = InternalError("secret", violations=[Violation(field="secret", description="secret")])
     error.metadata["secret"] = "secret"
 
-    status = status_of(error, call_id="r-1")
+    status = build_status(error, call_id="r-1")
 
     assert "secret" not in str(status)
     assert dict(details_of(status)["ErrorInfo"].metadata) == {"request_id": "r-1"}
@@ -45,38 +45,38 @@ def test_a_fault_names_the_execution_whose_partial_result_was_kept() -> None:
     error = InternalError("secret")
     error.execution_id = "run-1"
 
-    assert details_of(status_of(error, call_id="r"))["ErrorInfo"].metadata["execution_id"] == "run-1"
+    assert details_of(build_status(error, call_id="r"))["ErrorInfo"].metadata["execution_id"] == "run-1"
 
 
 def test_the_operators_settings_do_not_cross_the_wire() -> None:
-    status = status_of(SettingsError("/etc/secret"), call_id="r")
+    status = build_status(SettingsError("/etc/secret"), call_id="r")
 
-    assert (code_of(SettingsError("x")), status.message) == (grpc.StatusCode.INTERNAL, "internal error")
+    assert (find_code(SettingsError("x")), status.message) == (grpc.StatusCode.INTERNAL, "internal error")
 
 
 def test_a_retry_delay_is_told_only_where_waiting_helps() -> None:
     draining = DrainingError("going down", retry_after_s=0.25)
 
-    assert details_of(status_of(draining, call_id="r"))["RetryInfo"].retry_delay.ToMilliseconds() == 250
-    assert "RetryInfo" not in details_of(status_of(RateLimitedError("never"), call_id="r"))
+    assert details_of(build_status(draining, call_id="r"))["RetryInfo"].retry_delay.ToMilliseconds() == 250
+    assert "RetryInfo" not in details_of(build_status(RateLimitedError("never"), call_id="r"))
 
 
 def test_a_negative_delay_becomes_none_at_all() -> None:
     error = RateLimitedError("now", retry_after_s=-1.0)
 
-    assert details_of(status_of(error, call_id="r"))["RetryInfo"].retry_delay.ToMilliseconds() == 0
+    assert details_of(build_status(error, call_id="r"))["RetryInfo"].retry_delay.ToMilliseconds() == 0
 
 
 def test_a_limit_names_who_has_reached_it() -> None:
     error = RateLimitedError("too many", metadata={"subject": "ann"})
 
-    quota = details_of(status_of(error, call_id="r"))["QuotaFailure"].violations[0]
+    quota = details_of(build_status(error, call_id="r"))["QuotaFailure"].violations[0]
 
     assert (quota.subject, quota.description) == ("ann", "too many")
 
 
 def test_a_precondition_names_its_reason() -> None:
-    condition = details_of(status_of(ContextExhaustedError("too long"), call_id="r"))["PreconditionFailure"]
+    condition = details_of(build_status(ContextExhaustedError("too long"), call_id="r"))["PreconditionFailure"]
 
     assert (condition.violations[0].type, condition.violations[0].description) == ("CONTEXT_EXHAUSTED", "too long")
 
@@ -84,7 +84,7 @@ def test_a_precondition_names_its_reason() -> None:
 def test_violations_become_field_violations() -> None:
     error = InvalidConfigError.of(Violation(field="max_tokens", description="must be at least 100"))
 
-    field = details_of(status_of(error, call_id="r"))["BadRequest"].field_violations[0]
+    field = details_of(build_status(error, call_id="r"))["BadRequest"].field_violations[0]
 
     assert (field.field, field.description) == ("max_tokens", "must be at least 100")
 
@@ -92,7 +92,7 @@ def test_violations_become_field_violations() -> None:
 def test_metadata_of_the_error_is_passed_on_but_never_replaces_what_the_transport_knows() -> None:
     error = StrategyNotFoundError("unknown", metadata={"available": "a,b", "request_id": "forged"})
 
-    metadata = details_of(status_of(error, call_id="real"))["ErrorInfo"].metadata
+    metadata = details_of(build_status(error, call_id="real"))["ErrorInfo"].metadata
 
     assert dict(metadata) == {"available": "a,b", "request_id": "real"}
 
@@ -105,7 +105,7 @@ def test_a_status_never_exceeds_its_limit(count: int, metadata: int) -> None:
     error = InvalidRequestError("m" * 10_000, violations=violations, metadata=values, retry_after_s=1.0)
     error.execution_id = "e" * 1000
 
-    status = status_of(error, call_id="r" * 128)
+    status = build_status(error, call_id="r" * 128)
 
     assert status.ByteSize() <= MAX_STATUS_BYTES
     info = details_of(status)["ErrorInfo"]
@@ -117,7 +117,7 @@ def test_violations_give_way_before_metadata() -> None:
     violations = [Violation(field="f" * 200, description="d" * 200)] * 50
     values = {f"key_{number}": "v" * 200 for number in range(8)}
 
-    details = details_of(status_of(InvalidRequestError("m", violations=violations, metadata=values), call_id="r"))
+    details = details_of(build_status(InvalidRequestError("m", violations=violations, metadata=values), call_id="r"))
 
     assert set(values) < set(details["ErrorInfo"].metadata)
     assert len(details["BadRequest"].field_violations) < 50
@@ -127,7 +127,7 @@ def test_violations_give_way_before_metadata() -> None:
 @pytest.mark.parametrize("text", ["a" * 5000, "ü" * 5000, "\U0001f600" * 5000, "%" * 5000, "\n" * 5000])
 def test_trailers_of_a_long_message_stay_under_eight_kibibytes(text: str) -> None:
     error = ModelFailedError(text, violations=[Violation(field="f", description="d" * 250)] * 100)
-    status = status_of(error, call_id="r" * 128)
+    status = build_status(error, call_id="r" * 128)
 
     encoded = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in status.message.encode())
     binary = len(base64.b64encode(status.SerializeToString()))
@@ -137,10 +137,10 @@ def test_trailers_of_a_long_message_stay_under_eight_kibibytes(text: str) -> Non
 
 
 def test_a_message_that_fits_is_not_touched() -> None:
-    assert clipped_message("all of 100 % is said — here") == "all of 100 % is said — here"
+    assert clip_message("all of 100 % is said — here") == "all of 100 % is said — here"
 
 
 def test_a_lone_surrogate_does_not_break_the_status() -> None:
     error = StrategyNotFoundError("unknown \ud800", metadata={"name": "\ud800"})
 
-    assert status_of(error, call_id="r").message == "unknown ?"
+    assert build_status(error, call_id="r").message == "unknown ?"

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond_server.base.certificates import TlsFiles
 from reasond_server.errors.base import SettingsError
-from reasond_server.grpc_api.listening import CertificateReloader
+from reasond_server.grpc_api.listeners import CertificateReloader
 from tests.unit.grpc_api.certificates import Authority, Identity, encrypt, write
 from tests.unit.grpc_api.parts import SOON, new_server
 

@@ -16,7 +16,7 @@ from reasond.v1.strategies_pb2 import ToolResult as ToolResultMessage
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
-from reasond_server.grpc_api.turn_conversion import turn_event_message
+from reasond_server.grpc_api.turn_conversion import build_turn_event_message
 from reasond_server.turns.turn_service import TurnCursor, TurnView
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.turns import (
@@ -127,7 +127,7 @@ async def test_run_turn_returns_the_turn_with_its_exit() -> None:
 
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
 def test_an_event_fills_its_message_and_shows_nothing_that_is_only_stored(happening: Any) -> None:
-    message = turn_event_message(turn_event(3, happening))
+    message = build_turn_event_message(turn_event(3, happening))
     assert message.WhichOneof("event") is not None
     assert "SECRET" not in json_format.MessageToJson(message)
 

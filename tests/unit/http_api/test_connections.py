@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.http_api.connections import ConnectionLimits, departure_of, unless_client_leaves
+from reasond_server.http_api.connections import ConnectionLimits, find_disconnect, run_unless_disconnected
 from reasond_server.http_api.exchange import WHOLE_BODY_KEY, ClientGoneError
 from reasond_server.http_api.http_server import HttpServer
 
@@ -156,7 +156,7 @@ class Endless:
         while (await receive()).get("more_body"):
             pass
         try:
-            await unless_client_leaves(self._work(), departure_of(scope))
+            await run_unless_disconnected(self._work(), find_disconnect(scope))
         except ClientGoneError:
             self.was_cancelled.set()
 

@@ -7,12 +7,12 @@ import pytest
 from reasond_server.errors.base import InternalError, SettingsError, Violation
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, StrategyNotFoundError, StrategyRequiredError
-from reasond_server.http_api.http_calls import error_object, failure_of
+from reasond_server.http_api.http_calls import build_error_object, convert_failure
 
 
 def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:
     error = OverloadedError("100 executions run, as many as may", remedy="Retry.", retry_after_s=1.5)
-    assert error_object(error, call_id="r1") == {
+    assert build_error_object(error, call_id="r1") == {
         "code": -32603,
         "message": "100 executions run, as many as may. Retry.",
         "data": {"reason": "OVERLOADED", "grpc_code": "UNAVAILABLE", "request_id": "r1", "retry_after_ms": 1500},
@@ -21,7 +21,7 @@ def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:
 
 def test_violations_are_listed() -> None:
     error = InvalidRequestError.of(Violation(field="query", description="is required"))
-    assert error_object(error, call_id="r1") == {
+    assert build_error_object(error, call_id="r1") == {
         "code": -32602,
         "message": "Request validation failed: query is required",
         "data": {
@@ -34,16 +34,16 @@ def test_violations_are_listed() -> None:
 
 
 def test_where_seed_001_fixes_the_message_the_remedy_stands_beside_it() -> None:
-    shown = error_object(StrategyNotFoundError("Strategy not found: 'x'", remedy="There are: 'y'."), call_id="r1")
+    shown = build_error_object(StrategyNotFoundError("Strategy not found: 'x'", remedy="There are: 'y'."), call_id="r1")
     assert (shown["code"], shown["message"]) == (-32001, "Strategy not found: 'x'")
     assert shown["data"]["remedy"] == "There are: 'y'."
-    other = error_object(StrategyRequiredError("No strategy is named", remedy="Name one."), call_id="r1")
+    other = build_error_object(StrategyRequiredError("No strategy is named", remedy="Name one."), call_id="r1")
     assert other["message"] == "No strategy is named. Name one."
     assert "remedy" not in other["data"]
 
 
 def test_a_partial_result_is_passed_on() -> None:
-    shown = error_object(OverloadedError("x"), call_id="r1", partial={"answer": ""})
+    shown = build_error_object(OverloadedError("x"), call_id="r1", partial={"answer": ""})
     assert shown["data"]["partial"] == {"answer": ""}
 
 
@@ -55,7 +55,7 @@ def test_a_partial_result_is_passed_on() -> None:
     ],
 )
 def test_a_fault_of_the_server_tells_its_request_id_alone(error: InternalError | SettingsError) -> None:
-    assert error_object(error, call_id="r1") == {
+    assert build_error_object(error, call_id="r1") == {
         "code": -32603,
         "message": "internal error",
         "data": {"reason": "INTERNAL", "grpc_code": "INTERNAL", "request_id": "r1"},
@@ -64,22 +64,22 @@ def test_a_fault_of_the_server_tells_its_request_id_alone(error: InternalError |
 
 async def test_foreign_errors_become_faults_that_keep_their_cause() -> None:
     cause = ValueError("secret")
-    fault = failure_of(cause)
+    fault = convert_failure(cause)
     assert fault.reason == "INTERNAL"
     assert fault.__cause__ is cause
     assert "secret" not in fault.full_message
     ours = OverloadedError("x")
-    assert failure_of(ours) is ours
+    assert convert_failure(ours) is ours
 
 
 async def test_a_stray_cancellation_is_a_fault_and_ones_own_is_raised_again() -> None:
-    assert failure_of(asyncio.CancelledError()).reason == "INTERNAL"
+    assert convert_failure(asyncio.CancelledError()).reason == "INTERNAL"
 
     async def wait_for_cancellation() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError as error:
-            failure_of(error)
+            convert_failure(error)
 
     task = asyncio.create_task(wait_for_cancellation())
     await asyncio.sleep(0)

@@ -54,4 +54,4 @@ def test_a_length_is_what_content_length_says_if_that_is_a_number(length: str, d
 )
 def test_a_body_is_json_if_one_content_type_says_so(types: list[str], is_json: bool) -> None:  # noqa: FBT001 - a case of a table
     headers = RequestHeaders([(b"content-type", one.encode()) for one in types])
-    assert headers.say_json() is is_json
+    assert headers.accepts_json() is is_json

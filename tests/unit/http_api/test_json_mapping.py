@@ -14,7 +14,7 @@ from reasond_server.agents.agent_service import CardView
 from reasond_server.agents.directory import RegisteredAgent
 from reasond_server.http_api import json_mapping as mapping
 from reasond_server.http_api.json_kinds import milliseconds, timestamp
-from reasond_server.http_api.json_mapping import trace_items
+from reasond_server.http_api.json_mapping import list_trace_items
 from reasond_server.reasoning.service import StrategyInfo
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -131,7 +131,7 @@ def event(happening: Any) -> StreamEvent:
 
 
 def test_a_chain_of_thought_result_is_seed_001s_with_additions_behind() -> None:
-    shown = mapping.result_json(result(), [step(Thought(text="Step 1", answer="$11,576.25"))])
+    shown = mapping.build_result_json(result(), [step(Thought(text="Step 1", answer="$11,576.25"))])
     assert list(shown)[:4] == ["answer", "strategy_used", "metrics", "trace"]
     assert shown == {
         "answer": "$11,576.25",
@@ -160,11 +160,11 @@ def test_a_chain_of_thought_result_is_seed_001s_with_additions_behind() -> None:
     ],
 )
 def test_a_thought_shows_only_what_it_has(thought: Thought, kinds: list[str]) -> None:
-    assert [item["type"] for item in trace_items(step(thought))] == kinds
+    assert [item["type"] for item in list_trace_items(step(thought))] == kinds
 
 
 def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
-    metrics = mapping.metrics_json(result("bounded_context", BOUNDED).metrics)
+    metrics = mapping.build_metrics_json(result("bounded_context", BOUNDED).metrics)
     assert metrics["strategy_specific"] == {
         "total_iterations": 2,
         "compute_savings_pct": 52.3,
@@ -209,7 +209,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
 
 def test_percentages_have_one_decimal() -> None:
     exact = replace(SAVINGS, attention_pct=18.99967922619489, tokens_pct=-73.2943469785575, kv_read_pct=-0.04)
-    shown = mapping.metrics_json(result("bounded_context", replace(BOUNDED, savings=exact)).metrics)
+    shown = mapping.build_metrics_json(result("bounded_context", replace(BOUNDED, savings=exact)).metrics)
     specific = shown["strategy_specific"]
     assert specific["compute_savings_pct"] == 19.0
     assert [specific["savings"][f"{name}_pct"] for name in ("attention", "tokens")] == [19.0, -73.3]
@@ -217,17 +217,17 @@ def test_percentages_have_one_decimal() -> None:
 
 
 def test_where_one_window_was_enough_savings_are_null_and_the_scalar_is_zero() -> None:
-    specific = mapping.metrics_json(result("bounded_context", replace(BOUNDED, savings=None)).metrics)
+    specific = mapping.build_metrics_json(result("bounded_context", replace(BOUNDED, savings=None)).metrics)
     assert specific["strategy_specific"]["savings"] is None
     assert specific["strategy_specific"]["compute_savings_pct"] == 0.0
 
 
 def test_before_the_first_step_nothing_is_specific_to_the_strategy() -> None:
-    assert mapping.metrics_json(result(specific=None).metrics)["strategy_specific"] == {}
+    assert mapping.build_metrics_json(result(specific=None).metrics)["strategy_specific"] == {}
 
 
 def test_a_window_is_one_item_that_says_what_it_read_and_carries_over() -> None:
-    assert trace_items(step(WINDOW, 1)) == [
+    assert list_trace_items(step(WINDOW, 1)) == [
         {
             "type": "reading",
             "iteration": 1,
@@ -247,14 +247,14 @@ def test_a_window_is_one_item_that_says_what_it_read_and_carries_over() -> None:
 
 
 def test_a_window_that_reasons_reads_nothing() -> None:
-    (item,) = trace_items(step(replace(WINDOW, reading=None)))
+    (item,) = list_trace_items(step(replace(WINDOW, reading=None)))
     assert item["type"] == "reasoning"
     assert item["reading"] is None
 
 
 def test_what_third_parties_report_is_passed_on_as_it_is() -> None:
     data = {"nodes": [1, {"deep": None}]}
-    shown = mapping.result_json(result("theirs", CustomMetrics(data=data)), [step(CustomStep(data=data))])
+    shown = mapping.build_result_json(result("theirs", CustomMetrics(data=data)), [step(CustomStep(data=data))])
     assert shown["metrics"]["strategy_specific"] == data
     assert shown["trace"] == [data]
 
@@ -269,10 +269,10 @@ def test_a_trace_of_one_mebibyte_is_kept_and_a_larger_one_is_cut_with_a_warning(
     items = [step(CustomStep(data={"text": "x" * 99_990}), index) for index in range(12)]
     size = len(to_json({"text": "x" * 99_990})) + 1
     fitting = mapping.MAX_TRACE_BYTES // size
-    whole = mapping.result_json(result(), items[:fitting])
+    whole = mapping.build_result_json(result(), items[:fitting])
     assert len(whole["trace"]) == fitting
     assert whole["warnings"] == ["one"]
-    cut = mapping.result_json(result(), items)
+    cut = mapping.build_result_json(result(), items)
     assert len(cut["trace"]) == fitting
     assert len(json.dumps(cut["trace"], separators=(",", ":"))) <= mapping.MAX_TRACE_BYTES + 2
     assert cut["warnings"] == [
@@ -286,8 +286,11 @@ def test_a_trace_of_one_mebibyte_is_kept_and_a_larger_one_is_cut_with_a_warning(
 
 def test_a_failed_result_names_its_error_and_a_running_one_has_not_finished() -> None:
     failure = ExecutionFailure(reason="MODEL_FAILED", message="it broke")
-    assert mapping.completed_json(result(error=failure))["error"] == {"reason": "MODEL_FAILED", "message": "it broke"}
-    assert mapping.completed_json(result(finish_reason=None))["finish_reason"] is None
+    assert mapping.build_completed_json(result(error=failure))["error"] == {
+        "reason": "MODEL_FAILED",
+        "message": "it broke",
+    }
+    assert mapping.build_completed_json(result(finish_reason=None))["finish_reason"] is None
 
 
 def test_an_execution_is_shown_without_its_tenant_and_with_nulls_while_it_runs() -> None:
@@ -317,7 +320,7 @@ def test_an_execution_is_shown_without_its_tenant_and_with_nulls_while_it_runs()
         "request_id": "mine",
         "model": "gpt-4",
     }
-    assert mapping.execution_json(execution) == shown
+    assert mapping.build_execution_json(execution) == shown
     ended = replace(
         execution,
         state=ExecutionState.SUCCEEDED,
@@ -325,7 +328,7 @@ def test_an_execution_is_shown_without_its_tenant_and_with_nulls_while_it_runs()
         end_time=MOMENT + timedelta(seconds=1),
         expire_time=MOMENT + timedelta(hours=1),
     )
-    assert mapping.execution_json(ended) == {
+    assert mapping.build_execution_json(ended) == {
         **shown,
         "state": "succeeded",
         "finish_reason": "max_iterations",
@@ -346,7 +349,7 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         cost_class=CostClass.CONSTANT,
         cost_formula="1",
     )
-    assert mapping.strategy_json(info) == {
+    assert mapping.build_strategy_json(info) == {
         "name": "quick",
         "description": "Quick.",
         "config_schema": {"type": "object"},
@@ -357,12 +360,12 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         "cost_class": "constant",
         "cost_formula": "1",
     }
-    assert mapping.strategy_json(replace(info, cost_class=None))["cost_class"] is None
+    assert mapping.build_strategy_json(replace(info, cost_class=None))["cost_class"] is None
 
 
 def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
     view = CardView(card={"name": "a"}, card_json='{"name":"a"}', etag="t", supported_methods=("m",), capabilities=())
-    assert mapping.card_json(view) == {
+    assert mapping.build_card_json(view) == {
         "card": {"name": "a"},
         "card_json": '{"name":"a"}',
         "etag": "t",
@@ -384,7 +387,7 @@ def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
         expire_time=MOMENT,
     )
     stamp = "2026-11-21T03:04:05.678900Z"
-    assert mapping.agent_json(agent) == {
+    assert mapping.build_agent_json(agent) == {
         "agent_id": "a1",
         "card": {"name": "a"},
         "card_json": '{"name":"a"}',
@@ -395,7 +398,7 @@ def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
         "update_time": stamp,
         "expire_time": stamp,
     }
-    assert mapping.agent_json(replace(agent, expire_time=None))["expire_time"] is None
+    assert mapping.build_agent_json(replace(agent, expire_time=None))["expire_time"] is None
 
 
 @pytest.mark.parametrize(
@@ -410,19 +413,19 @@ def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
         ),
         (TextDelta(iteration_index=2, text="wor"), "delta", {"iteration_index": 2, "text": "wor"}),
         (Heartbeat(), "heartbeat", {}),
-        (result(), "completed", mapping.completed_json(result())),
-        (step(WINDOW), "iteration", mapping.iteration_json(step(WINDOW))),
+        (result(), "completed", mapping.build_completed_json(result())),
+        (step(WINDOW), "iteration", mapping.build_iteration_json(step(WINDOW))),
     ],
 )
 def test_an_event_stands_under_the_name_of_its_proto_field(happening: Any, name: str, body: dict[str, Any]) -> None:
-    shown = mapping.event_json(event(happening))
+    shown = mapping.build_event_json(event(happening))
     assert shown == {
         "execution_id": "e1",
         "sequence": 3,
         "create_time": "2026-11-21T03:04:05.678900Z",
         name: body,
     }
-    assert mapping.event_name(event(happening)) == name
+    assert mapping.name_event(event(happening)) == name
     assert mapping.is_logged(event(happening)) == (name not in {"delta", "heartbeat"})
 
 
@@ -449,7 +452,7 @@ def test_an_event_stands_under_the_name_of_its_proto_field(happening: Any, name:
     ],
 )
 def test_an_iteration_has_the_structure_of_the_proto(detail: StepDetail, name: str, body: dict[str, Any]) -> None:
-    assert mapping.iteration_json(step(detail, 5)) == {
+    assert mapping.build_iteration_json(step(detail, 5)) == {
         "index": 5,
         "answer_found": True,
         "usage": USAGE_JSON,

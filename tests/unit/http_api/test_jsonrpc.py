@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.request import ParseError
-from reasond_server.http_api.http_calls import error_object
+from reasond_server.http_api.http_calls import build_error_object
 from reasond_server.http_api.jsonrpc import MAX_ANSWER_BYTES, MAX_DEPTH, MAX_VALUES, RpcParams, dispatch, parse
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Echo:
         return {"result": [method, params]}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, call_id="r1")
+        return build_error_object(error, call_id="r1")
 
 
 def encode(payload: object) -> bytes:

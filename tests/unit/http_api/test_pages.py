@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.http_api.exchange import Exchange, RefusalError, RequestHeaders, attach
-from reasond_server.http_api.reception import Addresses
+from reasond_server.http_api.request_middleware import Addresses
 
 if TYPE_CHECKING:
     from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send

@@ -7,7 +7,7 @@ import pytest
 from pydantic_core import to_json
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.json_mapping import task_json
+from reasond_server.http_api.json_mapping import build_task_json
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, read_params
 from reasond_server.requests.task_checks import check_task
 from reasond_server.types import Budget, FinishReason, Task
@@ -149,5 +149,5 @@ def test_finish_reasons_are_named_by_their_words() -> None:
 
 
 def test_a_task_that_is_told_is_the_parameters_that_ask_for_it_again() -> None:
-    told = json.loads(to_json(task_json(WHOLE)))
+    told = json.loads(to_json(build_task_json(WHOLE)))
     assert read_params(ExecuteParams, told).task(None) == WHOLE

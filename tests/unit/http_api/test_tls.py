@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from reasond_server.base.certificates import TlsFiles
 from reasond_server.errors.base import SettingsError
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.http_server import FollowingContext
+from reasond_server.http_api.http_server import ReloadingContext
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
@@ -159,5 +159,5 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> N
         TlsFiles(certificate=certificate, private_key=key, client_ca=key),
     ):
         with pytest.raises(SettingsError) as caught:
-            FollowingContext(files).context()
+            ReloadingContext(files).context()
         assert "tls_certificate" in caught.value.remedy

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.limits.request_limits import RequestLimits
-from reasond_server.limits.request_windows import HOUR, MINUTE, Covered, MemoryRates, MemoryWindows, Rate
+from reasond_server.limits.request_windows import HOUR, MINUTE, CoveredWindow, MemoryRates, MemoryWindows, Rate
 
 ONE_A_MINUTE = Rate(amount=1, seconds=MINUTE)
 
@@ -204,7 +204,7 @@ def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
 
 def test_neither_a_question_nor_a_refusal_leaves_anything_behind() -> None:
     windows = MemoryWindows(monotonic=Hand())
-    assert windows.measure("a", ONE_A_MINUTE) == Covered()
+    assert windows.measure("a", ONE_A_MINUTE) == CoveredWindow()
     assert not windows.count("a", ONE_A_MINUTE, 2)
     assert not windows._windows
 
@@ -215,7 +215,7 @@ def test_what_is_in_sight_is_told_with_the_time_until_it_is_not() -> None:
     windows.count("a", rate, 4)
     hand.now_s = 75.0
     assert windows.count("a", rate, 7)
-    assert windows.measure("a", rate) == Covered(before=4, before_s=45.0, count=7, count_s=105.0)
+    assert windows.measure("a", rate) == CoveredWindow(before=4, before_s=45.0, count=7, count_s=105.0)
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from reasond_server.context.calls import bound_prompt, count_prompt
-from reasond_server.llm.counting import WordPieceCounter, fork_of
-from reasond_server.llm.counting.learning import can_fork, can_learn
+from reasond_server.llm.counting import WordPieceCounter, make_fork
+from reasond_server.llm.counting.learners import can_fork, can_learn
 from reasond_server.llm.model import ChatRequest, Message, Role
 from reasond_server.llm.prefaced_model import Preface, PrefacedModel, preface_counter
 from reasond_server.testing import ScriptedModel
@@ -85,7 +85,7 @@ def test_the_bound_in_bytes_has_the_preface_as_well() -> None:
 
 def test_a_counter_that_learns_does_so_with_the_preface() -> None:
     inner = Guess()
-    counter = fork_of(preface_counter(inner, Preface(system="s")))
+    counter = make_fork(preface_counter(inner, Preface(system="s")))
     assert can_fork(counter)
     counter.learn((ASK,), 40)
     assert inner.reports == [(2, 40)]

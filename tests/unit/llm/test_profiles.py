@@ -10,10 +10,10 @@ from reasond_server.llm.profiles import (
     LimitField,
     ModelProfile,
     SchemaLevel,
-    family_of,
     find_differences,
+    find_family,
+    find_host_profile,
     find_profile,
-    host_of,
     is_hosted,
     merge,
     needs_responses,
@@ -95,7 +95,7 @@ def test_whatever_differs_from_generic_cites_its_evidence(name: str) -> None:
     ],
 )
 def test_a_family_is_told_by_the_name(model: str, family: str) -> None:
-    assert family_of(model) == family
+    assert find_family(model) == family
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_family_is_told_by_the_name(model: str, family: str) -> None:
     ],
 )
 def test_a_host_is_told_by_the_address_and_no_look_alike_passes(base_url: str, host: str) -> None:
-    assert host_of(base_url) == host
+    assert find_host_profile(base_url) == host
     assert is_hosted(base_url) == (host not in {"", "ollama", "lmstudio"})
 
 

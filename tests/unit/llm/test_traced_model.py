@@ -11,9 +11,9 @@ from reasond_server.demo import DemoModel
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
 from reasond_server.llm.traced_model import TracedModel, trace_model
-from reasond_server.telemetry.exporting import TracingOptions
-from reasond_server.telemetry.propagation import outgoing_headers, parse_traceparent
+from reasond_server.telemetry.propagation import build_outgoing_headers, parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
+from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.testing import Reply, ScriptedModel
 from tests.spans import Spans, attributes_of, ids
 
@@ -87,14 +87,14 @@ async def test_only_what_the_call_sends_is_told_where_it_stands_and_its_consumer
         """Notes the headers that would be sent at each event."""
 
         async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-            seen.append(dict(outgoing_headers()))
+            seen.append(dict(build_outgoing_headers()))
             async with aclosing(super().stream(request)) as events:
                 async for event in events:
                     yield event
 
     async with aclosing(TracedModel(model=Looking(["a b"]), tracing=spans.sink.tracing).stream(ASK)) as events:
         async for _ in events:
-            assert outgoing_headers() == {}
+            assert build_outgoing_headers() == {}
     trace, span = ids(spans.one("chat"))
     assert seen == [{"traceparent": f"00-{trace:032x}-{span:016x}-01"}]
 

@@ -39,7 +39,7 @@ async def taken_over(company: Company, lives: int) -> None:
         await asyncio.wait([run.driver])
         company.time.advance(20)
         company.service()
-        await company.runners[-1]._recoverer.upkeep.round()
+        await company.runners[-1]._recoverer.lease_keeper.round()
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
@@ -75,7 +75,7 @@ async def test_a_run_that_ended_before_it_was_counted_leaves_its_place() -> None
     company = Company()
     await company.service().execute(ALICE, TASK)
     place = await company.runners[0].find_place("acme")
-    place.leave()
+    place.release()
     place.keep(await limits.carry_over("acme", "alice", "p", 2))
     await limits.aclose()
     assert slots._taken == {}

@@ -186,7 +186,7 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
     run.stop(Trigger.HAND_OVER)
     await call
     second = company.service()
-    await company.runners[1]._recoverer.upkeep.round()
+    await company.runners[1]._recoverer.lease_keeper.round()
     if comes_back:
         await leave_after(LIMITS.reattach_s + 2.5, second.execute(ALICE, task, request_id="r1"))
     await asyncio.sleep(90)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from reasond_server.reasoning.views import view_of
+from reasond_server.reasoning.views import build_view
 from reasond_server.types import (
     CustomStep,
     Event,
@@ -40,9 +40,9 @@ def step(index: int) -> Iteration:
 def test_a_running_execution_is_shown_with_its_steps_what_it_spent_and_no_answer() -> None:
     events: list[Event] = [STARTED, step(0), step(1)]
     logged = [LoggedEvent(sequence=number, create_time=NOW, event=event) for number, event in enumerate(events, 1)]
-    view = view_of(EXECUTION, logged)
+    view = build_view(EXECUTION, logged)
     assert [each.index for each in view.steps] == [0], "a step that came after the execution was looked up is left out"
     assert (view.result.answer, view.result.finish_reason) == ("", None)
     assert view.result.metrics.usage == EXECUTION.usage
     assert view.result.warnings == ("The execution is still running.",)
-    assert view_of(replace(EXECUTION, last_sequence=3), logged).steps == [step(0), step(1)]
+    assert build_view(replace(EXECUTION, last_sequence=3), logged).steps == [step(0), step(1)]

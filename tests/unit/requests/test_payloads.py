@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.requests.payloads import MAX_DEPTH, depth_of, require_outcome, require_step, require_wrote
-from reasond_server.runs.driving import make_carriable
+from reasond_server.requests.payloads import MAX_DEPTH, measure_depth, require_outcome, require_step, require_wrote
+from reasond_server.runs.run_driver import make_carriable
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason, ReactStep, Thought, ToolCall, ToolResult
 
@@ -65,7 +65,7 @@ def test_the_json_of_a_step_is_kept_as_a_copy(data: dict[str, Any]) -> None:
     assert isinstance(kept, CustomStep)
     assert kept.data == data
     assert kept.data is not data
-    assert depth_of(data) <= MAX_DEPTH
+    assert measure_depth(data) <= MAX_DEPTH
 
 
 @pytest.mark.parametrize("data", [None, [1], "text", MappingProxyType({})])

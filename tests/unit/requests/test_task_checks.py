@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.requests.task_checks import check_task, decode_task, digest_of
+from reasond_server.requests.task_checks import check_task, decode_task, digest_request
 from reasond_server.types import Budget, HistoryMessage, Speaker, Task, build_row
 
 
@@ -100,8 +100,10 @@ def test_everything_wrong_is_named_at_once() -> None:
 
 
 def test_a_digest_tells_requests_apart() -> None:
-    assert digest_of(Task(query="a", config={"x": 1, "y": 2})) == digest_of(Task(query="a", config={"y": 2, "x": 1}))
-    assert digest_of(Task(query="a")) != digest_of(Task(query="b"))
+    assert digest_request(Task(query="a", config={"x": 1, "y": 2})) == digest_request(
+        Task(query="a", config={"y": 2, "x": 1})
+    )
+    assert digest_request(Task(query="a")) != digest_request(Task(query="b"))
 
 
 def test_a_schema_is_nested_at_most_sixteen_levels_deep() -> None:
@@ -153,4 +155,4 @@ def test_each_option_tells_requests_apart() -> None:
         {"answer_schema": {}},
         {"budget": Budget(max_output_tokens=1)},
     ]
-    assert len({digest_of(Task(query="why?", **each)) for each in options}) == len(options)
+    assert len({digest_request(Task(query="why?", **each)) for each in options}) == len(options)

@@ -11,7 +11,7 @@ from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.llm.traced_model import trace_model
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
 from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
@@ -125,7 +125,7 @@ async def recover_run(servers: Servers, execution: Execution, **keys: object) ->
     """Let another process recover the execution. Return its result, the model that it called, and the log."""
     model = EchoModel()
     other = servers.server(model, replace(LIMITS, **keys))  # type: ignore[arg-type]  # fields of the limits
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     await end_of(other, execution)
     for runner in servers.runners:
         await runner._writer.aclose(within_s=5)

@@ -4,7 +4,7 @@ import pytest
 
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Message, TokenCounter
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.recorded_calls import RecordedCall, encode_call

@@ -26,15 +26,15 @@ async def test_without_a_queue_one_too_many_is_refused_and_told_when_to_retry() 
     with pytest.raises(OverloadedError, match="2 executions are running, as many as") as refused:
         await admission.enter("a")
     assert (refused.value.retry_after_s, refused.value.metadata) == (1.0, {"max_concurrent_requests": "2"})
-    places[0].leave()
+    places[0].release()
     await admission.enter("a")
 
 
 async def test_a_place_is_given_back_once() -> None:
     admission = Admission(max_running=1)
     place = await admission.enter("a")
-    place.leave()
-    place.leave()
+    place.release()
+    place.release()
     assert admission.free_places == 1
     await admission.enter("a")
     with pytest.raises(OverloadedError):
@@ -45,11 +45,11 @@ async def test_who_asked_first_comes_first() -> None:
     admission = queue()
     first = await admission.enter("a")
     second, third = await waiting(admission, "a"), await waiting(admission, "a")
-    first.leave()
+    first.release()
     place = await second
     await asyncio.sleep(0)
     assert not third.done()
-    place.leave()
+    place.release()
     await third
 
 
@@ -57,7 +57,7 @@ async def test_nobody_overtakes_who_waits() -> None:
     admission = queue()
     place = await admission.enter("a")
     second = await waiting(admission, "a")
-    place.leave()
+    place.release()
     late = await waiting(admission, "a")
     assert (await second) is not None
     assert not late.done()
@@ -69,8 +69,8 @@ async def test_tenants_take_turns_however_many_one_of_them_sends() -> None:
     place = await admission.enter("greedy")
     greedy = [await waiting(admission, "greedy") for _ in range(5)]
     modest = await waiting(admission, "modest")
-    place.leave()
-    (await greedy[0]).leave()
+    place.release()
+    (await greedy[0]).release()
     await modest
     assert not greedy[1].done()
     for task in greedy[1:]:
@@ -93,7 +93,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_queue(queue_s: float
     for _ in range(2):
         with pytest.raises(OverloadedError, match=r"no place became free within 0\.01 s"):
             await admission.enter("a", within_s=within_s)
-    place.leave()
+    place.release()
     assert admission.free_places == 1
 
 
@@ -105,10 +105,10 @@ async def test_a_place_that_came_while_the_event_loop_stood_still_is_taken_thoug
     def stall() -> None:
         """Block the loop for longer than the queue timeout. The place is free just before the timers are checked."""
         time.sleep(0.05)
-        asyncio.get_running_loop().call_soon(place.leave)
+        asyncio.get_running_loop().call_soon(place.release)
 
     asyncio.get_running_loop().call_soon(stall)
-    (await task).leave()
+    (await task).release()
     assert admission.running == 0
 
 
@@ -116,7 +116,7 @@ async def test_a_waiter_that_goes_away_leaves_its_place_to_the_next() -> None:
     admission = queue()
     place = await admission.enter("a")
     gone, next_one = await waiting(admission, "a"), await waiting(admission, "a")
-    place.leave()
+    place.release()
     gone.cancel()
     await next_one
     with pytest.raises(asyncio.CancelledError):
@@ -151,7 +151,7 @@ async def test_what_was_taken_over_is_admitted_beyond_the_limit() -> None:
     await admission.enter("a")
     place = admission.force()
     assert admission.free_places == 0
-    place.leave()
+    place.release()
     with pytest.raises(OverloadedError):
         await admission.enter("a")
 
@@ -165,7 +165,7 @@ async def test_who_had_to_wait_is_told_with_how_it_ended_and_others_are_not() ->
     assert admission.queued == 3
     with pytest.raises(OverloadedError):
         await admission.enter("a")
-    place.leave()
+    place.release()
     await admitted
     gone.cancel()
     await asyncio.wait([gone])

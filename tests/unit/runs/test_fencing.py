@@ -242,7 +242,7 @@ async def test_no_call_begins_while_the_lease_is_in_doubt_and_it_begins_once_it_
     model.gate.set()
     await asyncio.sleep(0.1)
     assert model.calls == 2
-    await runner._recoverer.upkeep.round()
+    await runner._recoverer.lease_keeper.round()
     await end_of(runner, execution)
     assert model.calls == 3
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED

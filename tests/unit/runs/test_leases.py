@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.eventlog.leases import Sweep, Upkeep, sweep_nothing
+from reasond_server.eventlog.leases import LeaseKeeper, Sweep, sweep_nothing
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease, Recovery, Renewal
 from tests.unit.runs.conftest import ManualClock, in_virtual_time, passed_s
@@ -70,7 +70,7 @@ class Runs:
         self.told.append(f"kept {execution_id}")
 
 
-def upkeep(
+def make_keeper(
     store: Store,
     *,
     room: int = 5,
@@ -78,14 +78,14 @@ def upkeep(
     renewed: list[tuple[dict[str, int], float]] | None = None,
     monotonic: Callable[[], float] | None = None,
     sweep: Sweep = sweep_nothing,
-) -> Upkeep:
-    return Upkeep(
+) -> LeaseKeeper:
+    return LeaseKeeper(
         store=store,
         lease=Lease(owner="me", seconds=15),
         random=lambda: 1.0,
         monotonic=passed_s if monotonic is None else monotonic,
         runs=(runs := Runs(room=room, told=[] if told is None else told, renewed=[] if renewed is None else renewed)),
-        heir=runs,
+        handler=runs,
         sweep=sweep,
     )
 
@@ -93,14 +93,14 @@ def upkeep(
 @in_virtual_time
 async def test_what_is_past_its_time_is_forgotten_a_thousand_at_once_until_there_is_less() -> None:
     store = Store(forgotten=[1000, 1000, 3, 7])
-    await upkeep(store).round()
+    await make_keeper(store).round()
     assert [each for each in store.asked if each != "renew"] == ["recover 5", *["forget 1000"] * 3]
 
 
 @in_virtual_time
 async def test_leases_are_renewed_between_the_thousands_that_are_forgotten() -> None:
     store = Store(forgotten=[1000, 1000, 3])
-    await upkeep(store).round()
+    await make_keeper(store).round()
     assert store.asked[2:] == ["forget 1000", "renew", "forget 1000", "renew", "forget 1000"]
 
 
@@ -112,28 +112,28 @@ async def test_what_is_stored_beside_the_logs_is_swept_last_in_parts_between_whi
         store.asked.append(f"sweep {limit}")
         return left.pop(0)
 
-    await upkeep(store, room=0, sweep=sweep).round()
+    await make_keeper(store, room=0, sweep=sweep).round()
     assert store.asked == ["renew", "forget 1000", "sweep 10", "renew", "sweep 10", "renew", "sweep 10"]
 
 
 @in_virtual_time
 async def test_a_process_without_room_takes_nothing_over() -> None:
     store = Store()
-    await upkeep(store, room=0).round()
+    await make_keeper(store, room=0).round()
     assert store.asked == ["renew", "forget 1000"]
 
 
 @in_virtual_time
 async def test_each_run_hears_what_the_renewal_tells_of_it() -> None:
     told: list[str] = []
-    await upkeep(Store(), told=told).round()
+    await make_keeper(Store(), told=told).round()
     assert told == ["lost a", "cancelled b", "kept c"]
 
 
 @in_virtual_time
 async def test_the_rounds_come_every_third_of_a_lease_and_go_on_after_an_outage() -> None:
     store = Store(forgotten=[0] * 9)
-    keeper = upkeep(store)
+    keeper = make_keeper(store)
     keeper.begin()
     await _until(store, 1)
     store.is_down = True
@@ -170,14 +170,14 @@ async def test_a_renewal_is_told_with_the_moment_at_which_it_was_asked_for_of_th
 
     renewed: list[tuple[dict[str, int], float]] = []
     await _pass(3)
-    await upkeep(Slow(), renewed=renewed).round()
+    await make_keeper(Slow(), renewed=renewed).round()
     assert renewed == [({"b": 1, "c": 1}, 3.0)]
 
 
 @in_virtual_time
 async def test_a_renewal_that_is_wanted_comes_at_once_and_changes_no_round() -> None:
     store = Store(forgotten=[0] * 9)
-    keeper = upkeep(store)
+    keeper = make_keeper(store)
     keeper.begin()
     await _until(store, 1)
     await _pass(1)
@@ -197,7 +197,7 @@ async def test_a_renewal_that_is_wanted_while_another_is_under_way_comes_after_i
             return await super().renew(lease, fences)
 
     store = Slow(forgotten=[0] * 9)
-    keeper = upkeep(store)
+    keeper = make_keeper(store)
     keeper.begin()
     await _pass(0.5)
     keeper.hurry()
@@ -217,7 +217,7 @@ async def test_a_renewal_that_failed_is_not_tried_again_before_it_is_wanted_agai
             raise StoreUnavailableError("gone")
 
     store = Failing(forgotten=[0] * 9)
-    keeper = upkeep(store)
+    keeper = make_keeper(store)
     keeper.begin()
     await _pass(1)
     keeper.hurry()
@@ -229,7 +229,7 @@ async def test_a_renewal_that_failed_is_not_tried_again_before_it_is_wanted_agai
 @in_virtual_time
 async def test_who_stood_still_for_longer_than_a_lease_takes_nothing_over_before_others_could_renew() -> None:
     store, time = Store(forgotten=[0] * 9), ManualClock()
-    keeper = upkeep(store, monotonic=time.monotonic)
+    keeper = make_keeper(store, monotonic=time.monotonic)
     await keeper.round()
     time.advance(15.1)
     await keeper.round()

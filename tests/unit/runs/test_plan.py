@@ -11,8 +11,8 @@ from reasond_server.runs.plan import (
     decode_plan,
     encode_obstacle,
     encode_plan,
-    encode_remark,
-    nonces,
+    encode_unresumable,
+    make_nonces,
     read_work,
 )
 
@@ -47,19 +47,19 @@ def test_without_a_plan_there_is_a_reason() -> None:
 
 
 def test_the_marks_of_a_run_are_the_same_again_and_all_differ() -> None:
-    one, other = nonces("m" * 28), nonces("m" * 28)
+    one, other = make_nonces("m" * 28), make_nonces("m" * 28)
     drawn = [one() for _ in range(20)]
     assert drawn == [other() for _ in range(20)]
     assert drawn[0] == "m" * 28
     assert len(set(drawn)) == 20
     assert all(re.fullmatch("[a-z]{28}", mark) for mark in drawn)
-    assert nonces("n" * 28)() != drawn[0]
+    assert make_nonces("n" * 28)() != drawn[0]
 
 
 @pytest.mark.parametrize("query", ["six times seven", "ä\x00\u2028", "\ud800 alone"])
 def test_a_plan_that_nobody_can_follow_still_tells_what_was_asked(query: str) -> None:
     work = {"task": {"query": query, "budget": {"max_elapsed_s": 1.5}}, "config": MappingProxyType({"n": 1})}
-    text = encode_remark("the store is gone", work)
+    text = encode_unresumable("the store is gone", work)
     text.encode("utf-8")
     assert "\x00" not in text
     assert read_work(text) == {**work, "config": {"n": 1}}

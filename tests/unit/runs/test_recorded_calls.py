@@ -13,13 +13,13 @@ from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
     ReplayError,
+    compute_messages_digest,
+    compute_request_digest,
     decode_call,
     decode_count,
-    digest_of_messages,
-    digest_of_request,
     encode_call,
     encode_count,
-    usage_in,
+    read_usage,
 )
 from reasond_server.types import ToolCall, Usage, UsageSource
 
@@ -50,7 +50,7 @@ REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="why?")], max_to
 def test_a_call_is_read_as_it_was_written(events: tuple[Text, ...], usage: Usage, is_clamped: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
     call = RecordedCall(events=events, usage=usage, is_clamped=is_clamped)
     assert decode_call(encode_call(call)) == call
-    assert usage_in(encode_call(call)) == usage
+    assert read_usage(encode_call(call)) == usage
 
 
 def test_an_error_keeps_its_class_its_texts_and_its_wait() -> None:
@@ -63,7 +63,7 @@ def test_an_error_keeps_its_class_its_texts_and_its_wait() -> None:
 @pytest.mark.parametrize("count", [None, 0, 7])
 def test_a_count_is_read_as_it_was_written(count: int | None) -> None:
     assert decode_count(encode_count(count)) == count
-    assert usage_in(encode_count(count)) == Usage()
+    assert read_usage(encode_count(count)) == Usage()
 
 
 def test_a_record_of_another_version_is_refused() -> None:
@@ -108,12 +108,12 @@ def test_joined_pieces_say_the_same_in_the_same_order(events: list[Text | Reason
     ],
 )
 def test_whatever_a_model_is_asked_differently_has_another_digest(other: ChatRequest) -> None:
-    assert digest_of_request(other) != digest_of_request(REQUEST)
+    assert compute_request_digest(other) != compute_request_digest(REQUEST)
 
 
 def test_the_time_that_is_left_is_no_part_of_a_request() -> None:
-    assert digest_of_request(replace(REQUEST, time_left_s=3.0)) == digest_of_request(REQUEST)
-    assert digest_of_messages(REQUEST.messages) == digest_of_messages(tuple(REQUEST.messages))
+    assert compute_request_digest(replace(REQUEST, time_left_s=3.0)) == compute_request_digest(REQUEST)
+    assert compute_messages_digest(REQUEST.messages) == compute_messages_digest(tuple(REQUEST.messages))
 
 
 def digest_as_first_written(*texts: str) -> str:
@@ -144,4 +144,4 @@ def test_digests_stay_what_logs_hold_already(messages: list[Message]) -> None:
     for one in messages:
         calls = [[call.call_id, call.name, call.arguments_json] for call in one.tool_calls]
         texts += (one.content, json.dumps([one.role, one.tool_call_id, one.reasoning, calls]))
-    assert digest_of_messages(messages) == digest_as_first_written(*texts)
+    assert compute_messages_digest(messages) == digest_as_first_written(*texts)

@@ -51,7 +51,7 @@ async def take_over_and_die(servers: Servers, execution: Execution) -> None:
     model = EchoModel()
     model.gate.clear()
     other = servers.server(model)
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     await model.waited.wait()
     assert other.find_live(execution.execution_id) is not None
     await servers.die(other)
@@ -83,7 +83,7 @@ async def test_a_run_that_got_further_between_two_deaths_goes_on(servers: Server
         Script(words=("one", "two", "six"), before_step=lambda index: further.gate.clear() if index == 2 else None)
     )
     second = servers.server(further)
-    await second._recoverer.upkeep.round()
+    await second._recoverer.lease_keeper.round()
     await further.waited.wait()
     run = second.find_live(execution.execution_id)
     assert run is not None
@@ -102,7 +102,7 @@ async def test_a_run_that_is_handed_over_in_order_again_and_again_goes_on(server
         waiting = EchoModel()
         waiting.gate.clear()
         server = servers.server(waiting)
-        await server._recoverer.upkeep.round()
+        await server._recoverer.lease_keeper.round()
         await waiting.waited.wait()
         await server.drain(grace_s=0.01)
     result, _, _ = await recover_run(servers, execution)
@@ -115,8 +115,8 @@ async def test_nobody_takes_over_what_is_alive(servers: Servers, model: EchoMode
     other = servers.server(EchoModel())
     for _ in range(4):
         servers.time.advance(10)
-        await first._recoverer.upkeep.round()
-        await other._recoverer.upkeep.round()
+        await first._recoverer.lease_keeper.round()
+        await other._recoverer.lease_keeper.round()
     assert other.find_live(execution.execution_id) is None
     model.gate.set()
 
@@ -128,7 +128,7 @@ async def test_who_was_taken_for_dead_stops_and_writes_nothing_more(servers: Ser
     servers.time.advance(20)
     result, _, _ = await recover_run(servers, execution)
     model.gate.set()
-    await first._recoverer.upkeep.round()
+    await first._recoverer.lease_keeper.round()
     await end_of(first, execution)
     assert first.find_live(execution.execution_id) is None
     assert (await servers.log(execution))[-1] == result
@@ -235,7 +235,7 @@ async def test_a_follower_in_a_third_process_keeps_a_run_alive(servers: Servers,
     following = asyncio.create_task(follow())
     await has_begun.wait()
     other = servers.server(EchoModel(), replace(LIMITS, reattach_s=REATTACH_S))
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     run = other.find_live(execution.execution_id)
     assert run is not None
     announced = asyncio.Event()
@@ -269,7 +269,7 @@ async def test_an_observer_in_a_third_process_sees_a_run_given_up(servers: Serve
     async with aclosing(observer):
         assert isinstance((await anext(observer)).event, ExecutionStarted)
         other = servers.server(EchoModel(), replace(LIMITS, reattach_s=0.1))
-        await other._recoverer.upkeep.round()
+        await other._recoverer.lease_keeper.round()
         seen = [event.event async for event in observer]
     assert isinstance(seen[-1], Result)
     assert seen[-1].finish_reason is FinishReason.CANCELLED
@@ -284,7 +284,7 @@ async def test_a_follower_here_goes_on_when_its_run_comes_here(servers: Servers,
     events = servers.follower(other).follow(execution, after=1, include_deltas=True)
     async with aclosing(events):
         seen = [await anext(events), await anext(events)]
-        await other._recoverer.upkeep.round()
+        await other._recoverer.lease_keeper.round()
         gate.set()
         seen += [event async for event in events]
     logged = [event.sequence for event in seen if not isinstance(event.event, TextDelta)]
@@ -347,7 +347,7 @@ async def test_what_becomes_of_a_run_is_told_by_each_process_that_had_it(servers
     await leaving.stop()
     heir = servers.server(EchoModel(), observer=second)
     servers.time.advance(20)
-    await heir._recoverer.upkeep.round()
+    await heir._recoverer.lease_keeper.round()
     await end_of(heir, execution)
     left, ended = values(first), values(second)
     assert left["reasond_executions_left_total handed_over"] == 1
@@ -363,7 +363,7 @@ async def test_a_run_that_cannot_be_gone_on_with_is_told_to_be_written_off(serve
     await servers.die(first)
     servers.strategy, counted = None, metrics()
     other = servers.server(EchoModel(), observer=counted)
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     await end_of(other, execution)
     assert values(counted)["reasond_recoveries_total written_off"] == 1
 

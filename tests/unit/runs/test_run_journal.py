@@ -15,11 +15,11 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.eventlog.store import Record
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text, ToolSpec
 from reasond_server.reasoning.run_tools import JournaledToolbox
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.recorded_calls import digest_of_texts
+from reasond_server.runs.recorded_calls import compute_texts_digest
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, ToolResult, Usage
@@ -422,10 +422,12 @@ def test_effects_are_counted_exactly_however_many_there_were() -> None:
 @given(asked=st.lists(st.integers(min_value=0, max_value=400), max_size=1200))
 def test_no_two_alike_calls_have_one_key_and_the_same_askings_get_the_same_keys_again(asked: list[int]) -> None:
     lives = [Memory().journal(), Memory().journal()]
-    first, second = ([life.next_key("model", digest_of_texts(str(each))) for each in asked] for life in lives)
+    first, second = ([life.next_key("model", compute_texts_digest(str(each))) for each in asked] for life in lives)
     assert first == second
     assert len(set(first)) == len(first)
     counted = Counter(asked)
     assert set(first) == {
-        f"model:{digest_of_texts(str(each))}:{number}" for each in counted for number in range(1, counted[each] + 1)
+        f"model:{compute_texts_digest(str(each))}:{number}"
+        for each in counted
+        for number in range(1, counted[each] + 1)
     }

@@ -45,7 +45,7 @@ async def test_who_takes_a_run_over_continues_its_trace_and_replays_without_span
     await servers.die(dead)
     servers.tracing = second.sink.tracing
     other = servers.server(EchoModel())
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     await end_of(other, execution)
     assert second.tree() == ["invoke_workflow replayable", ["step", ["chat echo"]]]
     run = second.one("invoke_workflow")

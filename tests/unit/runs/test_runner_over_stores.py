@@ -172,15 +172,15 @@ async def test_a_runner_ends_what_others_left_of_a_kind_that_it_knows_and_leaves
     kind = ReasoningKind(
         clock=ManualClock().clock(), find_strategy=StrategyRegistry([]).get, models=OfferedModels(EchoModel())
     )
-    other._maker.kinds = {kind.kind: kind}
+    other._factory.kinds = {kind.kind: kind}
     model.gate.clear()
     execution = await first.start(assign(strategy=Again(Script())))
     await model.waited.wait()
     await first.stop()
-    await stranger._recoverer.upkeep.round()
+    await stranger._recoverer.lease_keeper.round()
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
     await store.renew(replace(stranger._lease, seconds=0), {execution.execution_id: 2})
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     await other._writer.aclose(within_s=5)
     result = (await store.read("acme", execution.execution_id))[-1].event
     assert isinstance(result, Result)

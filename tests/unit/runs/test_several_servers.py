@@ -54,7 +54,7 @@ async def test_somebody_elses_wish_to_stop_is_heard_at_once_or_with_the_next_ren
     model.waited.clear()
     later = await held_after(servers, first, model, 1)
     servers.store._table.find("acme", later.execution_id).is_cancel_requested = True
-    await first._recoverer.upkeep.round()
+    await first._recoverer.lease_keeper.round()
     await end_of(first, later)
     assert (await servers.store.find("acme", later.execution_id)).state is ExecutionState.CANCELLED
 
@@ -73,8 +73,8 @@ async def test_a_process_that_was_out_of_touch_is_its_own_heir(servers: Servers,
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep.runs = LiveRuns()
-    await first._recoverer.upkeep.round()
+    first._recoverer.lease_keeper.runs = LiveRuns()
+    await first._recoverer.lease_keeper.round()
     model.gate.set()
     while first._recoverer._tasks:
         await asyncio.wait(first._recoverer._tasks)
@@ -86,8 +86,8 @@ async def test_an_heir_that_shuts_down_meanwhile_gives_the_lease_back(servers: S
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep.runs = LiveRuns()
-    await first._recoverer.upkeep.round()
+    first._recoverer.lease_keeper.runs = LiveRuns()
+    await first._recoverer.lease_keeper.round()
     await first.stop()
     (found,) = await servers.store.recover(Lease(owner="other", seconds=15), limit=9)
     assert found.execution.execution_id == execution.execution_id
@@ -125,17 +125,17 @@ async def test_after_an_outage_nothing_is_taken_over_before_all_had_time_to_rene
     forget, servers.store.forget = servers.store.forget, _unreachable  # type: ignore[method-assign,assignment]  # an outage begins
     recover, servers.store.recover = servers.store.recover, _unreachable  # type: ignore[method-assign,assignment]  # the same outage
     with pytest.raises(StoreUnavailableError):
-        await other._recoverer.upkeep.round()
+        await other._recoverer.lease_keeper.round()
     servers.store.forget, servers.store.recover = forget, recover  # type: ignore[method-assign]  # the outage ends
     servers.time.advance(20)
-    await other._recoverer.upkeep.round()
+    await other._recoverer.lease_keeper.round()
     assert other.find_live(execution.execution_id) is None
-    await first._recoverer.upkeep.round()
-    await other._recoverer.upkeep.round()
+    await first._recoverer.lease_keeper.round()
+    await other._recoverer.lease_keeper.round()
     assert other.find_live(execution.execution_id) is None
     for _ in range(2):
         servers.time.advance(10)
-        await other._recoverer.upkeep.round()
+        await other._recoverer.lease_keeper.round()
     assert other.find_live(execution.execution_id) is not None
     model.gate.set()
 
@@ -189,7 +189,7 @@ async def test_a_run_that_another_process_asked_to_keep_outlives_its_followers(
         await servers.store.request_keep("acme", execution.execution_id)
     else:
         servers.store._table.find("acme", execution.execution_id).is_keep_requested = True
-        await first._recoverer.upkeep.round()
+        await first._recoverer.lease_keeper.round()
     async with aclosing(servers.follower(first).follow(execution, after=0, include_deltas=False)) as events:
         await anext(events)
     run = first.find_live(execution.execution_id)
@@ -247,7 +247,7 @@ async def test_a_server_that_ends_leaves_its_runs_to_the_next_one_on_its_file(
     stores = await servers.open()
     other = EchoModel()
     heir = servers.server(other, LIMITS)
-    await heir._recoverer.upkeep.round()
+    await heir._recoverer.lease_keeper.round()
     async with aclosing(servers.follower(heir).follow(left, after=2, include_deltas=False)) as events:
         seen = [(event.sequence, event.event) async for event in events]
     result = seen[-1][1]

@@ -12,7 +12,7 @@ from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.eventlog.store import LeaseLostError
-from reasond_server.runs.following import Follower
+from reasond_server.runs.followers import Follower
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (
@@ -128,10 +128,10 @@ async def test_the_upkeep_wakes_it_when_its_time_has_come_and_not_before(house: 
     execution = await house.suspend_one(runner, 30.0, 30.0, 0.0)
     for _ in range(2):
         house.time.advance(29)
-        await runner._recoverer.upkeep.round()
+        await runner._recoverer.lease_keeper.round()
         assert runner.find_live(execution.execution_id) is None
         house.time.advance(2)
-        await runner._recoverer.upkeep.round()
+        await runner._recoverer.lease_keeper.round()
         await end_of(runner, execution)
     assert (await house.result(execution)).answer == "3"
 
@@ -151,7 +151,7 @@ async def test_a_wish_to_cancel_that_nobody_waits_for_is_met_by_the_upkeep(house
     runner = house.server()
     execution = await house.suspend_one(runner, UNTIL_CALLED)
     await house.store.request_cancel("acme", execution.execution_id)
-    await runner._recoverer.upkeep.round()
+    await runner._recoverer.lease_keeper.round()
     assert (await house.result(execution)).finish_reason is FinishReason.CANCELLED
 
 
@@ -176,8 +176,8 @@ async def test_the_time_asleep_is_no_part_of_its_time(house: House) -> None:
     for _ in range(2):
         house.time.advance(101)
         # A process that stood still recovers nothing in its first round.
-        await runner._recoverer.upkeep.round()
-        await runner._recoverer.upkeep.round()
+        await runner._recoverer.lease_keeper.round()
+        await runner._recoverer.lease_keeper.round()
         await end_of(runner, execution)
     result = await house.result(execution)
     assert result.finish_reason is FinishReason.ANSWERED

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.config.reference import KeyDoc, key_docs
+from reasond_server.config.reference import KeyDoc, list_key_docs
 from scripts.config_docs import PATH, environment_variable, make_tables, size
 from scripts.pages import ROOT, fill_tables
 
@@ -44,6 +44,6 @@ def test_limits_in_bytes_can_be_read() -> None:
 
 def test_every_key_is_described_in_the_guide() -> None:
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    for doc in key_docs():
+    for doc in list_key_docs():
         assert doc.description
         assert f"`{environment_variable(doc)}`" in guide

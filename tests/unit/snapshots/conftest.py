@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
-from reasond_server.snapshots.manifests import build_entries, digest_of
+from reasond_server.snapshots.manifests import build_entries, digest_content
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
 from tests.unit.eventlog.stored.conftest import Time
@@ -37,7 +37,7 @@ class Uploader:
         snapshot = await self.create(contents, kept_s=kept_s)
         if snapshot.missing:
             self.sent += snapshot.missing
-            known = {digest_of(content): content for content in contents.values()}
+            known = {digest_content(content): content for content in contents.values()}
             await self.store.put(self.tenant, {digest: known[digest] for digest in snapshot.missing})
         return await self.find(snapshot.snapshot_id)
 
@@ -47,7 +47,7 @@ class Uploader:
 
     async def read(self, *contents: bytes) -> list[bytes]:
         """Return those of the contents that the store has."""
-        return sorted((await self.store.read(self.tenant, [digest_of(content) for content in contents])).values())
+        return sorted((await self.store.read(self.tenant, [digest_content(content) for content in contents])).values())
 
     async def sweep(self, limit: int = 100) -> int:
         return await self.store.sweep(now=self.time.now(), limit=limit)

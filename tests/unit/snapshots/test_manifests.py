@@ -12,13 +12,13 @@ from reasond_server.snapshots.manifests import (
     SnapshotLimits,
     check_manifest,
     derive_snapshot_id,
-    digest_of,
+    digest_content,
     find_in_files,
 )
 from reasond_server.types.snapshots import FileEntry, SourceFile
 
 LIMITS = SnapshotLimits(max_bytes=10_000_000, max_files=20)
-DIGEST = digest_of(b"")
+DIGEST = digest_content(b"")
 HOSTILE_PATHS: Mapping[str, str] = {
     "": "must not be empty",
     "/etc/passwd": "relative to the root",
@@ -177,7 +177,7 @@ def test_limits_of_the_whole_name_value_limit_and_remedy() -> None:
     assert "at most 20 files, got 21" in description
     assert "max_snapshot_files" in description
     sizes = [MAX_UPLOAD_BYTES, MAX_UPLOAD_BYTES, MAX_UPLOAD_BYTES, 562_817]
-    entries = [entry(str(index), digest_of(str(index).encode()), size) for index, size in enumerate(sizes)]
+    entries = [entry(str(index), digest_content(str(index).encode()), size) for index, size in enumerate(sizes)]
     ((field, description),) = list_violations(refusal_of(*entries))
     assert field == "manifest"
     assert "at most 10000000 bytes in all, got 10000001" in description

@@ -6,7 +6,7 @@ import pytest
 
 from reasond_server.errors.repairs import SnapshotNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, SnapshotLimits, digest_of
+from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, SnapshotLimits, digest_content
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotStore
 from reasond_server.types.snapshots import SourceFile
@@ -25,7 +25,7 @@ def keeper(store: SnapshotStore, time: Time) -> SnapshotKeeper:
 async def test_files_come_back_as_they_were_sent(keeper: SnapshotKeeper) -> None:
     snapshot = await keeper.create("acme", entries_of(FILES))
     digests = await keeper.put("acme", [FILES["b"], FILES["src/a.py"], FILES["again"]])
-    assert digests == [digest_of(FILES["b"]), digest_of(FILES["again"]), digest_of(FILES["again"])]
+    assert digests == [digest_content(FILES["b"]), digest_content(FILES["again"]), digest_content(FILES["again"])]
     loaded = await keeper.load("acme", snapshot.snapshot_id)
     assert loaded == {path: SourceFile(path=path, content=content) for path, content in FILES.items()}
     assert (await keeper.create("acme", entries_of(FILES))).missing == ()

@@ -9,7 +9,7 @@ import pytest
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.repairs import SnapshotNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.snapshots.manifests import digest_of
+from reasond_server.snapshots.manifests import digest_content
 from reasond_server.snapshots.snapshot_store import SnapshotStore
 from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import KEPT_S, QUOTA, Uploader, entries_of
@@ -20,11 +20,11 @@ TREE = {"src/ä.py": A, "src/b.py": B, "copy/of/b.py": B, "empty": D}
 
 async def test_a_manifest_names_what_is_missing_until_it_is_there(ann: Uploader, time: Time) -> None:
     made = await ann.create(TREE)
-    assert sorted(made.missing) == sorted(map(digest_of, (A, B, D)))
+    assert sorted(made.missing) == sorted(map(digest_content, (A, B, D)))
     assert (made.create_time, made.expire_time) == (time.now(), time.now() + timedelta(seconds=KEPT_S))
-    await ann.store.put("acme", {digest_of(A): A})
-    assert sorted((await ann.find(made.snapshot_id)).missing) == sorted(map(digest_of, (B, D)))
-    await ann.store.put("acme", {digest_of(A): A, digest_of(B): B, digest_of(D): D})
+    await ann.store.put("acme", {digest_content(A): A})
+    assert sorted((await ann.find(made.snapshot_id)).missing) == sorted(map(digest_content, (B, D)))
+    await ann.store.put("acme", {digest_content(A): A, digest_content(B): B, digest_content(D): D})
     found = await ann.find(made.snapshot_id)
     assert found == replace(made, missing=())
     assert list(found.entries) == entries_of(TREE)
@@ -38,7 +38,7 @@ async def test_an_unchanged_tree_sends_nothing_again_and_a_changed_one_what_chan
     again = await ann.upload(dict(reversed(TREE.items())))
     assert (again.snapshot_id, ann.sent) == (first.snapshot_id, [])
     changed = await ann.upload({**TREE, "empty": C})
-    assert ann.sent == [digest_of(C)]
+    assert ann.sent == [digest_content(C)]
     assert changed.snapshot_id != first.snapshot_id
 
 
@@ -69,9 +69,9 @@ async def test_no_tenant_learns_what_another_one_has(ann: Uploader, store: Snaps
         await eve.find(made.snapshot_id)
     assert await eve.read(A, B) == []
     with pytest.raises(InvalidRequestError):
-        await store.put("eve", {digest_of(A): A})
+        await store.put("eve", {digest_content(A): A})
     own = await eve.create(TREE)
-    assert (own.snapshot_id, sorted(own.missing)) == (made.snapshot_id, sorted(map(digest_of, (A, B, D))))
+    assert (own.snapshot_id, sorted(own.missing)) == (made.snapshot_id, sorted(map(digest_content, (A, B, D))))
     await time.advance(KEPT_S)
     await eve.upload(TREE)
     assert await ann.sweep() == 1
@@ -80,10 +80,10 @@ async def test_no_tenant_learns_what_another_one_has(ann: Uploader, store: Snaps
 
 async def test_a_content_that_no_snapshot_names_is_refused_and_nothing_of_its_batch_is_stored(ann: Uploader) -> None:
     made = await ann.create({"a": A})
-    with pytest.raises(InvalidRequestError, match=digest_of(B)) as caught:
-        await ann.store.put("acme", {digest_of(A): A, digest_of(B): B})
+    with pytest.raises(InvalidRequestError, match=digest_content(B)) as caught:
+        await ann.store.put("acme", {digest_content(A): A, digest_content(B): B})
     assert [each.field for each in caught.value.violations] == ["contents"]
-    assert (await ann.find(made.snapshot_id)).missing == (digest_of(A),)
+    assert (await ann.find(made.snapshot_id)).missing == (digest_content(A),)
 
 
 async def test_a_content_of_another_size_than_the_manifest_names_is_never_that_of_its_file(
@@ -93,10 +93,10 @@ async def test_a_content_of_another_size_than_the_manifest_names_is_never_that_o
     times = {"now": time.now(), "expire_time": time.now() + timedelta(seconds=1)}
     lie = await ann.store.create("acme", [entry], **times)
     with pytest.raises(InvalidRequestError):
-        await ann.store.put("acme", {digest_of(A): A})
+        await ann.store.put("acme", {digest_content(A): A})
     honest = await ann.upload({"a": A})
     assert honest.missing == ()
-    assert (await ann.find(lie.snapshot_id)).missing == (digest_of(A),)
+    assert (await ann.find(lie.snapshot_id)).missing == (digest_content(A),)
 
 
 async def test_shared_contents_count_once_and_missing_ones_from_the_beginning(ann: Uploader) -> None:
@@ -108,7 +108,7 @@ async def test_shared_contents_count_once_and_missing_ones_from_the_beginning(an
     assert caught.value.metadata["max_bytes"] == str(QUOTA.max_bytes)
     assert "snapshot_quota_bytes" in caught.value.remedy
     with pytest.raises(InvalidRequestError):
-        await ann.store.put("acme", {digest_of(b"x" * 500_000): b"x" * 500_000})
+        await ann.store.put("acme", {digest_content(b"x" * 500_000): b"x" * 500_000})
     await ann.create({"c": b"x" * 300_000})
 
 
@@ -143,7 +143,7 @@ async def test_a_sweep_forgets_what_has_expired_and_keeps_what_is_shared(ann: Up
     assert [await ann.sweep(2), await ann.sweep(2), await ann.sweep(2)] == [2, 1, 0]
     assert await ann.read(A, B, bytes([0]), bytes([1]), bytes([2])) == [A, B]
     assert (await ann.find(live.snapshot_id)).missing == ()
-    assert (await ann.create({"own": bytes([1])})).missing == (digest_of(bytes([1])),)
+    assert (await ann.create({"own": bytes([1])})).missing == (digest_content(bytes([1])),)
 
 
 async def test_one_that_has_expired_is_made_anew(ann: Uploader, time: Time) -> None:

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from reasond_server.errors.base import InternalError
-from reasond_server.snapshots.manifests import digest_of
+from reasond_server.snapshots.manifests import digest_content
 from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import Uploader, open_all, open_snapshots
 
@@ -41,7 +41,7 @@ async def test_swept_contents_are_in_no_file_any_more(tmp_path: Path, time: Time
         assert SECRET[:26] in bytes_of(tmp_path)
         await time.advance(1)
         assert await ann.sweep() == 1
-        for text in (SECRET[:26], b"secret name", digest_of(SECRET).encode()):
+        for text in (SECRET[:26], b"secret name", digest_content(SECRET).encode()):
             assert text not in bytes_of(tmp_path)
         assert await ann.read(b"b") == [b"b"]
 
@@ -85,7 +85,7 @@ async def test_processes_that_upload_and_sweep_at_once_lose_nothing(
 async def test_a_sweep_waits_for_an_upload_that_names_the_same_content(
     tmp_path: Path, time: Time, postgres_url: str
 ) -> None:
-    names = {"new": "1" * 64, "content": digest_of(b"a")}
+    names = {"new": "1" * 64, "content": digest_content(b"a")}
     async with (
         open_snapshots(postgres_url, tmp_path, time) as store,
         await psycopg.AsyncConnection.connect(postgres_url) as other,

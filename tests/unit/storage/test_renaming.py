@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from reasond_server.storage.migrating import upgrade_schema
+from reasond_server.storage.migration_runner import upgrade_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

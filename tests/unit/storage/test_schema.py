@@ -15,8 +15,8 @@ from alembic.script import ScriptDirectory
 from reasond_server.assembly.stores import StoreOptions, examine_stores, migrate_stores, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.storage import migrating, revisions
-from reasond_server.storage.migrating import upgrade_schema
+from reasond_server.storage import migration_runner, revisions
+from reasond_server.storage.migration_runner import upgrade_schema
 from reasond_server.storage.postgres_pool import read_database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
 from reasond_server.storage.sqlite_file import SqliteFile, read_file_state
@@ -28,7 +28,7 @@ EXECUTION = (
     "('acme', 'e1', '{}', 'running', 's', '', 1.5, 0, 0, 0, 1, 'o', 0, FALSE, 'the plan')"
 )
 
-LATER = """from reasond_server.storage.migrating import run_statements
+LATER = """from reasond_server.storage.migration_runner import run_statements
 
 revision = "later"
 down_revision = "{}"
@@ -49,9 +49,9 @@ def become_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
 
     def become() -> None:
         folder = tmp_path / "migrations"
-        shutil.copytree(migrating.MIGRATIONS, folder)
+        shutil.copytree(migration_runner.MIGRATIONS, folder)
         (folder / "versions" / "later.py").write_text(LATER.format(REVISIONS[-1]), encoding="utf-8")
-        monkeypatch.setattr(migrating, "MIGRATIONS", folder)
+        monkeypatch.setattr(migration_runner, "MIGRATIONS", folder)
         monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, "later"))
 
     return become
@@ -119,7 +119,7 @@ def test_a_later_release_and_foreign_tables_are_told_apart(engine: sa.Engine) ->
 
 def test_the_known_revisions_are_those_of_the_migrations() -> None:
     config = Config()
-    config.set_main_option("script_location", str(migrating.MIGRATIONS))
+    config.set_main_option("script_location", str(migration_runner.MIGRATIONS))
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config).walk_revisions()
     assert tuple(script.revision for script in scripts)[::-1] == REVISIONS

@@ -10,7 +10,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.best_of_n import BestOfN, BestOfNConfig
 from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig

@@ -14,7 +14,7 @@ from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.demo.demo_model import DemoModel
 from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

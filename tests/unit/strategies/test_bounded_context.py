@@ -14,7 +14,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote

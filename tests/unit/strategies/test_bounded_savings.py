@@ -12,7 +12,7 @@ from reasond_server.context.fences import write_fence_rule
 from reasond_server.context.sections import build_prompt
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.testing import FunctionModel, Reply

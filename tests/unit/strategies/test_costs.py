@@ -20,8 +20,8 @@ from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionPrograms
-from reasond_server.testing.probing import NotingModel, Probe, Ran
 from reasond_server.testing.strategies import reply_at_length, reply_by_request
+from reasond_server.testing.strategy_probe import NotingModel, Probe, Ran
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult, ProgramRunner
 from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
 

@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.plan_and_solve import PlanAndSolve, PlanAndSolveConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import JsonHandler, configure, emit_line, human_formatter, json_formatter
+from reasond_server.telemetry.logs import JsonHandler, build_json_formatter, configure, emit_line, human_formatter
 from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.telemetry.scrubbing import redact
@@ -45,7 +45,7 @@ def catch(error: Exception) -> Any:
 
 
 def as_json(one: logging.LogRecord) -> dict[str, Any]:
-    line = json_formatter().format(one)
+    line = build_json_formatter().format(one)
     assert "\n" not in line
     found: dict[str, Any] = json.loads(line)
     return found
@@ -109,7 +109,7 @@ def test_content_of_callers_and_models_is_left_out(field: str) -> None:
 )
 def test_tokens_and_authorization_values_are_cut_out_of_messages_and_fields(text: str) -> None:
     for line in (
-        json_formatter().format(record("%s", text, extra={"note": text})),
+        build_json_formatter().format(record("%s", text, extra={"note": text})),
         human_formatter().format(record("%s", text, extra={"note": text})),
         redact(text),
     ):
@@ -245,7 +245,7 @@ def test_a_stream_that_is_gone_loses_lines_and_nothing_else(capsys: pytest.Captu
 def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> None:
     written = io.StringIO()
     log, handler = logging.Logger("reasond.grpc", logging.INFO), logging.StreamHandler(written)  # noqa: LOG001 - not in the tree of loggers
-    handler.setFormatter(json_formatter())
+    handler.setFormatter(build_json_formatter())
     log.addHandler(handler)
     emit_line(log, logging.INFO, "%s %s", "/Reason", "OK", fields={"code": "OK", "token": "x", "query": "why"})
     emit_line(log, logging.DEBUG, "not at this level", fields={})

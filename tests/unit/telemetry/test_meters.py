@@ -52,7 +52,7 @@ def tell_everything(observer: Observer, word: str) -> None:
     observer.model_call_ended(word, word, 0.1)
     observer.attempt_repeated(word, word)
     observer.waited_for_room(word, 0.1)
-    observer.usage_mended(word, "partial")
+    observer.usage_corrected(word, "partial")
     observer.caller_refused("rate")
     observer.tokens_reserved(1)
     observer.tokens_settled(1, 1)

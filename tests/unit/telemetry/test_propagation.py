@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reasond_server.telemetry.propagation import (
     OutgoingTrace,
     TraceContext,
-    outgoing_headers,
+    build_outgoing_headers,
     parse_traceparent,
     read_trace,
     read_trace_bytes,
@@ -90,9 +90,9 @@ def test_states_in_two_headers_are_one() -> None:
 
 
 def test_what_is_called_is_told_while_it_lasts_and_no_longer() -> None:
-    assert outgoing_headers() == {}
+    assert build_outgoing_headers() == {}
     with OutgoingTrace(parse_traceparent(PARENT)):
-        assert outgoing_headers() == {"traceparent": PARENT}
+        assert build_outgoing_headers() == {"traceparent": PARENT}
         with OutgoingTrace(None):
-            assert outgoing_headers() == {}
-    assert outgoing_headers() == {}
+            assert build_outgoing_headers() == {}
+    assert build_outgoing_headers() == {}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from reasond_server.telemetry.scope import Scope, current, current_trace, enter, note_execution, note_result
+from reasond_server.telemetry.scope import Scope, current, enter, get_current_trace, note_execution, note_result
 from reasond_server.types import Usage
 
 
 async def test_outside_of_rpcs_nothing_is_noted() -> None:
     note_execution("e")
     note_result(Usage(input_tokens=1), "answered", strategy="react")
-    assert (current(), current_trace()) == (None, None)
+    assert (current(), get_current_trace()) == (None, None)
 
 
 async def test_executions_of_a_batch_are_noted_once_each_and_not_without_end() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextvars
 
-from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Arrival, Scope, enter, note_caller
+from reasond_server.telemetry.span_export import TracingOptions
 from tests.spans import Spans, ids
 
 CALLER = parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")

@@ -11,7 +11,7 @@ import pytest
 from reasond_server.demo import DemoModel
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Text
 from reasond_server.testing import ConformanceError, FunctionModel, Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, Usage

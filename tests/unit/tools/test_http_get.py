@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.base.http_responses import MAX_INTERIM
+from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.tools.http_get import FetchLimits, HttpGet, HttpGetArguments
 from reasond_server.tools.tool import ToolContext, ToolFailedError
-from reasond_server.tools.vetting import AddressPolicy
 from tests.unit.grpc_api.certificates import Authority
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import pytest
 
-from reasond_server.tools.mcp import build_argument_check, describe_tool, value_of
+from reasond_server.tools.mcp import build_argument_check, describe_tool, read_value
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def text(words: str) -> types.TextContent:
 
 
 def test_structured_content_is_the_value_and_a_single_text_is_told_as_one() -> None:
-    assert value_of(result(text("{}"), structured={"a": 1})) == {"a": 1}
-    assert value_of(result(text("hello"))) == {"text": "hello"}
-    assert value_of(result()) == {"content": []}
+    assert read_value(result(text("{}"), structured={"a": 1})) == {"a": 1}
+    assert read_value(result(text("hello"))) == {"text": "hello"}
+    assert read_value(result()) == {"content": []}
 
 
 def test_parts_that_are_no_text_are_told_by_kind_and_size() -> None:
@@ -33,7 +33,7 @@ def test_parts_that_are_no_text_are_told_by_kind_and_size() -> None:
     blob = types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri="file:///b", blob="aGk="))
     link = types.ResourceLink(type="resource_link", uri="file:///c", name="c")
     audio = types.AudioContent(type="audio", data="aGk=", mime_type="audio/wav")
-    assert value_of(result(embedded, blob, link, audio)) == {
+    assert read_value(result(embedded, blob, link, audio)) == {
         "content": [
             {"type": "resource", "uri": "file:///a", "text": "inside"},
             {"type": "resource", "uri": "file:///b", "left_out_base64_characters": 4},
@@ -45,9 +45,9 @@ def test_parts_that_are_no_text_are_told_by_kind_and_size() -> None:
 
 def test_an_error_is_told_with_its_text() -> None:
     with pytest.raises(ToolFailedError, match=r"^one\ntwo$"):
-        value_of(result(text("one"), text("two"), is_error=True))
+        read_value(result(text("one"), text("two"), is_error=True))
     with pytest.raises(ToolFailedError, match="did not say why"):
-        value_of(result(is_error=True))
+        read_value(result(is_error=True))
 
 
 def test_a_tool_without_a_description_is_told_by_title_or_name() -> None:

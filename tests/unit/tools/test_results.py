@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reasond_server.tools.results import (
     NotJsonError,
     ResultMemory,
-    arguments_of,
     cut_to_bytes,
+    parse_arguments,
     resolve_pointer,
     to_json_text,
     to_preview,
@@ -110,7 +110,7 @@ def test_a_json_pointer_that_leads_nowhere_says_how_far_it_went(pointer: str, to
 @given(st.text())
 def test_arguments_are_an_object_or_an_error_with_words_of_its_own(text: str) -> None:
     try:
-        told = "" if isinstance(arguments_of(text), dict) else "something else"
+        told = "" if isinstance(parse_arguments(text), dict) else "something else"
     except ValueError as error:
         told = str(error)
     assert told == "" or told.startswith("the arguments")

@@ -16,7 +16,7 @@ from reasond_server.cli.options import AsJson, Config, describe_source, end
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import fit_line, sanitize, write
 from reasond_server.config import choose_provider, load
-from reasond_server.config.reference import toml_value
+from reasond_server.config.reference import format_toml_value
 from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.model import ModelError, ModelUnavailableError
 from reasond_server.types.values import value
@@ -105,7 +105,9 @@ def format_section(options: BackendOptions, report: Report, configured: BackendS
         values["profile"] = report.base.name
     if report.changes:
         values["capabilities"] = {**configured.capabilities, **report.changes}
-    return "\n".join([f"[{_name_section(options)}]", *(f"{name} = {toml_value(one)}" for name, one in values.items())])
+    return "\n".join(
+        [f"[{_name_section(options)}]", *(f"{name} = {format_toml_value(one)}" for name, one in values.items())]
+    )
 
 
 def _name_section(options: BackendOptions) -> str:

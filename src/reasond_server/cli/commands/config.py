@@ -12,7 +12,7 @@ import typer
 from reasond_server.cli.options import AsJson, Config, Dev, describe_source, end
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.terminal import write
-from reasond_server.config import load, settings_as_rows
+from reasond_server.config import list_rows, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def show(config: Path | None, *, environ: Mapping[str, str], has_origin: bool, a
         SettingsError: the configuration is invalid.
     """
     loaded = load(config, environ)
-    rows = settings_as_rows(loaded.settings, loaded.origins)
+    rows = list_rows(loaded.settings, loaded.origins)
     write(_format_json(rows, has_origin=has_origin) if as_json else _format_text(rows, has_origin=has_origin))
     return ExitCode.OK
 

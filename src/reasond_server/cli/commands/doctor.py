@@ -17,7 +17,7 @@ import typer
 from reasond_server.assembly.repair_engines import examine_engine
 from reasond_server.assembly.sandboxes import open_sandboxes
 from reasond_server.assembly.stores import examine_stores
-from reasond_server.assembly.toolsets import read_mcp_options, tools_of
+from reasond_server.assembly.toolsets import build_tools, read_mcp_options
 from reasond_server.base.addresses import split_address
 from reasond_server.cli.options import Config, describe_source, end
 from reasond_server.cli.outcome import ExitCode
@@ -200,7 +200,7 @@ def _examine_provider(settings: Settings, environ: Mapping[str, str]) -> Diagnos
 def _examine_tools(settings: Settings) -> Iterator[Diagnosis]:
     """Report which tools models may call; connects once to each MCP server."""
     try:
-        names = tools_of(settings.tools).names
+        names = build_tools(settings.tools).names
     except SettingsError as error:
         yield Diagnosis(level="fail", subject="tools", text=error.message, remedy=error.remedy)
         return

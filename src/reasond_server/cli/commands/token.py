@@ -12,7 +12,7 @@ import typer
 
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, MIN_SECRET_CHARACTERS, hash_secret
 from reasond_server.access.permissions import EXECUTE, KNOWN, find_unknown_permissions
-from reasond_server.assembly.verifiers import minter_of, signing_key_of
+from reasond_server.assembly.verifiers import build_minter, read_signing_key
 from reasond_server.cli.options import Config, end, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
@@ -86,7 +86,7 @@ def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, st
         warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
     try:
         write(
-            minter_of(loaded.settings.auth, key).mint(
+            build_minter(loaded.settings.auth, key).mint(
                 subject=request.subject,
                 permissions=request.permissions,
                 lifetime_s=lifetime_s,
@@ -114,7 +114,7 @@ def _choose_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
     signing = [key for key in keys if key.algorithm == "HS256"]
     found = next((key for key in signing if key_id in {None, key.id}), None)
     if found is not None:
-        return signing_key_of(found)
+        return read_signing_key(found)
     if signing:
         names = ", ".join(repr(key.id) for key in signing)
         raise CommandError(

@@ -13,7 +13,7 @@ from reasond_server.cli.options import end
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
-from reasond_server.llm.counting.fetching import fetch_ranks
+from reasond_server.llm.counting.rank_downloads import fetch_ranks
 from reasond_server.llm.counting.tokenizers import KNOWN_RANKS
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
-from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, fields_of
+from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, list_fields
 
 VERSION: Final = 1
 _NO_SESSION: Final = ',"session_id":""'
@@ -41,7 +41,7 @@ def encode_event(logged: LoggedEvent) -> str:
         InternalError: it holds a value that JSON or UTF-8 cannot represent.
     """
     event = logged.event
-    tag, inner, at = _tag_of(EVENTS, event), _inner_tag(event), _json(logged.create_time)
+    tag, inner, at = _find_tag(EVENTS, event), _inner_tag(event), _json(logged.create_time)
     return f'{{"v":{VERSION},"kind":"{tag}","of":"{inner}","at":{at},"body":{_write(event)}}}'
 
 
@@ -85,7 +85,7 @@ def decode_execution(text: str) -> Execution:
 
 def detail_json(detail: StepDetail) -> str:
     """Return a step's detail as it is stored; equal texts mean the same step. Raises as `encode_event`."""
-    return _json({"of": _tag_of(STEPS, detail), "body": detail})
+    return _json({"of": _find_tag(STEPS, detail), "body": detail})
 
 
 def detail_digest(detail: StepDetail) -> bytes:
@@ -174,7 +174,7 @@ def _row(text: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", row)
 
 
-def _tag_of(family: KindFamily, value: object) -> str:
+def _find_tag(family: KindFamily, value: object) -> str:
     kind = family.kinds.get(value.__class__)
     if kind is None or not kind.is_logged:
         raise InternalError(f"{type(value).__name__} is of no kind that can be kept")
@@ -195,13 +195,13 @@ def _inner_tag(event: Event) -> str:
     *path, family = _path(kind) or (None,)
     for name in path:
         value = getattr(value, name)
-    return "" if family is None or value is None else _tag_of(family, value)
+    return "" if family is None or value is None else _find_tag(family, value)
 
 
 @cache
 def _path(kind: type) -> tuple[Any, ...]:
     """Return the field names from a `kind` to its value of another family, then that family; empty if there is none."""
-    for field in fields_of(kind):
+    for field in list_fields(kind):
         if field.family is not None:
             return (field.name, field.family)
         if is_dataclass(field.type) and not field.is_sequence and (path := _path(field.type)):
@@ -212,7 +212,7 @@ def _path(kind: type) -> tuple[Any, ...]:
 @cache
 def _reader(kind: type) -> _Reader:
     """Return the function that makes a `kind` from its JSON object; its second argument is the tag of the row."""
-    readers = [(field.name, _field_reader(field)) for field in fields_of(kind)]
+    readers = [(field.name, _field_reader(field)) for field in list_fields(kind)]
 
     def read(body: Any, tag: str) -> Any:  # noqa: ANN401 - JSON in, any kind out
         return kind(

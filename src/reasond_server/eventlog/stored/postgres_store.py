@@ -25,15 +25,15 @@ from reasond_server.eventlog.stored import sql_store as sql
 from reasond_server.eventlog.stored.codec import encode_execution
 from reasond_server.eventlog.stored.postgres_notices import CHANNEL, NOTIFY, build_grown_notices, build_notice
 from reasond_server.eventlog.stored.postgres_sessions import PostgresSessions, create_in_session, leave_sessions
-from reasond_server.eventlog.stored.postgres_taking import RECOVER, WAKE, WAKE_WITH, take_over
+from reasond_server.eventlog.stored.postgres_takeover import RECOVER, WAKE, WAKE_WITH, take_over
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,
+    choose_plan,
     encode_part,
     execution_columns,
-    head_of,
+    find_owner,
     is_whole,
-    owner_after,
-    plan_of,
+    read_head,
     require_storable,
     waking_columns,
 )
@@ -357,7 +357,7 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
     execution = row.part.execution
     name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
     found = await fetch(connection, _HEAD, name)
-    head = head_of(found[0]) if found else None
+    head = read_head(found[0]) if found else None
     if head is not None and may_repeat(row.part, head.head) and head.body == row.body:
         kept = dict(await fetch(connection, _BODIES, name))
         if kept == {entry.position: entry.body for entry in row.entries}:
@@ -442,8 +442,10 @@ def _build_columns(rows: Iterable[PartRow]) -> dict[str, object]:
         "plans_dropped": [row.drops_plan for row in rows],
         "strategies": [row["strategy"] for row in executions],
         "create_times": [row["create_time"] for row in executions],
-        "plans": [None if creation is None else plan_of(row) for row, creation in zip(rows, creations, strict=True)],
-        "owners": [owner_after(row) for row in rows],
+        "plans": [
+            None if creation is None else choose_plan(row) for row, creation in zip(rows, creations, strict=True)
+        ],
+        "owners": [find_owner(row) for row in rows],
         "seconds": [creation.lease.seconds if creation else 0.0 for creation in creations],
         "kinds": [row["kind"] for row in executions],
         "wake_times": [row["wake_time"] for row in executions],

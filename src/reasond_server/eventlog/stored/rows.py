@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import InternalError, show
-from reasond_server.eventlog.contract import Head, events_of, find_refusal
+from reasond_server.eventlog.contract import Head, find_refusal, select_events
 from reasond_server.eventlog.store import Record, Recovery
 from reasond_server.eventlog.stored.codec import (
     LaterVersionError,
@@ -98,7 +98,7 @@ def encode_part(part: Append) -> PartRow:
     drops = part.execution.state.has_ended and not part.keeps_records
     return PartRow(
         part=part,
-        events=events_of(part),
+        events=select_events(part),
         body=encode_execution(part.execution),
         entries=[row for row in rows if row.sequence is not None] if drops else rows,
         size=sum(len(row.body) + len(row.key) for row in rows),
@@ -122,7 +122,7 @@ def is_whole(row: PartRow, *, largest: int) -> bool:
     return find_refusal(part, row.events, head, size=row.size, largest=largest) is None
 
 
-def head_of(row: Sequence[Any]) -> StoredHead:
+def read_head(row: Sequence[Any]) -> StoredHead:
     """Return the head from the columns of `HEAD_COLUMNS`, without the execution's names."""
     version, fence, last_sequence, size, state, body = row
     head = Head(
@@ -165,7 +165,7 @@ def decode_kept(body: str, expire_time: float | None) -> Execution:
 
 def creation_columns(row: PartRow) -> dict[str, object]:
     """Return the row, without its lease, of an execution that is created together with its first entries."""
-    part, plan = row.part, plan_of(row)
+    part, plan = row.part, choose_plan(row)
     return execution_columns(part.execution) | {
         "body": row.body,
         "version": len(part.entries),
@@ -174,13 +174,13 @@ def creation_columns(row: PartRow) -> dict[str, object]:
     }
 
 
-def plan_of(row: PartRow) -> str:
+def choose_plan(row: PartRow) -> str:
     """Return the plan to store with a log that is created with `row`."""
     creation = row.part.creation
     return "" if row.drops_plan or creation is None else creation.plan
 
 
-def owner_after(row: PartRow) -> str:
+def find_owner(row: PartRow) -> str:
     """Return the owner of the lease of a log that is created with `row`; empty if it is suspended at once."""
     creation = row.part.creation
     is_suspended = row.part.execution.state is ExecutionState.SUSPENDED
@@ -188,7 +188,7 @@ def owner_after(row: PartRow) -> str:
 
 
 @value
-class TakenRow:
+class TakeoverRow:
     """The stored form of a log that was taken over; rows of `log` are (key, sequence, body)."""
 
     tenant: str
@@ -209,16 +209,16 @@ class TakenRow:
     log: Sequence[Sequence[Any]]
 
 
-TAKEN_COLUMNS = (
+TAKEOVER_COLUMNS = (
     "body, plan, version, fence, is_cancel_requested, is_keep_requested, kind, strategy, create_time, last_sequence"
 )
 
 VERSION_COLUMN = 2
-"""The index of the version in `TAKEN_COLUMNS`."""
+"""The index of the version in `TAKEOVER_COLUMNS`."""
 
 
 @value
-class Taking:
+class LogTakeover:
     """The execution that a process takes over: whether it was suspended until now, and whether its time has come.
 
     `waking_sequence` is the sequence of the event that wakes it; None if no event does.
@@ -231,15 +231,15 @@ class Taking:
     waking_sequence: int | None = None
 
 
-def taken_of(taking: Taking, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> TakenRow:
-    """Return the row with the columns of `TAKEN_COLUMNS`."""
-    columns = dict(zip(TAKEN_COLUMNS.split(", "), head, strict=True))
-    return TakenRow(
-        tenant=taking.tenant,
-        execution_id=taking.execution_id,
-        was_suspended=taking.was_suspended,
-        is_due=taking.is_due,
-        has_waking_event=taking.waking_sequence is not None,
+def build_takeover_row(takeover: LogTakeover, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> TakeoverRow:
+    """Return the row with the columns of `TAKEOVER_COLUMNS`."""
+    columns = dict(zip(TAKEOVER_COLUMNS.split(", "), head, strict=True))
+    return TakeoverRow(
+        tenant=takeover.tenant,
+        execution_id=takeover.execution_id,
+        was_suspended=takeover.was_suspended,
+        is_due=takeover.is_due,
+        has_waking_event=takeover.waking_sequence is not None,
         log=log,
         **columns,
     )
@@ -257,7 +257,7 @@ def waking_columns(event: LoggedEvent, *, largest: int) -> dict[str, object]:
     return {"sequence": event.sequence, "event": text, "added": len(text), "largest": largest}
 
 
-def wake_text(body: str, sequence: int | None) -> str:
+def write_woken_body(body: str, sequence: int | None) -> str:
     """Return the text of a suspended execution once it runs again, with the `sequence` of the event that woke it.
 
     A text that cannot be read stays unchanged.
@@ -269,7 +269,7 @@ def wake_text(body: str, sequence: int | None) -> str:
     return encode_execution(execution if sequence is None else replace(execution, last_sequence=sequence))
 
 
-def build_recovery(row: TakenRow) -> Recovery | None:
+def build_recovery(row: TakeoverRow) -> Recovery | None:
     """Return what is needed to resume a log, or to end it if it is damaged.
 
     Return None, and log a warning, if a later release wrote it. Each later attempt to recover it comes after all other
@@ -288,7 +288,7 @@ def build_recovery(row: TakenRow) -> Recovery | None:
         damage = error
     _log.error("a log cannot be read and is given up: %s", damage.message, extra=facts)
     return Recovery(
-        execution=_head_of_damaged(row),
+        execution=_read_damaged_head(row),
         plan="",
         events=_read_until_damage(row),
         records=(),
@@ -302,7 +302,7 @@ def build_recovery(row: TakenRow) -> Recovery | None:
     )
 
 
-def _read_whole(row: TakenRow) -> Recovery:
+def _read_whole(row: TakeoverRow) -> Recovery:
     events = [decode_event(sequence, text) for _, sequence, text in row.log if sequence is not None]
     if [event.sequence for event in events] != [*range(1, row.last_sequence + 1)] or len(row.log) != row.version:
         raise InternalError(f"of {row.version} entries with {row.last_sequence} events some are gone")
@@ -328,7 +328,7 @@ def _set_running(execution: Execution) -> Execution:
     return replace(execution, state=ExecutionState.RUNNING, wake_time=None)
 
 
-def _read_until_damage(row: TakenRow) -> Sequence[LoggedEvent]:
+def _read_until_damage(row: TakeoverRow) -> Sequence[LoggedEvent]:
     """Return the events before the first that is damaged or missing."""
     events: list[LoggedEvent] = []
     for _, sequence, text in row.log:
@@ -344,7 +344,7 @@ def _read_until_damage(row: TakenRow) -> Sequence[LoggedEvent]:
     return events
 
 
-def _head_of_damaged(row: TakenRow) -> Execution:
+def _read_damaged_head(row: TakeoverRow) -> Execution:
     """Return the execution; if its text cannot be read, only what its columns hold."""
     try:
         return replace(_set_running(decode_execution(row.body)), last_sequence=row.last_sequence)

@@ -158,7 +158,7 @@ class SqlSessions:
         if is_storable(tenant, session_id):
             values = {"tenant": tenant, "session_id": session_id, "now": self._now().timestamp()}
             for row in await self._database.select(_FIND, values):
-                return _session_of(tenant, row)
+                return _read_session(tenant, row)
         raise build_session_not_found_error(session_id)
 
     async def page(self, tenant: str, *, size: int, before: tuple[float, str] | None) -> Sequence[Session]:
@@ -173,7 +173,7 @@ class SqlSessions:
             "before_id": before_id,
             "size": size,
         }
-        return [_session_of(tenant, row) for row in await self._database.select(_PAGE, values)]
+        return [_read_session(tenant, row) for row in await self._database.select(_PAGE, values)]
 
     async def count_suspended(self, kind: str) -> int:
         """See SessionStore."""
@@ -182,7 +182,7 @@ class SqlSessions:
         return count
 
 
-def _session_of(tenant: str, row: Sequence[Any]) -> Session:
+def _read_session(tenant: str, row: Sequence[Any]) -> Session:
     session_id, revision, state, open_execution, execution_count, create_time, update_time, expire_time = row
     return Session(
         session_id=session_id,

@@ -23,21 +23,21 @@ from reasond_server.eventlog.stored import sql_store as sql
 from reasond_server.eventlog.stored.codec import encode_execution
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,
-    TAKEN_COLUMNS,
+    TAKEOVER_COLUMNS,
     VERSION_COLUMN,
+    LogTakeover,
     StoredHead,
-    Taking,
     build_recovery,
+    build_takeover_row,
     creation_columns,
     encode_part,
     execution_columns,
-    head_of,
+    find_owner,
     is_whole,
-    owner_after,
+    read_head,
     require_storable,
-    taken_of,
-    wake_text,
     waking_columns,
+    write_woken_body,
 )
 from reasond_server.eventlog.stored.sql_store import SqlExecutionStore
 from reasond_server.eventlog.stored.sqlite_clearing import ClearedFile
@@ -94,12 +94,12 @@ LIMIT :limit
 _TAKE = f"""
 UPDATE executions SET {sql.TAKE}, lease_until = :until
 WHERE tenant = :tenant AND execution_id = :execution_id AND state = :state
-RETURNING {TAKEN_COLUMNS}
+RETURNING {TAKEOVER_COLUMNS}
 """  # noqa: S608 - constants of ours
 _WAKE_WITH = f"""
 UPDATE executions SET {sql.TAKE}, lease_until = :until, {sql.WAKE_WITH}
 WHERE tenant = :tenant AND execution_id = :execution_id AND state = :state AND {sql.IS_NEXT}
-RETURNING {TAKEN_COLUMNS}
+RETURNING {TAKEOVER_COLUMNS}
 """  # noqa: S608 - constants of ours
 _RENEW = """
 UPDATE executions SET lease_until = ?
@@ -252,7 +252,9 @@ class SqliteExecutionStore(SqlExecutionStore):
             taken = [
                 _take_over(
                     connection,
-                    Taking(tenant=tenant, execution_id=name, was_suspended=bool(was_suspended), is_due=bool(is_due)),
+                    LogTakeover(
+                        tenant=tenant, execution_id=name, was_suspended=bool(was_suspended), is_due=bool(is_due)
+                    ),
                     lease,
                     now_s=now_s,
                 )
@@ -273,12 +275,12 @@ class SqliteExecutionStore(SqlExecutionStore):
             return None
         now_s = self._monotonic()
         sequence = None if event is None else event.sequence
-        taking = Taking(tenant=tenant, execution_id=execution_id, was_suspended=True, waking_sequence=sequence)
+        takeover = LogTakeover(tenant=tenant, execution_id=execution_id, was_suspended=True, waking_sequence=sequence)
 
         def job(connection: Connection) -> Recovery | None:
             # Encoded here, because an event may hold megabytes of results.
             extra = {} if event is None else waking_columns(event, largest=self._largest)
-            return _take_over(connection, taking, lease, now_s=now_s, extra=extra)
+            return _take_over(connection, takeover, lease, now_s=now_s, extra=extra)
 
         def tell(recovery: Recovery | None) -> None:
             if recovery is not None and event is not None:
@@ -309,25 +311,30 @@ class SqliteExecutionStore(SqlExecutionStore):
 
 
 def _take_over(
-    connection: Connection, taking: Taking, lease: Lease, *, now_s: float, extra: Mapping[str, object] | None = None
+    connection: Connection,
+    takeover: LogTakeover,
+    lease: Lease,
+    *,
+    now_s: float,
+    extra: Mapping[str, object] | None = None,
 ) -> Recovery | None:
     """Give a log to the owner of `lease`; None if another owner has it by now, or if it is left to a later release.
 
     `extra` are the parameters of an event that is appended.
     """
     extra = extra or {}
-    name = {"tenant": taking.tenant, "execution_id": taking.execution_id}
-    state = ExecutionState.SUSPENDED if taking.was_suspended else ExecutionState.RUNNING
+    name = {"tenant": takeover.tenant, "execution_id": takeover.execution_id}
+    state = ExecutionState.SUSPENDED if takeover.was_suspended else ExecutionState.RUNNING
     holder = {"owner": lease.owner, "until": now_s + lease.seconds, "state": state.value}
     head = connection.execute(_WAKE_WITH if extra else _TAKE, {**name, **holder, **extra}).fetchone()
     if head is None:
         return None
     if extra:
         connection.execute(sql.ADD_EVENT, {**name, **extra, "position": head[VERSION_COLUMN]})
-    if taking.was_suspended:
-        head = (wake_text(head[0], taking.waking_sequence), *head[1:])
+    if takeover.was_suspended:
+        head = (write_woken_body(head[0], takeover.waking_sequence), *head[1:])
         connection.execute(sql.SET_BODY, name | {"body": head[0]})
-    return build_recovery(taken_of(taking, head, connection.execute(sql.LOG, name).fetchall()))
+    return build_recovery(build_takeover_row(takeover, head, connection.execute(sql.LOG, name).fetchall()))
 
 
 def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
@@ -381,7 +388,7 @@ def _write_head(connection: Connection, row: PartRow, largest: int, now_s: float
     """Change or create the execution of `row` if its log is as the part expects; return whether it is."""
     part, execution = row.part, row.part.execution
     if part.creation is not None:
-        lease = {"owner": owner_after(row), "until": now_s + part.creation.lease.seconds}
+        lease = {"owner": find_owner(row), "until": now_s + part.creation.lease.seconds}
         return connection.execute(_CREATE, creation_columns(row) | lease).rowcount > 0
     values: dict[str, object] = {
         "tenant": execution.tenant,
@@ -407,7 +414,7 @@ def _explain_refusal(connection: Connection, row: PartRow, largest: int) -> Reas
     """Return why the log refuses `row`; None if it holds `row` already."""
     execution = row.part.execution
     found = connection.execute(_HEAD, (execution.tenant, execution.execution_id)).fetchone()
-    head = head_of(found) if found else None
+    head = read_head(found) if found else None
     if head is not None and _is_repeated(connection, row, head):
         return None
     refused = find_refusal(row.part, row.events, head.head if head else None, size=row.size, largest=largest)

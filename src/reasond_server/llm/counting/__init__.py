@@ -4,8 +4,8 @@ Nothing here calls a server. `ChatModel.count_exactly` returns the count of a se
 """
 
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
-from reasond_server.llm.counting.learning import Forkable, Learner, fork_of
+from reasond_server.llm.counting.learners import Forkable, Learner, make_fork
 from reasond_server.llm.counting.tokenizers import choose_counter
 from reasond_server.llm.counting.word_pieces import WordPieceCounter
 
-__all__ = ["ByteCounter", "EstimatingCounter", "Forkable", "Learner", "WordPieceCounter", "choose_counter", "fork_of"]
+__all__ = ["ByteCounter", "EstimatingCounter", "Forkable", "Learner", "WordPieceCounter", "choose_counter", "make_fork"]

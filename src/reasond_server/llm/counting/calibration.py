@@ -16,7 +16,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.learning import read_number
+from reasond_server.llm.counting.learners import read_number
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -66,14 +66,14 @@ class EstimatingCounter:
 
     def count_text(self, text: str) -> int:
         """Return an upper estimate of the tokens of `text` alone."""
-        return _round_up(_cost_of(self.calibration.upper_slope)(text))
+        return _round_up(_make_cost_function(self.calibration.upper_slope)(text))
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
         """Return an upper estimate of a call's input tokens, with an allowance for the markup of each message."""
         calibration = self.calibration
         marks = int(self._message_tokens * calibration.upper_slope * _TOKEN) * len(messages)
         template = int(calibration.upper_constant * _TOKEN)
-        return _round_up(template + marks + _cost_of(calibration.upper_slope)(_join_contents(messages)))
+        return _round_up(template + marks + _make_cost_function(calibration.upper_slope)(_join_contents(messages)))
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` whose estimate is at most `tokens` tokens."""
@@ -86,7 +86,7 @@ class EstimatingCounter:
 
     def _measure(self, tokens: int, length: int, cut: Callable[[int, int], str]) -> int:
         """Return the most characters whose estimate is at most `tokens`; `cut` returns those from one to another."""
-        cost, left = _cost_of(self.calibration.upper_slope), max(0, tokens) * _TOKEN
+        cost, left = _make_cost_function(self.calibration.upper_slope), max(0, tokens) * _TOKEN
         low, high = 0, min(length, left)  # no character costs less than a thousandth
         while low < high:
             middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
@@ -99,7 +99,7 @@ class EstimatingCounter:
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
         """Correct the calibration: a prompt of `messages` had `reported` tokens."""
-        plain = _cost_of(1.0)
+        plain = _make_cost_function(1.0)
         estimated = self._message_tokens * len(messages) + plain(_join_contents(messages)) / _TOKEN
         self.observe(estimated=estimated, reported=reported)
 
@@ -126,7 +126,7 @@ class EstimatingCounter:
 
 # Building the function takes longer than one call of it.
 @lru_cache(maxsize=64)
-def _cost_of(factor: float) -> Callable[[str], int]:
+def _make_cost_function(factor: float) -> Callable[[str], int]:
     """Return a function from a text to its cost in thousandths of a token."""
     letter, digit, blank, sign, other = (
         min(_TOKEN, max(1, round(share * factor))) for share in (_LETTER, _DIGIT, _BLANK, _SIGN, _OTHER)

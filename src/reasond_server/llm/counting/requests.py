@@ -69,14 +69,14 @@ def count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def text_of_call(call: ToolCall) -> str:
+def render_call(call: ToolCall) -> str:
     """Return the text that a model writes for a tool call."""
     return f"{call.name}{call.arguments_json}"
 
 
 def _list_extras(request: ChatRequest) -> list[str]:
     """Return the texts of a call that are not contents of messages."""
-    texts = [text_of_call(call) for message in request.messages if message.tool_calls for call in message.tool_calls]
+    texts = [render_call(call) for message in request.messages if message.tool_calls for call in message.tool_calls]
     if request.tools:
         texts.extend(f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools)
     if request.json_schema is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from reasond_server.errors.base import SettingsError, show
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
-from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.llm.counting.learners import TemplateAllowance
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class TiktokenCounter(EncodedCounter):
         return len(last.decode("utf-8", "ignore"))
 
 
-def ranks_of(model: str) -> str:
+def find_ranks(model: str) -> str:
     """Return the name of the encoding of an OpenAI model; empty if tiktoken is missing or does not know the model."""
     try:
         from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - an optional package
@@ -327,7 +327,7 @@ def choose_counter(
         return load_tokenizer_file(tokenizer)
     # tiktoken takes 1.3 MB of memory, so it is imported only if it has a file to read.
     if any(os.access(path, os.R_OK) for ranks in known for path in ranks.find_files(folders)):
-        encoding = find_local_encoding(ranks_of(model), folders, known=known)
+        encoding = find_local_encoding(find_ranks(model), folders, known=known)
         if encoding is not None:
             return TiktokenCounter(encoding)
     return EstimatingCounter()

@@ -17,7 +17,7 @@ from reasond_server.errors.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from reasond_server.llm.counting.requests import text_of_call
+from reasond_server.llm.counting.requests import render_call
 from reasond_server.llm.model import CALLERS_TIME, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -25,7 +25,7 @@ from reasond_server.llm.openai.json_values import parse_json
 from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
 from reasond_server.llm.openai.sse import SseReader
 from reasond_server.llm.openai.usage_reports import settle_usage
-from reasond_server.llm.stopping import StopFilter
+from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.types import ToolCall, UsageSource
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class AnswerReader:
                 events.append(ReasoningText(text=self._note(thought)))
             else:
                 self._taken += 1
-                self._written.extend([text_of_call(piece) for piece in run if isinstance(piece, ToolCall)])
+                self._written.extend([render_call(piece) for piece in run if isinstance(piece, ToolCall)])
                 self.has_content = True
                 events.extend(run)
         self.is_done = self.is_done or stop.matched is not None
@@ -410,12 +410,12 @@ class StreamedAnswer:
     def _build_finished(self) -> Finished:
         ending, reason = self.reader.find_end(), self._find_reason()
         if reason is None:
-            raise faults.fault_of_breach(self.options, "ended its answer without telling why it stopped")
+            raise faults.build_protocol_fault(self.options, "ended its answer without telling why it stopped")
         usage, doubts = settle_usage(
             ending.usage, request=self.request, written=self.reader.written, counter=self.counter
         )
         if usage.source is not UsageSource.REPORTED:
-            self.observer.usage_mended(self.options.name, usage.source.value)
+            self.observer.usage_corrected(self.options.name, usage.source.value)
         is_stopped = self._is_stopped_in_reasoning(reason, usage)
         own = (*doubts, _STOPPED_IN_REASONING) if is_stopped else doubts
         return Finished(
@@ -440,15 +440,17 @@ class StreamedAnswer:
         if isinstance(trouble, UpstreamFaultError):
             return trouble
         if isinstance(trouble, WaitLimitError):
-            return fault_of_wait(self.options, trouble)
+            return build_wait_fault(self.options, trouble)
         if isinstance(trouble, UpstreamReportError):
-            return faults.fault_of_report(self.options, trouble.report)
+            return faults.classify_report(self.options, trouble.report)
         return UpstreamFaultError(trouble, retries=faults.ONCE, is_unhealthy=True, may_cost=True)
 
 
-def fault_of_wait(options: BackendOptions, waited: WaitLimitError) -> UpstreamFaultError:
+def build_wait_fault(options: BackendOptions, waited: WaitLimitError) -> UpstreamFaultError:
     """Return the fault for a wait that exceeded its limit."""
-    return faults.fault_of_timeout(options, waited.what, waited.seconds, waited.setting, is_callers=waited.is_callers)
+    return faults.build_timeout_fault(
+        options, waited.what, waited.seconds, waited.setting, is_callers=waited.is_callers
+    )
 
 
 def error_after_tokens(error: ModelError, *, characters: int) -> ModelError:

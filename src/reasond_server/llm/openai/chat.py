@@ -16,7 +16,7 @@ from reasond_server.llm.openai.protocol import (
     UpstreamReportError,
     select_tools,
 )
-from reasond_server.llm.openai.usage_reports import usage_of
+from reasond_server.llm.openai.usage_reports import read_usage
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
 
@@ -119,7 +119,7 @@ class ChatDecoder:
         return self._thinking.flush()
 
     def _note_usage(self, reported: object) -> None:
-        self._usage = usage_of(reported) or self._usage
+        self._usage = read_usage(reported) or self._usage
 
     def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         """Add the pieces of one choice. Not a generator, like `_read_delta`, because both run for every token."""
@@ -144,7 +144,7 @@ class ChatDecoder:
             if thought and isinstance(thought, str):
                 pieces.append(ReasoningText(text=thought))
                 break
-        if text := _text_of(delta.get("content")):
+        if text := _join_text(delta.get("content")):
             pieces.extend(self._thinking.feed(text))
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
@@ -205,7 +205,7 @@ class ChatDecoder:
                 yield ToolCall(call_id=call.call_id or f"call_{at}", name=call.name, arguments_json=arguments or "{}")
 
 
-def _text_of(content: object) -> str:
+def _join_text(content: object) -> str:
     """Return the text of a content, which some gateways send as a list of parts."""
     if isinstance(content, str):
         return content
@@ -241,11 +241,11 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
         data |= _build_tools(request, profile, warnings)
     if request.json_schema is not None:
         data |= _build_schema(request, profile, warnings)
-    messages = [write_texts(each) for each in messages_of(request, options)]
+    messages = [write_texts(each) for each in build_messages(request, options)]
     return Body(data=data, messages=messages, warnings=tuple(warnings))
 
 
-def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
+def build_messages(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
     """Return the messages of a call in their wire form."""
     return [_message_to_json(message, options.profile) for message in _arrange_messages(request, options.profile)]
 

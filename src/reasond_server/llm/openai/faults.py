@@ -108,16 +108,16 @@ def describe_place(options: BackendOptions) -> str:
     return f"{show(options.name)} at {show(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
 
 
-def fault_of_status(
+def classify_status(
     options: BackendOptions, *, status: int, body: bytes, retry_after_s: float | None = None
 ) -> UpstreamFaultError:
     """Return the fault for an answer with an error status; `body` is the beginning of its body."""
-    report = _report_of(body)
+    report = _read_report(body)
     log_fault(options, f"status {status}", report)
     return _build_fault(options, _classify(status, report), status=status, report=report, retry_after_s=retry_after_s)
 
 
-def fault_of_report(options: BackendOptions, report: object) -> UpstreamFaultError:
+def classify_report(options: BackendOptions, report: object) -> UpstreamFaultError:
     """Return the fault for an error that was reported inside a stream or with a success status."""
     inner = _unwrap(report)
     log_fault(options, "error in the stream", inner)
@@ -126,7 +126,7 @@ def fault_of_report(options: BackendOptions, report: object) -> UpstreamFaultErr
     return _build_fault(options, _classify(status, inner), status=status, report=inner, retry_after_s=None)
 
 
-def fault_of_unreachable(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
+def build_unreachable_fault(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
     """Return the fault for a connection that could not be opened."""
     error = ModelUnavailableError(
         f"The model backend {describe_place(options)} cannot be reached: {why}",
@@ -135,7 +135,7 @@ def fault_of_unreachable(options: BackendOptions, why: str, *, is_retryable: boo
     return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED if is_retryable else 0, is_unhealthy=True)
 
 
-def fault_of_timeout(
+def build_timeout_fault(
     options: BackendOptions, what: str, seconds: float, setting: str, *, is_callers: bool = False
 ) -> UpstreamFaultError:
     """Return the fault for a wait of more than `seconds`, a limit that `setting` names.
@@ -151,7 +151,7 @@ def fault_of_timeout(
     return UpstreamFaultError(error, retries=retries, is_unhealthy=not is_callers, may_cost=True)
 
 
-def fault_of_breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
+def build_protocol_fault(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
     """Return the fault for an answer that breaks the protocol."""
     usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
     error = ModelProtocolError(f"The model backend {describe_place(options)} {what}", remedy=remedy or usual)
@@ -166,7 +166,7 @@ def log_fault(options: BackendOptions, what: str, report: Mapping[str, Any] | No
         _log.debug("model backend %r: %s", options.name, ", ".join((what, *names)))
 
 
-def _report_of(body: bytes) -> dict[str, Any]:
+def _read_report(body: bytes) -> dict[str, Any]:
     try:
         return _unwrap(parse_json(body))
     except ModelProtocolError:

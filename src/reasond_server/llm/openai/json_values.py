@@ -80,7 +80,7 @@ def is_object(text: str) -> bool:
 
 def _parse_with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
     try:
-        return _mend(json.loads(data))
+        return _replace_halves(json.loads(data))
     except (ValueError, RecursionError):
         raise _build_error(_find_fault(data)) from None
 
@@ -99,14 +99,14 @@ def _find_fault(data: bytes) -> str:
     return _NO_JSON
 
 
-def _mend(value: Any) -> Any:  # noqa: ANN401 - as above
+def _replace_halves(value: Any) -> Any:  # noqa: ANN401 - as above
     """Return `value` with U+FFFD for every lone surrogate."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_mend(one) for one in value]
+        return [_replace_halves(one) for one in value]
     if isinstance(value, dict):
-        return {_mend(name): _mend(one) for name, one in value.items()}
+        return {_replace_halves(name): _replace_halves(one) for name, one in value.items()}
     return value
 
 

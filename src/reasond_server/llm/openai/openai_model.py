@@ -16,10 +16,10 @@ from reasond_server.llm.openai.answer import (
     StreamedAnswer,
     WaitLimitError,
     WaitLimits,
-    fault_of_wait,
+    build_wait_fault,
 )
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
+from reasond_server.llm.openai.retries import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
 from reasond_server.types.values import value
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
-    from reasond_server.llm.openai.retrying import BreakerPermit, BreakerState
+    from reasond_server.llm.openai.retries import BreakerPermit, BreakerState
     from reasond_server.llm.openai.transport import OpenAITransport
     from reasond_server.telemetry.observers import BackendObserver
 
@@ -194,7 +194,7 @@ class OpenAIModel:
         try:
             return await self._open_answer(call), permit
         except BaseException as error:
-            self._end_attempt(permit, _health_of(error))
+            self._end_attempt(permit, _judge_health(error))
             raise
 
     def _end_attempt(self, permit: BreakerPermit, outcome: CallHealth) -> None:
@@ -209,7 +209,7 @@ class OpenAIModel:
                 lambda: self.transport.open(self.protocol.path, call.body.data, messages=call.body.messages)
             )
         except WaitLimitError as waited:
-            raise fault_of_wait(options, waited) from None
+            raise build_wait_fault(options, waited) from None
         reader = AnswerReader(
             decoder=self.protocol.build_decoder(options, max_tokens=request.max_tokens),
             stop=() if request.is_stop_advice else request.stop,
@@ -274,11 +274,11 @@ class _Attempt:
     ) -> None:
         self._answer.close()
         accepted = CallHealth.HEALTHY if self.is_accepted else CallHealth.UNKNOWN
-        outcome = _health_of(error) if isinstance(error, UpstreamFaultError) else accepted
+        outcome = _judge_health(error) if isinstance(error, UpstreamFaultError) else accepted
         self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`
 
 
-def _health_of(error: BaseException) -> CallHealth:
+def _judge_health(error: BaseException) -> CallHealth:
     is_unhealthy = isinstance(error, UpstreamFaultError) and error.is_unhealthy
     return CallHealth.UNHEALTHY if is_unhealthy else CallHealth.UNKNOWN
 

@@ -17,7 +17,7 @@ import aiohttp
 from reasond_server.base.http_responses import BoundedResponse
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelUnavailableError
-from reasond_server.llm.openai.addressing import RequestHeads
+from reasond_server.llm.openai.request_heads import RequestHeads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,7 @@ from reasond_server.llm.openai.protocol import (
     UpstreamReportError,
     select_tools,
 )
-from reasond_server.llm.openai.usage_reports import usage_of
+from reasond_server.llm.openai.usage_reports import read_usage
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
 
@@ -54,7 +54,7 @@ class ResponsesProtocol:
         instructions, messages = _split_instructions(request, profile)
         data: dict[str, Any] = {
             "model": options.model,
-            "input": [item for message in messages for item in _items_of(message, profile)],
+            "input": [item for message in messages for item in _list_items(message, profile)],
             "max_output_tokens": request.max_tokens,
             "stream": True,
             "store": False,
@@ -96,7 +96,7 @@ def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[st
     return "\n\n".join(leading), rest
 
 
-def _items_of(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any]]:
+def _list_items(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any]]:
     """Yield the input items of `message`."""
     if message.role is Role.TOOL:
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
@@ -257,13 +257,13 @@ class ResponsesDecoder:
     def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
         item = _read_member(event, "item")
         if item.get("type") == "function_call":
-            self._calls[_key_of(event, item.get("id"))] = _OpenToolCall(
+            self._calls[_find_key(event, item.get("id"))] = _OpenToolCall(
                 call_id=item.get("call_id"), name=item.get("name")
             )
         return ()
 
     def _grow_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        call = self._calls.get(_key_of(event, event.get("item_id")))
+        call = self._calls.get(_find_key(event, event.get("item_id")))
         delta = event.get("delta")
         if call is not None and isinstance(delta, str):
             call.pieces.append(delta)
@@ -272,7 +272,7 @@ class ResponsesDecoder:
 
     def _end_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
         """Return a call if it has an id and a name; the finished item has the rest of any other call."""
-        call = self._calls.get(_key_of(event, event.get("item_id")))
+        call = self._calls.get(_find_key(event, event.get("item_id")))
         if call is None or not (call.call_id and call.name):
             return ()
         return self._finish_call(call, event.get("arguments"))
@@ -280,15 +280,15 @@ class ResponsesDecoder:
     def _end_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
         item = _read_member(event, "item")
         if item.get("type") == "function_call":
-            begun = self._calls.get(_key_of(event, item.get("id"))) or _OpenToolCall(call_id=None, name=None)
+            begun = self._calls.get(_find_key(event, item.get("id"))) or _OpenToolCall(call_id=None, name=None)
             begun.call_id, begun.name = item.get("call_id") or begun.call_id, item.get("name") or begun.name
             return self._finish_call(begun, item.get("arguments"))
-        self._told.add(_text_kind_of(item))
-        return () if _text_kind_of(item) in self._streamed else self._texts_of(item)
+        self._told.add(_find_text_kind(item))
+        return () if _find_text_kind(item) in self._streamed else self._texts_of(item)
 
     def _texts_of(self, item: dict[str, Any]) -> Sequence[_Piece]:
         """Return the text or reasoning of a finished item."""
-        kind = _text_kind_of(item)
+        kind = _find_text_kind(item)
         if not kind:
             return ()
         listed = _to_list(item.get("content")) or _to_list(item.get("summary"))
@@ -327,9 +327,9 @@ class ResponsesDecoder:
         for item in items:
             if item.get("type") == "function_call":
                 pieces += self._end_item({"item": item})
-            elif _text_kind_of(item) not in told:
+            elif _find_text_kind(item) not in told:
                 pieces += self._texts_of(item)
-        usage = usage_of(response.get("usage"))
+        usage = read_usage(response.get("usage"))
         reason = self._find_reason(event["type"], response, usage)
         self._ending = AnswerEnd(reason=reason, usage=usage)
         is_cut = reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}
@@ -361,12 +361,12 @@ def _read_member(event: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _key_of(event: dict[str, Any], item_id: object) -> str:
+def _find_key(event: dict[str, Any], item_id: object) -> str:
     """Return the key of an item: its id, or its index if the server sends no id."""
     return f"#{event.get('output_index')}" if item_id is None else str(item_id)
 
 
-def _text_kind_of(item: dict[str, Any]) -> str:
+def _find_text_kind(item: dict[str, Any]) -> str:
     """Return the kind of text in an item; empty if it has no text."""
     kind = item.get("type")
     return kind if isinstance(kind, str) and kind in _TEXT_KINDS else ""

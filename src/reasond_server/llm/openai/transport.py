@@ -20,17 +20,17 @@ from pydantic_core import to_json
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.openai import faults
-from reasond_server.llm.openai.addressing import RequestHeads, build_missing_package_error, find_proxy
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import parse_json
+from reasond_server.llm.openai.request_heads import RequestHeads, build_missing_package_error, find_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import aiohttp
 
-    from reasond_server.llm.openai.addressing import RequestHead
     from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.request_heads import RequestHead
 
 
 _MAX_REFUSAL_BYTES = 65_536
@@ -126,7 +126,7 @@ class OpenAITransport:
                 finally:
                     answer.close()
         except TimeoutError:
-            raise faults.fault_of_timeout(self._options, "did not answer", timeout_s, "timeout_s") from None
+            raise faults.build_timeout_fault(self._options, "did not answer", timeout_s, "timeout_s") from None
         return parse_json(bytes(content))
 
     async def aclose(self) -> None:
@@ -150,7 +150,7 @@ class OpenAITransport:
             except Exception as error:  # noqa: BLE001 - every error of the layers below is converted
                 # On a connection of its own, a request may have been read, and be billed, before that ended.
                 if not (keeps and is_dropped(error) and self._pool.has_reused_connection()):
-                    raise fault_of_open(self._options, error) from None
+                    raise build_open_fault(self._options, error) from None
                 self._keeps_connections = False
         answer = _HttpAnswer(response, options=self._options)
         if not _SUCCESS <= response.status < _REDIRECT:
@@ -164,7 +164,7 @@ class OpenAITransport:
         finally:
             answer.close()
         wait = read_retry_after_s(answer.headers, now=self._now)
-        return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
+        return faults.classify_status(self._options, status=status, body=body, retry_after_s=wait)
 
     async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with a success status that is not a stream of events."""
@@ -174,8 +174,8 @@ class OpenAITransport:
         except ModelProtocolError:
             report = None
         if isinstance(report, dict) and report.get("error"):
-            return faults.fault_of_report(self._options, report)
-        return faults.fault_of_breach(self._options, f"answered with {kind} instead of a stream of events")
+            return faults.classify_report(self._options, report)
+        return faults.build_protocol_fault(self._options, f"answered with {kind} instead of a stream of events")
 
 
 class _HttpAnswer:
@@ -199,21 +199,21 @@ class _HttpAnswer:
         try:
             piece = content.read_nowait(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise fault_of_lost_connection(self._options) from None
+            raise build_lost_connection_fault(self._options) from None
         return self._count(piece, granted) if piece or content.is_eof() else None
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise fault_of_lost_connection(self._options) from None
+            raise build_lost_connection_fault(self._options) from None
         return self._count(piece, granted)
 
     def _count(self, piece: bytes, granted: Callable[[], int]) -> bytes:
         self._came += len(piece)
         most = self._options.max_response_bytes
         if self._came > most and self._came > most + granted():
-            raise _fault_of_size(self._options, most + granted())
+            raise _build_size_fault(self._options, most + granted())
         return piece
 
     async def read_beginning(self) -> bytes:
@@ -232,7 +232,7 @@ class _HttpAnswer:
         self._response.close()
 
 
-def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
+def build_lost_connection_fault(options: BackendOptions) -> UpstreamFaultError:
     """Return the fault for a connection that broke during the answer."""
     error = ModelUnavailableError(
         f"The model backend {faults.describe_place(options)} broke the connection in the middle of its answer",
@@ -241,9 +241,9 @@ def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
     return UpstreamFaultError(error, retries=faults.AS_OFTEN_AS_ALLOWED, is_unhealthy=True, may_cost=True)
 
 
-def _fault_of_size(options: BackendOptions, limit: int) -> UpstreamFaultError:
+def _build_size_fault(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
-    return faults.fault_of_breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
+    return faults.build_protocol_fault(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
 
 
 _SPARE_CONNECTIONS = 16
@@ -301,28 +301,30 @@ class ConnectionPool:
             await self._session.close()
 
 
-def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultError:
+def build_open_fault(options: BackendOptions, error: Exception) -> UpstreamFaultError:
     """Return the fault for an error of `ConnectionPool.send`."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     faults.log_fault(options, f"not opened: {type(error).__name__}")
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(error.__cause__, ssl.SSLError):
-        return faults.fault_of_unreachable(options, "its certificate or its TLS is not acceptable", is_retryable=False)
+        return faults.build_unreachable_fault(
+            options, "its certificate or its TLS is not acceptable", is_retryable=False
+        )
     if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
-        return faults.fault_of_unreachable(options, "base_url is not an address of HTTP", is_retryable=False)
+        return faults.build_unreachable_fault(options, "base_url is not an address of HTTP", is_retryable=False)
     if isinstance(error, aiohttp.ServerTimeoutError):
-        fault = faults.fault_of_timeout(
+        fault = faults.build_timeout_fault(
             options, "did not take a connection", options.timeouts.connect_s, "timeouts.connect_s"
         )
         fault.may_cost = False
         return fault
     if isinstance(error, aiohttp.ClientResponseError):
-        return faults.fault_of_breach(
+        return faults.build_protocol_fault(
             options, "answered with something that is not HTTP, or with interim responses without end"
         )
     if isinstance(error, aiohttp.ClientConnectorError):
-        return faults.fault_of_unreachable(options, "no connection")
-    fault = faults.fault_of_unreachable(options, "the connection ended before an answer began")
+        return faults.build_unreachable_fault(options, "no connection")
+    fault = faults.build_unreachable_fault(options, "the connection ended before an answer began")
     fault.may_cost = True
     return fault
 

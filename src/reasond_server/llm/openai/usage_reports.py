@@ -147,7 +147,7 @@ def warn_of_truncation(reported: Usage, messages: Sequence[Message], size: int, 
     )
 
 
-def usage_of(reported: object) -> Usage | None:
+def read_usage(reported: object) -> Usage | None:
     """Return a reported usage, which may have any of the common forms; None if it is not a usage."""
     if not isinstance(reported, dict):
         return None

@@ -64,7 +64,7 @@ class StreamOptions(Params):
     include_obfuscation: bool = False
 
 
-class OwnParams(Params):
+class ReasondParams(Params):
     """The parameters of reasond itself, which OpenAI's clients send by `extra_body`."""
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -89,7 +89,7 @@ class ChatParams(Params):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    reasond: OwnParams = Field(default_factory=OwnParams)
+    reasond: ReasondParams = Field(default_factory=ReasondParams)
     stop: str | list[str] | None = None
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None

@@ -53,7 +53,7 @@ class ChunkFrames:
 
     def tell_usage(self, usage: Usage) -> bytes:
         """Return the chunk of the usage; empty if it was not asked for."""
-        return self._write({"choices": [], "usage": usage_json(usage)}) if self._includes_usage else b""
+        return self._write({"choices": [], "usage": build_usage_json(usage)}) if self._includes_usage else b""
 
     def _write(self, rest: dict[str, Any]) -> bytes:
         return frame_event(self._head + b"," + to_json(rest, inf_nan_mode="null")[1:])
@@ -69,7 +69,7 @@ def describe_completion(execution_id: str, created: datetime, model: str, *, kin
     }
 
 
-def usage_json(usage: Usage) -> dict[str, Any]:
+def build_usage_json(usage: Usage) -> dict[str, Any]:
     """Return the usage by OpenAI's names."""
     return {
         "prompt_tokens": usage.input_tokens,
@@ -80,7 +80,7 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-def finish_of(reason: FinishReason | None) -> str:
+def map_finish_reason(reason: FinishReason | None) -> str:
     """Return OpenAI's finish reason; an answer that something has cut short ends by its length."""
     return _FINISHES.get(reason, _LENGTH) if reason else _LENGTH
 

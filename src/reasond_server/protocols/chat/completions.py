@@ -17,10 +17,10 @@ from reasond_server.protocols.chat.completion_json import (
     DONE,
     HEARTBEAT,
     ChunkFrames,
+    build_usage_json,
     describe_completion,
-    finish_of,
     keep_reasoning,
-    usage_json,
+    map_finish_reason,
 )
 from reasond_server.protocols.chat.turn_chats import is_turn
 from reasond_server.types import ExecutionStarted, Heartbeat, Iteration, Result, TextDelta
@@ -63,17 +63,17 @@ class Completions:
         reasoning = BETWEEN.join(kept)
         message = {
             "role": "assistant",
-            "content": _content_of(view.result),
+            "content": _choose_content(view.result),
             "refusal": None,
             "reasoning_content": reasoning,
             "reasoning": reasoning,
         }
-        finish = finish_of(view.result.finish_reason)
+        finish = map_finish_reason(view.result.finish_reason)
         created = view.execution.create_time
         return {
             **describe_completion(view.result.execution_id, created, params.model, kind="chat.completion"),
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
-            "usage": usage_json(view.result.metrics.usage),
+            "usage": build_usage_json(view.result.metrics.usage),
             "reasond": _own_json(view.result, (*asked.warnings, *cut)),
         }
 
@@ -149,17 +149,19 @@ class ChunkWriter:
 
     def _end(self, result: Result) -> bytes:
         """Return the answer, the chunk that ends it, and the usage if it was asked for."""
-        content = _content_of(result)
+        content = _choose_content(result)
         return b"".join(
             (
                 self._frames.choose({"content": content}) if content else b"",
-                self._frames.choose({}, finish_of(result.finish_reason), reasond=_own_json(result, self._warnings)),
+                self._frames.choose(
+                    {}, map_finish_reason(result.finish_reason), reasond=_own_json(result, self._warnings)
+                ),
                 self._frames.tell_usage(result.metrics.usage),
             )
         )
 
 
-def _content_of(result: Result) -> str:
+def _choose_content(result: Result) -> str:
     """Return the answer; where a schema was asked for, the JSON that satisfies it."""
     return result.answer_json or result.answer
 

@@ -24,7 +24,7 @@ _BETWEEN: Final = "\n\n"
 
 
 @value
-class Said:
+class ChatTranscript:
     """The messages of a chat: `query` is what the user said last, with `images`, `history` what was said before."""
 
     query: str
@@ -34,7 +34,7 @@ class Said:
     warnings: tuple[str, ...] = ()
 
 
-def read_messages(messages: Sequence[Mapping[str, Any]]) -> Said:
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> ChatTranscript:
     """Return what the messages say; consecutive messages of a role are joined.
 
     Calls of tools and their results are told as texts of the assistant.
@@ -69,7 +69,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> Said:
     if problems:
         raise InvalidRequestError.of(*problems[:_MOST_PROBLEMS])
     said = [(role, _join(texts)) for role, texts in lines]
-    return Said(
+    return ChatTranscript(
         query=said[-1][1],
         system=_join(system),
         history=tuple(HistoryMessage(role=Speaker(role), text=text) for role, text in said[:-1] if text),

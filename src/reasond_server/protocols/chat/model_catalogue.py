@@ -16,7 +16,7 @@ from reasond_server.access.permissions import may_use_strategy
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import StrategyNotFoundError
-from reasond_server.reasoning.choosing import AUTO
+from reasond_server.reasoning.strategy_selection import AUTO
 from reasond_server.types import NO_BUDGET, Budget
 from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 from reasond_server.types.values import value

@@ -16,20 +16,20 @@ from pydantic_core import PydanticSerializationError, to_json
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation
 from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.connections import departure_of, unless_client_leaves
+from reasond_server.http_api.body_reader import read_call_body
+from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.event_frames import frame_event, send_stream
-from reasond_server.http_api.exchange import NO_STORE, RefusalError, exchange_of, host_of, send_answer
-from reasond_server.http_api.http_calls import Calls, Dialect, failure_of
-from reasond_server.http_api.intake import take_in_call
+from reasond_server.http_api.exchange import NO_STORE, RefusalError, find_exchange, find_host, send_answer
+from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
 from reasond_server.protocols.chat.chat_params import SAMPLING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Call, Gate, Methods
-    from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
 
@@ -81,7 +81,7 @@ def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any
     if error.execution_id:
         more["execution_id"] = error.execution_id
     violations = (
-        [] if is_internal else [(_name_of(one.field, reason.name), one.description) for one in error.violations]
+        [] if is_internal else [(_map_field_name(one.field, reason.name), one.description) for one in error.violations]
     )
     if violations:
         more["violations"] = [{"param": param, "message": description} for param, description in violations]
@@ -115,7 +115,7 @@ def _build_content(message: str, *, status: int, code: str, param: str | None) -
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
-def _name_of(field: str, reason: str) -> str:
+def _map_field_name(field: str, reason: str) -> str:
     """Return the name of a wrong field in this interface."""
     if (tool := _TOOL.match(field)) is not None:
         return f"tools.{tool['place']}.function.{tool['name'].removesuffix('_json')}"
@@ -151,15 +151,15 @@ _NOTHING: Final = "there is nothing at this address; POST /v1/chat/completions a
 class OpenAiEndpoint:
     """Serves all paths below /v1/. `methods` has CHAT_METHOD and MODELS_METHOD."""
 
-    def __init__(self, methods: Methods, gate: Gate, intake: Intake, observer: CallObserver) -> None:
+    def __init__(self, methods: Methods, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> None:
         self._methods = methods
         self._gate = gate
-        self._intake = intake
+        self._body_reader = body_reader
         self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        exchange = exchange_of(scope)
+        exchange = find_exchange(scope)
         exchange.rpc_system = OPENAI.transport
         try:
             await self._serve(scope, exchange, receive, send)
@@ -189,17 +189,19 @@ class OpenAiEndpoint:
             raise RefusalError(404, _NO_RESPONSES if is_responses else _NOTHING)
 
     async def _complete(self, calls: Calls, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
-        departure = departure_of(scope)
+        disconnect = find_disconnect(scope)
         try:
-            body = await take_in_call(exchange, receive, gate=self._gate, intake=self._intake, host=host_of(scope))
+            body = await read_call_body(
+                exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
+            )
         except ReasondError as error:
             # The rest of the body is not read.
             await _send(send, calls.refuse(error), _CLOSE)
             return
         try:
-            answer = await unless_client_leaves(_answer(calls, body, exchange, send), departure)
+            answer = await run_unless_disconnected(_answer(calls, body, exchange, send), disconnect)
         finally:
-            self._intake.let_go(body)
+            self._body_reader.release(body)
         if answer is not None:
             await _send(send, answer)
 
@@ -241,7 +243,7 @@ async def _stream(call: Call, params: dict[str, Any], send: Send) -> Mapping[str
         try:
             first = await anext(chunks)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
-            return await call.explain(failure_of(error))
+            return await call.explain(convert_failure(error))
         await send_stream(send, _continue(call, first, chunks))
     return None
 
@@ -253,7 +255,7 @@ async def _continue(call: Call, first: bytes, chunks: AsyncGenerator[bytes, None
         async for chunk in chunks:
             yield chunk
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
-        described = await call.explain(failure_of(error))
+        described = await call.explain(convert_failure(error))
         yield frame_event(described["body"])
 
 

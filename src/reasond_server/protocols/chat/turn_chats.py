@@ -24,10 +24,10 @@ from reasond_server.protocols.chat.completion_json import (
     DONE,
     HEARTBEAT,
     ChunkFrames,
+    build_usage_json,
     describe_completion,
-    finish_of,
     keep_reasoning,
-    usage_json,
+    map_finish_reason,
 )
 from reasond_server.protocols.chat.messages import read_messages, read_results
 from reasond_server.protocols.chat.model_catalogue import narrow
@@ -77,7 +77,7 @@ class TurnChat:
 
 
 @dataclass(slots=True)
-class _Leg:
+class _Segment:
     """One segment of a turn: from its start or a re-entry to its next exit.
 
     `usage` is the usage of the segment alone: clients add up the usage of all answers.
@@ -125,7 +125,7 @@ class _Leg:
     @property
     def finish(self) -> str:
         """OpenAI's finish reason."""
-        return _TOOL_CALLS if self.result is None else finish_of(self.result.finish_reason)
+        return _TOOL_CALLS if self.result is None else map_finish_reason(self.result.finish_reason)
 
     def list_calls(self) -> list[dict[str, Any]]:
         """Return the pending calls.
@@ -175,17 +175,17 @@ class TurnChats:
         Raises:
             ReasondError: the request is refused, or the turn failed.
         """
-        asked, leg = self._read(caller, params), _Leg()
+        asked, segment = self._read(caller, params), _Segment()
         async with aclosing(self._events(caller, asked)) as events:
             async for event in events:
-                leg.take(event)
-        if leg.began is None:
+                segment.take(event)
+        if segment.began is None:
             raise InternalError("a turn left without an event")
-        kept, cut = keep_reasoning(leg.texts)
-        reasoning, calls = BETWEEN.join(kept), leg.list_calls()
+        kept, cut = keep_reasoning(segment.texts)
+        reasoning, calls = BETWEEN.join(kept), segment.list_calls()
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": leg.content or (None if calls else ""),
+            "content": segment.content or (None if calls else ""),
             "refusal": None,
             "reasoning_content": reasoning,
             "reasoning": reasoning,
@@ -193,10 +193,10 @@ class TurnChats:
         if calls:
             message[_TOOL_CALLS] = calls
         return {
-            **describe_completion(leg.turn_id, leg.began, params.model, kind="chat.completion"),
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": leg.finish}],
-            "usage": usage_json(leg.usage),
-            "reasond": leg.describe((*asked.warnings, *cut)),
+            **describe_completion(segment.turn_id, segment.began, params.model, kind="chat.completion"),
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": segment.finish}],
+            "usage": build_usage_json(segment.usage),
+            "reasond": segment.describe((*asked.warnings, *cut)),
         }
 
     async def stream(self, caller: Principal, params: ChatParams) -> AsyncGenerator[bytes, None]:
@@ -205,23 +205,23 @@ class TurnChats:
         Raises:
             ReasondError: the request is refused, or the turn failed.
         """
-        asked, leg = self._read(caller, params), _Leg()
+        asked, segment = self._read(caller, params), _Segment()
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
         async with aclosing(self._events(caller, asked)) as events:
             async for event in events:
-                if leg.began is None:
+                if segment.began is None:
                     yield frames.begin(event)
-                if text := leg.take(event):
+                if text := segment.take(event):
                     yield frames.reason(text)
                 elif isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
-        calls = [{"index": place, **call} for place, call in enumerate(leg.list_calls())]
+        calls = [{"index": place, **call} for place, call in enumerate(segment.list_calls())]
         if calls:
             yield frames.choose({_TOOL_CALLS: calls})
-        if leg.content:
-            yield frames.choose({"content": leg.content})
-        yield frames.choose({}, leg.finish, reasond=leg.describe(asked.warnings))
-        if usage := frames.tell_usage(leg.usage):
+        if segment.content:
+            yield frames.choose({"content": segment.content})
+        yield frames.choose({}, segment.finish, reasond=segment.describe(asked.warnings))
+        if usage := frames.tell_usage(segment.usage):
             yield usage
         yield DONE
 

@@ -16,7 +16,7 @@ from reasond_server.repair.critics.linting import LintCritic
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline
 from reasond_server.repair.results.check_runner import CheckRunner
-from reasond_server.repair.results.gate import compare_with_baseline, has_say, judge_candidate
+from reasond_server.repair.results.gate import compare_with_baseline, counts, judge_candidate
 from reasond_server.repair.results.outcomes import read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -367,7 +367,7 @@ class Critics:
         return [
             check
             for check in self._checks.values()
-            if (check.role is CheckRole.HELD_OUT) is is_held_out and has_say(check.name, baseline)
+            if (check.role is CheckRole.HELD_OUT) is is_held_out and counts(check.name, baseline)
         ]
 
     def _limit_candidates(self, pair: CheckRuns) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import show
-from reasond_server.repair.edits.edit_reading import (
+from reasond_server.repair.edits.edit_parser import (
     EDIT_FORMAT,
     CandidateSolution,
     Edit,

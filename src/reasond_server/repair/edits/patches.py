@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.base.asyncio_tasks import limit_awake_time
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import SandboxUnavailableError
-from reasond_server.repair.edits.patch_reading import PatchError, check_patch
+from reasond_server.repair.edits.patch_parser import PatchError, check_patch
 from reasond_server.snapshots.paths import find_problems
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def make_patch(
         )
     if status not in {0, _EXIT_DIFFERS}:
         raise PatchError(f"git made no diff (status {status}): {_show_output(errors, folder)}")
-    patch = _mend_headers(output.decode())
+    patch = _fix_headers(output.decode())
     if problem := patch and check_patch(patch):
         raise PatchError(problem)
     return patch
@@ -156,13 +156,13 @@ def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[
             place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-            place.chmod(_mode_of(files, path))
+            place.chmod(_find_mode(files, path))
     except OSError as error:
         problem = errno.errorcode.get(error.errno or 0, "an error")
         raise _refuse(f"The files of a patch cannot be written to the temporary folder: {problem}") from error
 
 
-def _mode_of(files: Mapping[str, SourceFile], path: str) -> int:
+def _find_mode(files: Mapping[str, SourceFile], path: str) -> int:
     return 0o755 if path in files and files[path].is_executable else 0o644
 
 
@@ -175,7 +175,7 @@ def _compare_files(root: Path, files: Mapping[str, SourceFile], wanted: Mapping[
         place = root / path
         if place.is_symlink() or place.read_bytes() != content:
             return f"the patch makes another content of {show(path)}"
-        if (place.stat().st_mode & 0o100) != (_mode_of(files, path) & 0o100):
+        if (place.stat().st_mode & 0o100) != (_find_mode(files, path) & 0o100):
             return f"the patch makes another mode of {show(path)}"
     return ""
 
@@ -243,7 +243,7 @@ def _refuse(problem: str) -> SandboxUnavailableError:
     return SandboxUnavailableError(problem, remedy=_REMEDY)
 
 
-def _mend_headers(diff: str) -> str:
+def _fix_headers(diff: str) -> str:
     """Return a diff whose sections begin with `diff --git a/… b/…`; git repeats one name for new and deleted files."""
     lines = diff.split("\n")
     for place, line in enumerate(lines):

@@ -77,7 +77,7 @@ def _list_inner_fields(names: tuple[str, ...]) -> Sequence[str]:
 _HAVE_DOCSTRINGS: Final = frozenset({ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
 
 
-def key_of(changes: Mapping[str, bytes | None], files: Mapping[str, SourceFile]) -> str:
+def compute_code_key(changes: Mapping[str, bytes | None], files: Mapping[str, SourceFile]) -> str:
     """Return a key that is equal for changes of `files` with the same effect on the code, as far as that is certain.
 
     In Python comments, layout and docstrings make no difference, in other texts white space at the end of lines. If

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import CheckUnusableError, NotReproducedError
-from reasond_server.repair.results.gate import find_flaky, has_say
+from reasond_server.repair.results.gate import counts, find_flaky
 from reasond_server.repair.results.outcomes import Baseline
 from reasond_server.types.repairs import CheckRole, CheckStatus, TestOutcome
 from reasond_server.types.values import value
@@ -122,7 +122,7 @@ def _warn(baseline: Baseline, flaky: Sequence[str]) -> Sequence[str]:
     warnings = []
     if flaky:
         warnings.append(f"Flaky on the original code, so they do not count: {_name(flaky)}.")
-    silent = [name for name in baseline.outcomes if name not in baseline.flaky and not has_say(name, baseline)]
+    silent = [name for name in baseline.outcomes if name not in baseline.flaky and not counts(name, baseline)]
     if silent:
         warnings.append(f"These checks pass nothing on the original code, so they hold nothing: {_name(silent)}.")
     if not baseline.is_reproduced:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.calls import run_by_size
 from reasond_server.repair.results.outcomes import CheckOutcome
 from reasond_server.repair.results.reported_tests import UnreadableResultError, write_output
-from reasond_server.repair.results.result_reading import CheckResults, read_results
+from reasond_server.repair.results.result_parser import CheckResults, read_results
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.types.repairs import CheckStatus, ResultFormat, TestOutcome
 

@@ -94,7 +94,7 @@ _MAX_DISAGREEMENTS: Final = 2
 _WITHOUT_RESULT: Final = (CheckStatus.TIMED_OUT, CheckStatus.UNKNOWN)
 
 
-def has_say(name: str, baseline: Baseline) -> bool:
+def counts(name: str, baseline: Baseline) -> bool:
     """Return whether a check can say something of candidates.
 
     One cannot that was flaky as a whole, or whose tests all were; nor can a check of the role REGRESSION that passed
@@ -165,7 +165,7 @@ def list_faults(baseline: Baseline) -> Sequence[CheckOutcome]:
     return tuple(
         _keep_counted(outcome, baseline)
         for outcome in baseline.outcomes.values()
-        if outcome.role is CheckRole.REPRODUCE and has_say(outcome.name, baseline)
+        if outcome.role is CheckRole.REPRODUCE and counts(outcome.name, baseline)
     )
 
 
@@ -257,7 +257,7 @@ def _find_required(outcome: CheckOutcome, before: CheckOutcome, flaky: Collectio
     is_regression = before.role is CheckRole.REGRESSION
     broken = {test_id for test_id, found in before.tests.items() if _is_broken_whole(test_id, found)}
     passed = [test_id for test_id, found in outcome.tests.items() if found is TestOutcome.PASSED]
-    mended = {whole for test_id in passed for whole in _list_wholes(test_id) if whole in broken} if broken else set()
+    repaired = {whole for test_id in passed for whole in _list_wholes(test_id) if whole in broken} if broken else set()
     required: dict[str, TestOutcome] = {}
     for test_id, was in before.tests.items():
         found = outcome.tests.get(test_id, TestOutcome.MISSING)
@@ -269,7 +269,7 @@ def _find_required(outcome: CheckOutcome, before: CheckOutcome, flaky: Collectio
         elif is_regression and was is not TestOutcome.PASSED:
             continue
         elif test_id in broken:
-            required[test_id] = TestOutcome.PASSED if test_id in mended else TestOutcome.MISSING
+            required[test_id] = TestOutcome.PASSED if test_id in repaired else TestOutcome.MISSING
         else:
             required[test_id] = found
     for test_id, found in outcome.tests.items():

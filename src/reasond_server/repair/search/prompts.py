@@ -129,7 +129,7 @@ def _find_named(texts: Mapping[str, str], hints: Iterable[str]) -> Sequence[str]
 
 def _find_imported(texts: Mapping[str, str], named: Sequence[str]) -> Sequence[str]:
     """Return the Python modules that the named files import."""
-    modules = {_module_of(path): path for path in texts if path.endswith(".py")}
+    modules = {_find_module(path): path for path in texts if path.endswith(".py")}
     found: dict[str, None] = {}
     for path in named:
         for match in _IMPORT.finditer(texts[path]):
@@ -140,7 +140,7 @@ def _find_imported(texts: Mapping[str, str], named: Sequence[str]) -> Sequence[s
     return list(found)
 
 
-def _module_of(path: str) -> str:
+def _find_module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").removeprefix("src/").replace("/", ".")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.repair.results.gate import REVIEW_WARNING, needs_review, report_baseline, report_candidate
-from reasond_server.repair.search.searching import (
+from reasond_server.repair.search.candidate_search import (
     CANDIDATES,
     CHECK_CPU_S,
     CHECKS,
@@ -26,7 +26,7 @@ from reasond_server.repair.search.searching import (
     bound_held_out,
     build_search_plan,
     build_selection,
-    critique_of,
+    find_critique,
 )
 from reasond_server.repair.search.voting import JudgedCandidate, rank_candidates, vote_on
 from reasond_server.search.allowance import Allowance
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.search.activities import RepairActivities, RepairCandidate
+    from reasond_server.repair.search.candidate_search import RepairNode
     from reasond_server.repair.search.repair_policy import RepairParameters
-    from reasond_server.repair.search.searching import RepairNode
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
     from reasond_server.types import Budget, Event
@@ -156,7 +156,7 @@ class RepairRun:
         best = ranked[0] if ranked else None
         return RepairOutcome(
             patch="" if best is None else best.candidate.diff,
-            verification=Verification.NONE if best is None else _verification_of(best.critique.reports),
+            verification=Verification.NONE if best is None else _build_verification(best.critique.reports),
             finish_reason=finish_reason,
             final_candidate_id="" if best is None else best.candidate.candidate_id,
             warnings=tuple(self._warnings),
@@ -200,7 +200,7 @@ class RepairRun:
         """Search to the end; return False if the work has to stop before."""
         async with aclosing(search.run()) as nodes:
             async for found in nodes:
-                candidate, critique = found.node.payload.candidate, critique_of(found.node)
+                candidate, critique = found.node.payload.candidate, find_critique(found.node)
                 if candidate is not None and critique is not None:
                     self.judged.append(JudgedCandidate(candidate=candidate, critique=critique))
                 if await self.pause():
@@ -272,7 +272,7 @@ class RepairRun:
                     candidate_id=one.candidate.candidate_id,
                     patch=found.patch,
                     score=one.critique.score,
-                    verification=_verification_of(one.critique.reports),
+                    verification=_build_verification(one.critique.reports),
                 )
             )
         return ranking, winner
@@ -284,7 +284,7 @@ class RepairRun:
             outcomes = await self.activities.judge_held_out(winner.candidate)
         failed = [outcome.name for outcome in outcomes if outcome.status is not CheckStatus.PASSED]
         reports = [report_candidate(outcome) for outcome in outcomes]
-        verification = _verification_of([*winner.critique.reports, *reports])
+        verification = _build_verification([*winner.critique.reports, *reports])
         problem = ""
         if failed:
             problem = _HELD_OUT_FAILED.format(checks=", ".join(failed))
@@ -343,7 +343,7 @@ class RepairRun:
 
     def _end_round(self, nodes: Sequence[Node[RepairNode]]) -> None:
         """Report the end of a round with its new candidates; one without any is not reported."""
-        found = [(node.payload.candidate, critique_of(node)) for node in nodes]
+        found = [(node.payload.candidate, find_critique(node)) for node in nodes]
         scored = [(one, critique) for one, critique in found if one is not None and critique is not None]
         if not scored:
             return
@@ -398,7 +398,7 @@ class RepairRun:
         return FinishReason.MAX_ITERATIONS
 
 
-def _verification_of(reports: Sequence[CheckReport]) -> Verification:
+def _build_verification(reports: Sequence[CheckReport]) -> Verification:
     """Return what a patch was checked with; checks that could not be run do not count."""
     roles = {report.role for report in reports if report.status is not CheckStatus.UNKNOWN}
     if not roles:

@@ -39,7 +39,7 @@ class RepairSite:
     perform: Perform
 
 
-def site_of(run: Run) -> RepairSite:
+def build_site(run: Run) -> RepairSite:
     """Return the site of a run of this process."""
 
     async def wait_for_room() -> None:

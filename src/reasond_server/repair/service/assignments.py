@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.repair.service.parameters import describe_parameters, read_parameters
-from reasond_server.runs.plan import foreign_plan
+from reasond_server.runs.plan import build_foreign_plan_error
 from reasond_server.types import Budget, build_row
 from reasond_server.types.repairs import (
     Check,
@@ -35,7 +35,7 @@ class RepairAssignment:
     parameters: RepairParameters
 
 
-def digest_of_event(event: Event) -> bytes:
+def digest_event(event: Event) -> bytes:
     """Return a digest of what an event says; the time that it took differs when it is repeated."""
     row = _as_json(event)
     text = json.dumps({type(event).__name__: {**row, "elapsed_s": 0}}, sort_keys=True, default=str)
@@ -86,7 +86,7 @@ def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any
             parameters=read_parameters(row["parameters"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise foreign_plan() from None
+        raise build_foreign_plan_error() from None
 
 
 def _read_check(row: Json) -> Check:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.critics.check_judge import Critics
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.search.activities import RepairCandidate
-    from reasond_server.repair.search.candidate_writing import CandidateWriter
+    from reasond_server.repair.search.candidate_writer import CandidateWriter
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.types.snapshots import SourceFile
 

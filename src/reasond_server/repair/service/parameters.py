@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from reasond_server.base.violations import suggest_nearest, violations_of
+from reasond_server.base.violations import list_violations, suggest_nearest
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.repair.search.repair_policy import RepairParameters
@@ -41,7 +41,7 @@ def resolve_parameters(asked: Mapping[str, object], policy: RepairPolicy) -> Rep
     try:
         parameters = _PARAMETERS.validate_python(asdict(policy.defaults) | known)
     except ValidationError as error:
-        problems += violations_of(error)
+        problems += list_violations(error)
         raise _refuse(problems, asked) from None
     if problems:
         raise _refuse(problems, asked)

@@ -20,9 +20,9 @@ from reasond_server.repair.results.outcomes import MOST_RUNS
 from reasond_server.repair.service.assignments import RepairAssignment
 from reasond_server.repair.service.parameters import resolve_parameters
 from reasond_server.repair.service.repair_work import REPAIR
-from reasond_server.requests.task_checks import digest_of, find_in_budget, find_in_id, find_in_text, find_in_words
+from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
-from reasond_server.telemetry.scope import current_trace, note_result
+from reasond_server.telemetry.scope import get_current_trace, note_result
 from reasond_server.types.repairs import (
     CheckRole,
     EnvironmentInfo,
@@ -358,7 +358,7 @@ class RepairService:
         if task.goal is RepairGoal.FIX:
             limits = self._kind.workshop.environments[task.environment].limits
             require_covered_checks(task, parameters, most_cpu_s=limits.cpu_s)
-        digest = _digest_of(task) if options.request_id else ""
+        digest = _compute_digest(task) if options.request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, options.request_id):
             known = await ids.find_known(caller.tenant, options.request_id, digest)
@@ -376,7 +376,7 @@ class RepairService:
             permit = await self._limits.admit(caller, REPAIR)
             place.keep(permit)
             await self._require_runnable(task)
-            trace = current_trace()
+            trace = get_current_trace()
             request = WorkRequest(
                 tenant=caller.tenant,
                 subject=caller.subject,
@@ -430,8 +430,8 @@ class RepairService:
             raise SandboxUnavailableError("No sandbox works on this server, so no code is run")
 
 
-def _digest_of(task: RepairTask) -> str:
+def _compute_digest(task: RepairTask) -> str:
     """Return a digest that only an equal request has; the files count by their digests."""
-    parts = [digest_of(replace(task, files=()))]
+    parts = [digest_request(replace(task, files=()))]
     parts += [f"{file.path}\0{sha256(file.content).hexdigest()}\0{file.is_executable}" for file in task.files]
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.search.planning import PlanRun
+from reasond_server.repair.search.plan_run import PlanRun
 from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
-from reasond_server.repair.search.repair_site import site_of
-from reasond_server.repair.service.assignments import describe_assignment, digest_of_event, read_assignment
+from reasond_server.repair.search.repair_site import build_site
+from reasond_server.repair.service.assignments import describe_assignment, digest_event, read_assignment
 from reasond_server.repair.service.engine import BatchedRepair, RepairOrder
 from reasond_server.repair.service.local_activities import LocalActivities
 from reasond_server.repair.service.parameters import describe_parameters
@@ -112,7 +112,7 @@ class RepairKind:
             kind=self,
             assignment=assignment,
             request=plan.to_request(recovery.execution, budget=assignment.task.budget),
-            known=[digest_of_event(logged.event) for logged in recovery.events],
+            known=[digest_event(logged.event) for logged in recovery.events],
         )
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ class RepairKind:
         """
         bench = self.workbench
         assignment = bench.write_out_commands(assignment)
-        site = site_of(run)
+        site = build_site(run)
         files = await bench.load(site.tenant, assignment.task)
         make = partial(LocalActivities, files=files, trace=site.trace, folder=bench.folder)
         writer = bench.make_writer(site, model, assignment, files)
@@ -358,7 +358,7 @@ class RepairWork:
         index = self.steps.count
         is_known = self.steps.new_count < 0
         if is_known:
-            self.steps.compare(digest_of_event(event))
+            self.steps.compare(digest_event(event))
         self.steps.add()
         run.trace.end_step(None if is_known else {"reasond.step.index": index})
         if not is_known:

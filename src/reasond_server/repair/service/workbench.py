@@ -11,8 +11,8 @@ from reasond_server.errors.executions import NotResumableError
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.repair.edits.protection import build_protection
-from reasond_server.repair.search.candidate_writing import CandidateWriter
-from reasond_server.runs.plan import nonces
+from reasond_server.repair.search.candidate_writer import CandidateWriter
+from reasond_server.runs.plan import make_nonces
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
@@ -101,7 +101,7 @@ class Workbench:
             parameters=assignment.parameters,
             files=files,
             is_protected=build_protection(assignment.task.editable),
-            nonce=nonces(site.nonce)(),
+            nonce=make_nonces(site.nonce)(),
             clock=self.clock,
             folder=self.folder,
         )

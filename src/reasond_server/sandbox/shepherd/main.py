@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from reasond_server.sandbox.shepherd import disk, kernel, kin
-from reasond_server.sandbox.shepherd.launching import NOT_EXECUTABLE, NOT_FOUND, OWN_TASKS, launch
+from reasond_server.sandbox.shepherd.job_launch import NOT_EXECUTABLE, NOT_FOUND, OWN_TASKS, launch
 
 if TYPE_CHECKING:
     from reasond_server.sandbox.shepherd.order import Bounds, JobReport, Order

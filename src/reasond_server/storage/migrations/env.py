@@ -1,4 +1,4 @@
-"""Where Alembic starts: runs the revisions on the connection of `storage.migrating`, all or none."""
+"""Where Alembic starts: runs the revisions on the connection of `storage.migration_runner`, all or none."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
     return _TASK + _TOOLS + ACTION_RULE + _ANSWER + write_tools(specs)
 
 
-def action_key_of(call: ToolCall) -> str:
+def compute_action_key(call: ToolCall) -> str:
     """Return a key that equal calls share: the name, and the arguments in a canonical form."""
     try:
         value = from_json(call.arguments_json.strip() or "{}")

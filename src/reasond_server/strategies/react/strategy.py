@@ -17,7 +17,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
 from reasond_server.strategies.react.conversation import Conversation
-from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, fit_offer, handle_of
+from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
 from reasond_server.tools.execution import refuse_call
 from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
@@ -268,7 +268,7 @@ class ReactRun:
         """Return the last step and the outcome; tool calls in the reply are shown as refused."""
         if is_answered:
             self.answered_at = self.cycles
-        thought = _thought_of(reply)
+        thought = _read_thought(reply)
         if reason is FinishReason.ANSWERED_UNTAGGED:
             thought = reply.parsed.thinking.strip() or thought
         refused = [(self.tool_use.mint(call), "the run had to answer, and makes no more calls") for call in reply.calls]
@@ -281,7 +281,7 @@ class ReactRun:
         """Add the reply and our message `said` to the conversation, and return the step."""
         parsed = reply.parsed
         self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking, said=said)
-        return self._build_step(_thought_of(reply))
+        return self._build_step(_read_thought(reply))
 
     def _correct(self, reply: ModelReply, said: str, *, thought: str | None = None) -> Step:
         """Ask again after a reply that broke the protocol; after too many such replies, demand an answer."""
@@ -293,7 +293,7 @@ class ReactRun:
         else:
             warning = "The model kept breaking the protocol of calls, and had to answer."
             self._demand(FinishReason.MAX_ITERATIONS, warning)
-        return self._build_step(_thought_of(reply) if thought is None else thought)
+        return self._build_step(_read_thought(reply) if thought is None else thought)
 
     async def _act_in_text(self, reply: ModelReply) -> Step:
         try:
@@ -313,7 +313,7 @@ class ReactRun:
             result, note = await self.tool_use.make(call)
             made.append((call, result))
             # A failure cannot be read again.
-            handle = "" if result.is_error else handle_of(call)
+            handle = "" if result.is_error else derive_handle(call)
             records.append(CallRecord(call=call, result=result, handle=handle, wire_id=provider_id))
             notes.append(note)
         self.conversation.add(
@@ -324,13 +324,13 @@ class ReactRun:
         )
         if (stop := self.tool_use.stop) is not None:
             self._demand(stop.finish_reason, stop.warning)
-        return self._build_step(_thought_of(reply), tuple(made))
+        return self._build_step(_read_thought(reply), tuple(made))
 
     def _refuse_calls(self, reply: ModelReply, calls: Sequence[ToolCall]) -> Step:
         """Refuse the calls of a run that has no tools."""
         results = [refuse_call(call, "not_allowed", "tools may not be called in this run") for call in calls]
         step = self._correct(reply, "There are no tools in this run. " + words.NOTHING_WRITTEN)
-        detail = ReactStep(thought=_thought_of(reply), actions=tuple(calls), observations=tuple(results))
+        detail = ReactStep(thought=_read_thought(reply), actions=tuple(calls), observations=tuple(results))
         return Step(detail=detail, answer_found=step.answer_found, metrics=step.metrics)
 
     def _demand(self, reason: FinishReason, warning: str = "") -> None:
@@ -429,7 +429,7 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
     return ReactRun(task=task, context=context, conversation=conversation, specs=specs, tool_use=tool_use)
 
 
-def _thought_of(reply: ModelReply) -> str:
+def _read_thought(reply: ModelReply) -> str:
     """Return the thought of a reply, hidden reasoning first, without the action."""
     parsed = reply.parsed
     text = parsed.text + (parsed.content if parsed.kind is TagKind.CONTINUE else "")

@@ -20,7 +20,7 @@ from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.strategies.react import prompts as words
 from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
-from reasond_server.tools.results import arguments_of
+from reasond_server.tools.results import parse_arguments
 from reasond_server.types import FinishReason, ToolCall
 from reasond_server.types.values import value
 
@@ -75,7 +75,7 @@ class Offers:
     def make(self, tools: Sequence[ToolSpec]) -> Offer:
         """Return the offer of `tools`, bounded as `text_calls.bound_specs` does."""
         if tools != self._tools:
-            self._offer = _offer_of(bound_specs(tools))
+            self._offer = _build_offer(bound_specs(tools))
             self._tools = tools
         return self._offer
 
@@ -87,7 +87,7 @@ def fit_offer(offer: Offer, *, counter: TokenCounter, window: int | None) -> Off
     most = [size if size <= MOST_TOOL_TOKENS else counter.count_text(text) for text, size in sized]
     if _has_room(most, window) or _has_room([counter.count_text(text) for text in offer.each], window):
         return offer
-    return _offer_of(fit_specs(offer.specs, counter=counter, window=window))
+    return _build_offer(fit_specs(offer.specs, counter=counter, window=window))
 
 
 @value
@@ -109,7 +109,7 @@ def fit_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: int |
     Raises:
         ContextExhaustedError: the tools exceed the limits even without schemas.
     """
-    most = _share_of(window)
+    most = _compute_share(window)
     shown = [_shorten_to_limit(spec, counter) for spec in specs]
     while sum(one.tokens for one in shown) > most:
         open_places = [place for place, one in enumerate(shown) if one.level < _BARE]
@@ -121,22 +121,22 @@ def fit_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: int |
 
 
 def _has_room(tokens: Sequence[int], window: int | None) -> bool:
-    return sum(tokens) <= _share_of(window) and max(tokens, default=0) <= MOST_TOOL_TOKENS
+    return sum(tokens) <= _compute_share(window) and max(tokens, default=0) <= MOST_TOOL_TOKENS
 
 
-def _share_of(window: int | None) -> int:
+def _compute_share(window: int | None) -> int:
     """Return the most tokens that all tools together may take."""
     return MOST_OFFER_TOKENS if window is None else min(MOST_OFFER_TOKENS, window // _SHARE_OF_WINDOW)
 
 
-def _offer_of(specs: Sequence[ToolSpec]) -> Offer:
+def _build_offer(specs: Sequence[ToolSpec]) -> Offer:
     shapes = [[spec.name, spec.description, spec.parameters] for spec in specs]
-    each = [_text_of(spec) for spec in specs]
+    each = [_write_text(spec) for spec in specs]
     sizes = [len(text.encode("utf-8", "replace")) for text in each]
     return Offer(specs=specs, each=each, sizes=sizes, whole=json.dumps(shapes))
 
 
-def _text_of(spec: ToolSpec) -> str:
+def _write_text(spec: ToolSpec) -> str:
     return f"{spec.name}: {spec.description} {json.dumps(spec.parameters, ensure_ascii=False)}"
 
 
@@ -152,7 +152,7 @@ def _show_at(spec: ToolSpec, level: int, counter: TokenCounter) -> _ShownTool:
     if level:
         description = spec.description[:_SHORT_DESCRIPTION] if level == _BARE else spec.description
         told = replace(spec, description=description + _SHORTENED, parameters=_shorten(spec.parameters, level))
-    return _ShownTool(whole=spec, level=level, told=told, tokens=counter.count_text(_text_of(told)))
+    return _ShownTool(whole=spec, level=level, told=told, tokens=counter.count_text(_write_text(told)))
 
 
 def _shorten(schema: Mapping[str, Any], level: int) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class ToolUse:
 
     async def make(self, call: ToolCall) -> tuple[ToolResult, str]:
         """Make one call if it is still allowed; return its result and a note about it for the model."""
-        before = self._before.setdefault(words.action_key_of(call), [])
+        before = self._before.setdefault(words.compute_action_key(call), [])
         note = words.REPEATED.format(call_id=before[0]) if before else ""
         if refused := self._find_refusal(call, len(before)):
             result, note = refused, ""
@@ -266,12 +266,12 @@ class ToolUse:
             return refuse_call(call, NOT_CALLED, _NONE_LEFT)
 
 
-def handle_of(call: ToolCall) -> str:
+def derive_handle(call: ToolCall) -> str:
     """Return the handle for reading the result of `call` again; a call that reads a result has that result's handle."""
     if call.name != READ_TOOL_RESULT:
         return call.call_id
     try:
-        handle = arguments_of(call.arguments_json).get("handle")
+        handle = parse_arguments(call.arguments_json).get("handle")
     except ValueError:
         handle = None
     return handle if isinstance(handle, str) and handle.isalnum() else call.call_id

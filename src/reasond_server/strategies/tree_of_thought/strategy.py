@@ -16,7 +16,7 @@ from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContentFilteredError, ModelError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.counting import fork_of
+from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
@@ -35,7 +35,7 @@ from reasond_server.strategies.tree_of_thought.thoughts import (
     ThoughtEvaluator,
     ThoughtProposer,
     TreeThought,
-    path_of,
+    list_path,
 )
 from reasond_server.types import CostClass, FinishReason, TreeOfThoughtMetrics, TreeStep
 from reasond_server.types.values import value
@@ -113,8 +113,8 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
             )
         # An estimate is no reason for a refusal: the server's count decides in `run`.
         if model.context_window is not None and model.counter.is_exact:
-            prompts = prompts_of(task, new_nonce(), model.counter)
-            shape = shape_of(config)
+            prompts = build_prompts(task, new_nonce(), model.counter)
+            shape = build_shape(config)
             shape.measure_notes(
                 model.counter.count_prompt(shape.build_bare_prompt(prompts)), window=model.context_window
             )
@@ -215,7 +215,7 @@ class TreeRun:
     async def write_answer(self) -> AsyncGenerator[StrategyEvent, None]:
         """Let the model answer from the best thought, in the reserved call."""
         best = self.search.best_open
-        messages = self.calls.prompts.answer(path_of(best) if best else ())
+        messages = self.calls.prompts.answer(list_path(best) if best else ())
         call = hear(
             model=self.calls.model,
             messages=messages,
@@ -289,11 +289,11 @@ def _describe_silence(reply: ModelReply) -> str:
 
 async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> TreeRun:
     """Fit the prompts into the model's window and set up the search."""
-    config, model, counter = context.config, context.model, fork_of(context.model.counter)
+    config, model, counter = context.config, context.model, make_fork(context.model.counter)
     nonce = context.new_nonce()
-    prompts = await run_by_size(task.text_characters, partial(prompts_of, task, nonce, counter))
+    prompts = await run_by_size(task.text_characters, partial(build_prompts, task, nonce, counter))
     if model.context_window is not None:
-        shape = shape_of(config)
+        shape = build_shape(config)
         bare = await _count_prompt(shape.build_bare_prompt(prompts), model, counter)
         prompts.notes_tokens = shape.measure_notes(bare, window=model.context_window)
     calls = ThoughtCalls(
@@ -341,12 +341,12 @@ def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection
     return UctSelection(root, plan) if config.search is TreeSearchOrder.BEST_FIRST else BeamSelection(root, plan)
 
 
-def prompts_of(task: Task, nonce: str, counter: TokenCounter) -> TreePrompts:
+def build_prompts(task: Task, nonce: str, counter: TokenCounter) -> TreePrompts:
     """Return the prompts of a run. Takes time linear in the task's texts."""
     return TreePrompts(question=task.query, material=task.material, nonce=nonce, counter=counter)
 
 
-def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
+def build_shape(config: TreeOfThoughtConfig) -> ThoughtShape:
     """Return the sizes of the calls of a run."""
     return ThoughtShape(
         branching=config.branching,

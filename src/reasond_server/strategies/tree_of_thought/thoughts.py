@@ -17,7 +17,7 @@ from reasond_server.context.tags import TagKind
 from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
-from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of
+from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, compute_content_key
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ThoughtProposer:
 
     async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
         """Return the thoughts of one reply; see the port. A repeated step of the path gets that step's key."""
-        calls, path = self._calls, path_of(node)
+        calls, path = self._calls, list_path(node)
         reply = await calls.make(self._build_prompt(node, count), max_tokens=count * calls.thought_tokens, kinds=())
         text = reply.parsed.text
         is_whole = reply.finish is not ModelFinish.LENGTH and not reply.parsed.is_cut
@@ -105,13 +105,13 @@ class ThoughtProposer:
         for found in split_thoughts(text, is_whole=is_whole)[:count]:
             thought = TreeThought(text=calls.counter.head(found.text, calls.thought_tokens), answer=found.answer)
             candidates.append(
-                Candidate(payload=thought, key=_key_of(path, thought), claims_solution=bool(thought.answer))
+                Candidate(payload=thought, key=_compute_key(path, thought), claims_solution=bool(thought.answer))
             )
-        return Proposals(candidates=candidates, spent=_cost_of(reply))
+        return Proposals(candidates=candidates, spent=_measure_cost(reply))
 
     def _build_prompt(self, node: Node[TreeThought], count: int) -> Sequence[Message]:
         is_last = node.depth + 1 >= self._max_depth
-        return self._calls.prompts.propose(path_of(node), count=count, is_last=is_last)
+        return self._calls.prompts.propose(list_path(node), count=count, is_last=is_last)
 
 
 class ThoughtEvaluator:
@@ -125,7 +125,7 @@ class ThoughtEvaluator:
         """Return the largest cost of one call, or of `count` calls if thoughts are judged separately."""
         shown = count if self._is_comparing else 1
         per_thought = self._calls.thought_tokens + FENCE_TOKENS
-        messages = self._calls.prompts.judge(path_of(parent), [""] * shown)
+        messages = self._calls.prompts.judge(list_path(parent), [""] * shown)
         one = self._calls.cost_of(messages, more_tokens=shown * per_thought + self._calls.thought_tokens)
         times = 1 if self._is_comparing else count
         return Cost(model_calls=times * one.model_calls, tokens=times * one.tokens)
@@ -137,7 +137,7 @@ class ThoughtEvaluator:
     async def judge(self, parent: Node[TreeThought], batch: Sequence[Candidate[TreeThought]]) -> Judgement:
         """Return the verdicts of one reply; a missing score is None, and a thought with an answer is a solution."""
         calls = self._calls
-        messages = calls.prompts.judge(path_of(parent), [self._show(candidate.payload) for candidate in batch])
+        messages = calls.prompts.judge(list_path(parent), [self._show(candidate.payload) for candidate in batch])
         reply = await calls.make(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
         said = reply.parsed.content or reply.parsed.text
         scores = [read_score(said)] if len(batch) == 1 else read_points(said, count=len(batch))
@@ -145,7 +145,7 @@ class ThoughtEvaluator:
             Verdict(score=score, is_solution=bool(candidate.payload.answer))
             for candidate, score in zip(batch, scores, strict=True)
         ]
-        return Judgement(verdicts=verdicts, spent=_cost_of(reply))
+        return Judgement(verdicts=verdicts, spent=_measure_cost(reply))
 
     def _show(self, thought: TreeThought) -> str:
         """Return a thought for the judge: thought and answer together have at most the tokens of one thought."""
@@ -155,22 +155,22 @@ class ThoughtEvaluator:
         return "\n".join(part for part in (text, answer and f"Final answer: {answer}") if part)
 
 
-def path_of(node: Node[TreeThought]) -> Sequence[str]:
+def list_path(node: Node[TreeThought]) -> Sequence[str]:
     """Return the texts of all thoughts from the first to this one."""
     return [each.payload.text for each in node.path]
 
 
-def _key_of(path: Sequence[str], thought: TreeThought) -> str:
+def _compute_key(path: Sequence[str], thought: TreeThought) -> str:
     """Return the key of a thought after `path`; if it has no answer and repeats a step, the key of that step."""
     if not thought.answer:
-        said = content_key_of(thought.text)
+        said = compute_content_key(thought.text)
         for place, text in enumerate(path):
-            if content_key_of(text) == said:
-                return content_key_of(*path[: place + 1], "")
-    return content_key_of(*path, thought.text, thought.answer)
+            if compute_content_key(text) == said:
+                return compute_content_key(*path[: place + 1], "")
+    return compute_content_key(*path, thought.text, thought.answer)
 
 
-def _cost_of(reply: ModelReply) -> Cost:
+def _measure_cost(reply: ModelReply) -> Cost:
     return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
 
 

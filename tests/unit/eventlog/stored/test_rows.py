@@ -103,7 +103,7 @@ async def test_a_damaged_log_ends_as_failed_with_what_is_left_of_it(
             ReasoningKind(clock=clock, find_strategy=lambda _name: Replayable(Script()), models=OfferedModels(model))
         ],
     )
-    await runner._recoverer.upkeep.round()
+    await runner._recoverer.lease_keeper.round()
     assert runner.find_live(other.execution.execution_id) is not None, "one that is whole goes on"
     await runner.stop()
     found = await breakable.store.find(*log.name)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.window_plan import WindowLimits, plan_windows
-from reasond_server.llm.counting import EstimatingCounter, fork_of
+from reasond_server.llm.counting import EstimatingCounter, make_fork
 from reasond_server.llm.counting.calibration import Calibration
 from reasond_server.llm.model import Message, Role
 
@@ -57,7 +57,7 @@ def test_one_false_report_does_not_change_how_the_next_run_reads(before: int, fa
     shared = EstimatingCounter()
     teach(shared, SHORT[:before], hidden=20)
     planned = count_calls(shared)
-    run = fork_of(shared)
+    run = make_fork(shared)
     assert isinstance(run, EstimatingCounter)
     run.learn(ask(SHORT[0]), false)
     assert count_calls(shared) <= 1.1 * planned

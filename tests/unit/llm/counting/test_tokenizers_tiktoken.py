@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, Ranks, TiktokenCounter, find_local_encoding, ranks_of
+from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, Ranks, TiktokenCounter, find_local_encoding, find_ranks
 from reasond_server.llm.model import Message, Role
 from tests.unit.llm.counting.ranks import made_up_ranks, ranks_content
 
@@ -134,12 +134,12 @@ def test_a_file_that_is_no_list_of_ranks_is_not_used(
     ],
 )
 def test_models_of_openai_have_an_encoding_and_others_none(model: str, name: str) -> None:
-    assert ranks_of(model) == name
+    assert find_ranks(model) == name
 
 
 def test_without_the_package_there_is_no_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = made_up_ranks(tmp_path)
     for name in ("tiktoken", "tiktoken.model"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert ranks_of("gpt-4o") == ""
+    assert find_ranks("gpt-4o") == ""
     assert find_local_encoding("o200k_base", [tmp_path], known=[ranks]) is None

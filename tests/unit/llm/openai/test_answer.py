@@ -13,7 +13,7 @@ from reasond_server.llm.openai.answer import AnswerReader, Deadline, StreamedAns
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.transport import fault_of_lost_connection
+from reasond_server.llm.openai.transport import build_lost_connection_fault
 from reasond_server.telemetry.observers import UNOBSERVED
 from tests.faults.backend import request
 from tests.faults.upstream import DONE, GOOD, chunk
@@ -42,7 +42,7 @@ class Pieces:
     def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         assert granted() >= 0
         if not self._pieces and self._breaks:
-            raise fault_of_lost_connection(OPTIONS)
+            raise build_lost_connection_fault(OPTIONS)
         self._is_told = not self._is_told
         if self._is_told:
             return None

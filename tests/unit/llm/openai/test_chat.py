@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import ChatRequest, ImagePart, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder, messages_of
+from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder, build_messages
 from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import ToolCall
@@ -154,7 +154,7 @@ def test_a_think_tag_that_never_closed_is_reasoning() -> None:
 def test_images_are_parts_of_the_users_message() -> None:
     image = ImagePart(media_type="image/png", base64="iVBORw0KGgo=", tokens=900)
     message = Message(role=Role.USER, content="Why?", images=(image,))
-    assert messages_of(ChatRequest(messages=(message,), max_tokens=9), OPTIONS) == [
+    assert build_messages(ChatRequest(messages=(message,), max_tokens=9), OPTIONS) == [
         {
             "role": "user",
             "content": [

@@ -8,12 +8,12 @@ import pytest
 
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.openai_model import OpenAIModel
-from reasond_server.llm.openai.retrying import BreakerState
+from reasond_server.llm.openai.retries import BreakerState
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import Budget, UsageSource

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from yarl import URL
 
-from reasond_server.llm.openai.addressing import RequestHead
 from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.request_heads import RequestHead
 from reasond_server.llm.openai.transport import ConnectionPool
 from tests.faults.upstream import GOOD, STREAM_HEAD, Conversation, refusing, streaming, upstream
 

@@ -8,7 +8,7 @@ import pytest
 from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.limits import DrainingError, StoreFullError, TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
-from reasond_server.errors.reasons import error_classes
+from reasond_server.errors.reasons import list_error_classes
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.chat.openai_endpoint import describe_error
 
@@ -19,9 +19,9 @@ def describe(error: ReasondError) -> tuple[int, dict[str, Any], dict[str, str]]:
     return found["status"], json.loads(found["body"])["error"], headers
 
 
-@pytest.mark.parametrize("reason", sorted(error_classes()))
+@pytest.mark.parametrize("reason", sorted(list_error_classes()))
 def test_every_reason_has_a_status_and_its_name_as_code(reason: str) -> None:
-    kind = error_classes()[reason]
+    kind = list_error_classes()[reason]
     status, error, headers = describe(kind("what went wrong"))
     assert 400 <= status < 600
     assert (error["code"], set(error)) == (reason, {"message", "type", "param", "code", "reasond"})

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.repair.edits.python_sources import key_of
+from reasond_server.repair.edits.python_sources import compute_code_key
 from reasond_server.types.snapshots import SourceFile
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ ORIGINAL = b'"""Says."""\ndef f(x):\n    """Return x."""\n    return x + 1  # on
 
 def key(changes: Mapping[str, bytes | None], **files: bytes) -> str:
     originals = {"a.py": ORIGINAL, **{name.replace("_", "."): content for name, content in files.items()}}
-    return key_of(changes, {path: SourceFile(path=path, content=content) for path, content in originals.items()})
+    return compute_code_key(
+        changes, {path: SourceFile(path=path, content=content) for path, content in originals.items()}
+    )
 
 
 @pytest.mark.parametrize(

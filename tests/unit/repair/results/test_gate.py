@@ -9,7 +9,7 @@ import pytest
 from reasond_server.repair.results.gate import (
     compare_with_baseline,
     compute_score,
-    has_say,
+    counts,
     is_disputed,
     judge_candidate,
     list_faults,
@@ -191,7 +191,7 @@ def test_flaky_tests_do_not_count_at_all() -> None:
     ],
 )
 def test_a_check_that_holds_nothing_has_no_say(one: CheckOutcome, flaky: tuple[str, ...], *, says: bool) -> None:
-    assert has_say("unit", baseline(one, flaky=flaky)) is says
+    assert counts("unit", baseline(one, flaky=flaky)) is says
 
 
 def test_where_no_check_has_a_say_nothing_is_known() -> None:

@@ -14,8 +14,8 @@ from reasond_server.llm.openai.backend_options import RetryPolicy
 from reasond_server.llm.traced_model import trace_model
 from reasond_server.repair.search.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.runs.run_trace import RunTrace
-from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.scope import current
+from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.types import Execution, ExecutionState, StrategySource, Usage
 from tests.faults.backend import backend, request

@@ -11,7 +11,7 @@ from reasond_server.repair.search.repair_policy import RepairParameters
 from reasond_server.repair.service.assignments import (
     RepairAssignment,
     describe_assignment,
-    digest_of_event,
+    digest_event,
     read_assignment,
 )
 from reasond_server.types import NOTHING, Budget
@@ -76,5 +76,5 @@ def make_candidate(*, elapsed_s: float = 1.0, problem: str = "") -> CandidateSte
 
 
 def test_a_repeated_event_is_recognised_whatever_time_it_took() -> None:
-    assert digest_of_event(make_candidate()) == digest_of_event(make_candidate(elapsed_s=2.0))
-    assert digest_of_event(make_candidate()) != digest_of_event(make_candidate(problem="x"))
+    assert digest_event(make_candidate()) == digest_event(make_candidate(elapsed_s=2.0))
+    assert digest_event(make_candidate()) != digest_event(make_candidate(problem="x"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reasond_server.demo import DemoModel
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Role
 from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote

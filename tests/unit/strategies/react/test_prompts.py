@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from reasond_server.context.text_calls import bound_specs
 from reasond_server.llm.model import ToolSpec
-from reasond_server.strategies.react.prompts import action_key_of, write_instructions
+from reasond_server.strategies.react.prompts import compute_action_key, write_instructions
 from reasond_server.types import ToolCall
 
 HOSTILE = ToolSpec(
@@ -36,7 +36,7 @@ def call(name: str, arguments: str) -> ToolCall:
 
 
 def test_the_same_call_is_known_whatever_its_form() -> None:
-    assert action_key_of(call("a", '{"x": 1, "y": [2]}')) == action_key_of(call("a", ' {"y":[2],"x":1}'))
-    assert action_key_of(call("a", "")) == action_key_of(call("a", "{}"))
-    assert action_key_of(call("a", "{}")) != action_key_of(call("b", "{}"))
-    assert action_key_of(call("a", "no JSON ")) == action_key_of(call("a", " no JSON"))
+    assert compute_action_key(call("a", '{"x": 1, "y": [2]}')) == compute_action_key(call("a", ' {"y":[2],"x":1}'))
+    assert compute_action_key(call("a", "")) == compute_action_key(call("a", "{}"))
+    assert compute_action_key(call("a", "{}")) != compute_action_key(call("b", "{}"))
+    assert compute_action_key(call("a", "no JSON ")) == compute_action_key(call("a", " no JSON"))

@@ -18,7 +18,7 @@ import pytest
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote
 from reasond_server.strategies.tree_of_thought import TreeOfThought, TreeOfThoughtConfig
 from reasond_server.testing import FunctionModel, Reply

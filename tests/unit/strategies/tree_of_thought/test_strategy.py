@@ -14,7 +14,7 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote
 from reasond_server.strategies.tree_of_thought import TreeOfThought, TreeOfThoughtConfig

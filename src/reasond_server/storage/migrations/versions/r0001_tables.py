@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server.storage.migrating import run_statements
+from reasond_server.storage.migration_runner import run_statements
 
 revision = "0001"
 down_revision = None

@@ -1,0 +1,297 @@
+"""The decisions before an execution begins: the strategy, its configuration, and whether the task fits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
+from reasond_server.agents.cards import list_strategies
+from reasond_server.base.asyncio_tasks import limit_awake_time
+from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.errors.request import InvalidConfigError, StrategyNotSupportedError, StrategyRequiredError
+from reasond_server.llm.counting.requests import count_bytes
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.reasoning.offered_models import preface_model
+from reasond_server.tools.programs import build_refusal
+from reasond_server.types import StrategySource
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.reasoning.configuration import StrategyConfiguration
+    from reasond_server.reasoning.offered_models import OfferedModels
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+    from reasond_server.types import Json, Principal, Task
+
+
+AUTO: Final = "auto"
+"""The name under which a task asks for the rule."""
+READER: Final = "bounded_context"
+"""The strategy that reads what does not fit."""
+
+_FRAME_TOKENS: Final = 512
+_REPLY_TOKENS: Final = 4096
+# A text with more bytes for each token of the window than this is not counted: no tokenizer makes such tokens of prose.
+_MOST_BYTES_PER_TOKEN: Final = 16
+
+
+@value
+class Fit:
+    """Whether a task fits the model's window, and the sentence that says why."""
+
+    fits: bool
+    reason: str
+
+
+async def measure_fit(task: Task, model: ChatModel) -> Fit:
+    """Measure `task` against the window of `model`, which adds instructions and history; see the module."""
+    window = model.context_window
+    if window is None:
+        return Fit(fits=True, reason="the window of the model is not known")
+    room = window - min(_REPLY_TOKENS, window // 4) - _FRAME_TOKENS
+    size = count_bytes(task.query) + count_bytes(task.material)
+    if size > _MOST_BYTES_PER_TOKEN * window:
+        return Fit(fits=False, reason=f"the task has {size} bytes, and the model's window {window} tokens")
+    messages = [Message(role=Role.USER, content=f"{task.query}\n{task.material}")]
+    if task.text_characters > LONG_TEXT_CHARACTERS:
+        prompt = await asyncio.to_thread(model.counter.count_prompt, messages)
+    else:
+        prompt = model.counter.count_prompt(messages)
+    reason = f"the task has {prompt} tokens, and the model's window of {window} has room for {max(room, 0)}"
+    return Fit(fits=prompt <= room, reason=reason)
+
+
+@value
+class SelectionInputs:
+    """The inputs of the selection. None means no restriction; an empty sequence allows no strategy.
+
+    `requested` is the strategy that the request names. `offered` are the strategies of the agent, in its order of
+    preference. `narrowed_to` are the strategies that the request's `agent_capabilities` name. `allowed` are the
+    strategies that the caller's permissions name: if the agent offers several, the first allowed one is taken. `select`
+    checks no permission; its caller does. `default` is the operator's choice, empty for none.
+    """
+
+    requested: str | None = None
+    offered: Sequence[str] | None = None
+    narrowed_to: Sequence[str] | None = None
+    allowed: frozenset[str] | None = None
+    default: str = ""
+
+    def may_take(self, name: str) -> bool:
+        """Return whether agent, capabilities and permissions leave the strategy `name` to the caller."""
+        offered = _list_offered(self)
+        return (offered is None or name in offered) and (self.allowed is None or name in self.allowed)
+
+
+@value
+class Selection:
+    """The strategy, the level that chose it, and what the caller is told of the choice."""
+
+    strategy: ReasoningStrategy[Any]
+    source: StrategySource
+    warnings: Sequence[str] = ()
+
+
+def select(inputs: SelectionInputs, registry: StrategyRegistry) -> Selection:
+    """Choose the strategy.
+
+    Raises:
+        StrategyNotFoundError: the named strategy is unknown or disabled here.
+        StrategyNotSupportedError: the agent does not offer it, or offers no strategy that is enabled here.
+        StrategyRequiredError: no level names one.
+    """
+    offered = _list_offered(inputs)
+    if inputs.requested is not None:
+        strategy, source = registry.get(inputs.requested), StrategySource.REQUEST
+        if offered is not None and strategy.name not in offered:
+            raise _not_supported(strategy.name, offered)
+    elif offered is not None:
+        enabled = [name for name in offered if name in registry]
+        if not enabled:
+            raise _not_supported(None, offered)
+        usable = [name for name in enabled if inputs.allowed is None or name in inputs.allowed]
+        strategy, source = registry.get((usable or enabled)[0]), StrategySource.AGENT
+    elif inputs.default:
+        strategy, source = registry.get(inputs.default), StrategySource.SYSTEM
+    else:
+        raise StrategyRequiredError(
+            "No strategy is named by the request, an agent or the system",
+            remedy=f"Set 'strategy' to one of: {', '.join(registry.names) or 'none is enabled here'}.",
+            violations=[Violation(field="strategy", description="is required, because this server has no default")],
+        )
+    return Selection(strategy=strategy, source=source)
+
+
+def _list_offered(inputs: SelectionInputs) -> Sequence[str] | None:
+    """Return the strategies that the agent offers, narrowed by the request; None if neither restricts the choice."""
+    if inputs.offered is None or inputs.narrowed_to is None:
+        return inputs.narrowed_to if inputs.offered is None else inputs.offered
+    return [name for name in inputs.offered if name in inputs.narrowed_to]
+
+
+def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSupportedError:
+    names = ", ".join(map(repr, offered)) or "none"
+    if name is None:
+        text = f"Strategy not supported: none of the agent's strategies ({names}) is enabled here"
+    else:
+        text = f"Strategy not supported: the agent does not offer {show(name)}"
+    return StrategyNotSupportedError(
+        text,
+        remedy=f"The agent offers: {names}. Choose one of them, or another agent.",
+        violations=[Violation(field="strategy", description=f"must be one of the agent's: {names}")],
+        metadata={"offered": ",".join(offered)},
+    )
+
+
+@value
+class _Rule:
+    """What the rule of `auto_choice` needs: the agent, whether it may take the reader, whether the task asks for it."""
+
+    agent: RegisteredAgent | None
+    may_read: bool
+    is_asked_for: bool
+
+
+@value
+class ChosenStrategy:
+    """The strategy, its configuration, and the configuration in the form shown to callers.
+
+    With a `rule` the choice is not final: `Chooser.apply_rule` may replace it.
+    """
+
+    selection: Selection
+    config: StrategyConfig
+    shown_config: Json
+    rule: _Rule | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Chooser:
+    """Chooses strategies and configurations for verified callers.
+
+    Args:
+        registry: the enabled strategies.
+        configuration: their defaults and ceilings.
+        directory: the agents that tasks may name.
+        models: the models that tasks may name.
+        default_strategy: the operator's choice; empty for none.
+        is_auto_enabled: whether the rule of `auto_choice` may replace it, and tasks may ask for the rule.
+        within_s: the time limit of an agent lookup, in seconds.
+        has_programs: whether programs of the model can be run here.
+    """
+
+    registry: StrategyRegistry
+    configuration: StrategyConfiguration
+    directory: AgentDirectory
+    models: OfferedModels
+    default_strategy: str
+    is_auto_enabled: bool = False
+    within_s: float
+    has_programs: bool = False
+
+    async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
+        """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
+
+        Raises:
+            ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
+        """
+        agent = await self._agent(caller, task) if task.agent else None
+        is_auto = self.is_auto_enabled and task.strategy == AUTO
+        if is_auto and task.config:
+            description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
+            raise InvalidConfigError.of(Violation(field="config", description=description))
+        inputs = SelectionInputs(
+            requested=None if is_auto else task.strategy,
+            offered=None if agent is None else agent.strategies,
+            # Capabilities that name no strategy do not restrict the choice.
+            narrowed_to=list_strategies(task.agent_capabilities) or None,
+            allowed=find_allowed_strategies(caller),
+            default=self.default_strategy,
+        )
+        selection = select(inputs, self.registry)
+        rule = None
+        if is_auto or (self.is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
+            rule = _Rule(agent=agent, may_read=inputs.may_take(READER), is_asked_for=is_auto)
+        return self._configure(caller, task, selection, agent, rule)
+
+    def _configure(
+        self,
+        caller: Principal,
+        task: Task,
+        selection: Selection,
+        agent: RegisteredAgent | None,
+        rule: _Rule | None = None,
+    ) -> ChosenStrategy:
+        """Return the choice of `selection`, if the caller may use it with the configuration that results."""
+        strategy = selection.strategy
+        # With a rule that may still take the reader, this strategy may be one that the caller may not use.
+        if rule is None or not rule.may_read:
+            require_strategy(caller, strategy.name)
+        of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
+        config, shown_config = self.configuration.resolve(strategy, request=task.config, agent=of_agent)
+        runs_programs = config.runs_programs
+        if runs_programs or config.uses_tools:
+            require_tools(caller)
+        if runs_programs and not self.has_programs:
+            raise build_refusal()
+        return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
+
+    async def apply_rule(self, caller: Principal, task: Task, choice: ChosenStrategy) -> ChosenStrategy:
+        """Return the choice by the rule of `auto_choice`, if it applies: long texts may be read by another strategy.
+
+        For a long text this may take seconds of processor time.
+
+        Raises:
+            ReasondError: as `choose`.
+        """
+        rule = choice.rule
+        if rule is None:
+            return choice
+        selection = choice.selection
+        fit = await measure_fit(task, preface_model(self.models.find(task.model), task))
+        is_replaced = not fit.fits and rule.may_read and READER in self.registry
+        if is_replaced:
+            selection = replace(selection, strategy=self.registry.get(READER))
+        if is_replaced or rule.is_asked_for:
+            warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
+            selection = replace(selection, source=StrategySource.AUTO, warnings=(warning,))
+        return self._configure(caller, task, selection, rule.agent)
+
+    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+        """Return the agent that the task names."""
+        try:
+            async with limit_awake_time(self.within_s):
+                return await self.directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self.within_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+            ) from None
+
+    async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
+        """Let the strategy check the task; for a long text this may take seconds of processor time.
+
+        Raises:
+            ReasondError: the strategy refuses the task, or its schema cannot be used.
+            InternalError: the strategy raised an exception that would end the whole process, such as SystemExit.
+        """
+        model = preface_model(self.models.find(task.model), task)
+        try:
+            if task.answer_schema is not None:
+                await asyncio.to_thread(compile_schema, task.answer_schema)
+            if task.text_characters > LONG_TEXT_CHARACTERS:
+                await asyncio.to_thread(strategy.check, task, config, model)
+            else:
+                strategy.check(task, config, model)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise InternalError(f"the check of strategy {strategy.name!r} failed") from error
