@@ -113,14 +113,14 @@ MUTATIONS: Final = (
     Mutation(
         name="blocks-cleared-at-emission",
         path="turns/turn_work.py",
-        old="        work.most_usage = _read_reservation(recovery, len(work.progress.replies))",
+        old="        work.most_usage = _read_reservation(recovery, work.progress.model_calls)",
         new='        work.providers._states["turn_blocks"] = {}',
     ),
     Mutation(
         name="tool-of-a-turn-begun-before-it-is-on-record",
         path="turns/loop.py",
-        old="        await self._run.log.flush()\n        await self._run.effects.wait_for_lease()",
-        new="        await self._run.effects.wait_for_lease()",
+        old="        await self.run.log.flush()\n        await self.run.effects.require_lease()",
+        new="        await self.run.effects.require_lease()",
     ),
     Mutation(
         name="tool-of-unknown-outcome-run-again",
@@ -136,8 +136,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="waiting-counts-as-work",
-        path="runs/run_factory.py",
-        old="        if kind.is_pause(logged.event)",
+        path="runs/takeovers.py",
+        old="        if is_pause(logged.event)",
         new="        if False",
     ),
     Mutation(
@@ -148,7 +148,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="checks-not-found-on-record",
-        path="repair/service/repair_work.py",
+        path="repair/search/repair_site.py",
         old="        if effect.recorded is not None:\n            return effect.recorded\n",
         new="",
     ),
