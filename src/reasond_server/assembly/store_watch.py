@@ -76,7 +76,7 @@ class StoreWatch:
         if is_in_place:
             _log.info("the store is in its place again")
             return
-        _log.error("a file of the store was deleted or replaced; not ready until it is back")
+        _log.error("a file of the store was deleted, replaced or cut; not ready until it is back")
         if self._stores.transactions is not None:
             # What is committed in a deleted write-ahead log only would end with this process.
             with suppress(ReasondError):

@@ -42,6 +42,8 @@ _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
 # The file, its write-ahead log and the index of that; SQLite keeps all three open.
 _OPEN_SUFFIXES: Final = ("", "-wal", "-shm")
+# Those that SQLite never makes smaller.
+_GROWING: Final = (0, 2)
 # Only on Linux are `flock` locks independent of SQLite's locks on the same file; elsewhere a separate file is locked.
 _LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
 _KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
@@ -72,8 +74,8 @@ class SqliteFile:
 
     `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
     (or `max_file_bytes`) is full. They raise StoreUnavailableError if the file cannot be reached, is closed, or was
-    deleted or replaced at `path`: data written to a deleted file is lost when this process ends. The same holds for
-    the write-ahead log and its index beside it.
+    deleted, replaced or cut at `path`: data written to a deleted file is lost when this process ends. The same holds
+    for the write-ahead log and its index beside it.
     """
 
     def __init__(
@@ -81,7 +83,11 @@ class SqliteFile:
     ) -> None:
         # Texts, because looking for a `Path` takes twice as long, and every transaction does.
         self._paths = [f"{path}{suffix}" for suffix in _OPEN_SUFFIXES]
-        self._identities = [_read_identity(each) for each in self._paths]
+        looks = [*map(_look_at, self._paths)]
+        self._identities = [identity for identity, _ in looks]
+        # Bytes before the last write; only `erase` makes one of the files smaller, and only the log.
+        self._sizes = [size for _, size in looks]
+        self._is_cut = False
         self._max_bytes = max_file_bytes
         self._lock = lock
         self._writer = writer
@@ -106,8 +112,16 @@ class SqliteFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the open file, its write-ahead log and the index of that are still those at their paths."""
-        return None not in self._identities and [*map(_read_identity, self._paths)] == self._identities
+        """Whether the open file, its write-ahead log and the index of that are still those at their paths, and whole.
+
+        That the log was cut is found by the next write.
+        """
+        # Taken before the files are looked at, because another thread writes them.
+        sizes = self._sizes
+        looks = [*map(_look_at, self._paths)]
+        if self._is_cut or None in self._identities or [identity for identity, _ in looks] != self._identities:
+            return False
+        return all(looks[each][1] >= sizes[each] for each in _GROWING)
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
         """Run `job` in its own transaction; call `then` on the event loop after the commit.
@@ -155,6 +169,9 @@ class SqliteFile:
         """
 
         def checkpoint() -> None:
+            # A cut index would end the process by SIGBUS.
+            self._require_whole()
+            self._sizes = [size if each in _GROWING else 0 for each, size in enumerate(self._sizes)]
             with _translate_errors():
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
@@ -166,6 +183,7 @@ class SqliteFile:
 
     def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
         self._require_in_place()
+        self._require_whole()
         with _translate_errors():
             return _run_transaction(self._writer, "BEGIN IMMEDIATE", job)
 
@@ -185,9 +203,16 @@ class SqliteFile:
 
     def _require_in_place(self) -> None:
         if not self.is_in_place:
-            raise StoreUnavailableError(
-                "A file of the store was deleted or replaced", remedy="Have it put back, or the server restarted."
-            )
+            raise _build_absence()
+
+    def _require_whole(self) -> None:
+        """Note the sizes of the files, if none was cut; only the thread that writes calls this."""
+        looks = [*map(_look_at, self._paths)]
+        for (identity, found), known, before in zip(looks, self._identities, self._sizes, strict=True):
+            self._is_cut = self._is_cut or (identity == known and found < before)
+        if self._is_cut:
+            raise _build_absence()
+        self._sizes = [found for _, found in looks]
 
     def _close(self) -> None:
         self._reading.close()
@@ -399,13 +424,19 @@ def _lock_file(path: Path) -> int:
     return lock
 
 
-def _read_identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of the file at `path`, which identify it; None if it does not exist."""
+def _look_at(path: str) -> tuple[tuple[int, int] | None, int]:
+    """Return device and inode of the file at `path`, which identify it, and its bytes; None and 0 if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - see `SqliteFile._paths`
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return None, 0
+    return (found.st_dev, found.st_ino), found.st_size
+
+
+def _build_absence() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "A file of the store was deleted, replaced or cut", remedy="Have it put back, or the server restarted."
+    )
 
 
 def _connect(path: Path, *, synchronous: str) -> Connection:

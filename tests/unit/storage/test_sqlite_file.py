@@ -1,5 +1,6 @@
 """When a file is refused at the start, when it is read completely, and what happens if it disappears."""
 
+import os
 import resource
 import sqlite3
 import subprocess
@@ -162,9 +163,9 @@ async def test_a_file_that_was_deleted_or_replaced_is_neither_written_nor_made_a
         if is_replaced:
             path.touch()
         assert not file.is_in_place
-        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
             await file.write(fill, then=lambda _: None)
-        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
             await file.read(lambda connection: connection.execute("SELECT count(*) FROM agents").fetchone())
         assert path.exists() is is_replaced
         (tmp_path / "moved.db").rename(path)
@@ -188,12 +189,38 @@ async def test_a_write_ahead_log_or_index_that_was_deleted_or_replaced_is_notice
         if is_replaced:
             beside.touch()
         assert not file.is_in_place
-        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
             await file.write(fill, then=lambda _: None)
-        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
             await file.read(lambda connection: connection.execute("SELECT count(*) FROM agents").fetchone())
         (tmp_path / "moved").rename(beside)
         await file.write(fill, then=lambda _: None)
+    finally:
+        await file.aclose()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("kept_bytes", [0, 4096])
+async def test_a_file_that_was_cut_in_its_place_is_not_written_any_more(
+    tmp_path: Path, suffix: str, kept_bytes: int
+) -> None:
+    file = await SqliteFile.open(tmp_path / "reasond.db")
+    cut = tmp_path / f"reasond.db{suffix}"
+    try:
+        await file.write(fill, then=lambda _: None)
+        await file.erase()
+        await file.write(lambda connection: connection.execute("DELETE FROM forgotten"), then=lambda _: None)
+        await file.write(lambda connection: connection.execute("DELETE FROM forgotten"), then=lambda _: None)
+        assert file.is_in_place
+        size = cut.stat().st_size
+        os.truncate(cut, kept_bytes)
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
+            await file.write(fill, then=lambda _: None)
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
+            await file.erase()
+        assert not file.is_in_place
+        os.truncate(cut, size)
+        assert not file.is_in_place
     finally:
         await file.aclose()
 
