@@ -42,8 +42,6 @@ _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
 # The file, its write-ahead log and the index of that; SQLite keeps all three open.
 _OPEN_SUFFIXES: Final = ("", "-wal", "-shm")
-# Those that SQLite never makes smaller.
-_GROWING: Final = (0, 2)
 # Only on Linux are `flock` locks independent of SQLite's locks on the same file; elsewhere a separate file is locked.
 _LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
 _KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
@@ -112,16 +110,14 @@ class SqliteFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the open file, its write-ahead log and the index of that are still those at their paths, and whole.
-
-        That the log was cut is found by the next write.
-        """
-        # Taken before the files are looked at, because another thread writes them.
+        """Whether the open file, its write-ahead log and its index are still those at their paths, and whole."""
         sizes = self._sizes
         looks = [*map(_look_at, self._paths)]
         if self._is_cut or None in self._identities or [identity for identity, _ in looks] != self._identities:
             return False
-        return all(looks[each][1] >= sizes[each] for each in _GROWING)
+        is_whole = all(found >= before for (_, found), before in zip(looks, sizes, strict=True))
+        # Where the writer was at work meanwhile, it has looked itself.
+        return is_whole or self._sizes is not sizes
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
         """Run `job` in its own transaction; call `then` on the event loop after the commit.
@@ -171,7 +167,8 @@ class SqliteFile:
         def checkpoint() -> None:
             # A cut index would end the process by SIGBUS.
             self._require_whole()
-            self._sizes = [size if each in _GROWING else 0 for each, size in enumerate(self._sizes)]
+            file_bytes, _, index_bytes = self._sizes
+            self._sizes = [file_bytes, 0, index_bytes]
             with _translate_errors():
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 

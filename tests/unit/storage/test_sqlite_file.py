@@ -214,6 +214,7 @@ async def test_a_file_that_was_cut_in_its_place_is_not_written_any_more(
         assert file.is_in_place
         size = cut.stat().st_size
         os.truncate(cut, kept_bytes)
+        assert not file.is_in_place
         with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
             await file.write(fill, then=lambda _: None)
         with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
