@@ -54,7 +54,7 @@ import threading
 from concurrent import futures
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from reasond_server.telemetry.span_export import TracingOptions, sink_of
+from reasond_server.telemetry.span_export import TracingOptions, build_sink
 from reasond_server.telemetry.propagation import parse_traceparent
 
 came = []
@@ -68,7 +68,7 @@ server = grpc.server(futures.ThreadPoolExecutor(1))
 trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Receiver(), server)
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
-sink = sink_of(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}))
+sink = build_sink(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}))
 tracing, caller = sink.tracing, parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
 served = tracing.serve("serve", {"one": 1}, caller=None, links=[caller])
 run = tracing.run("run", {}, parent=served.context, links=[caller])
@@ -82,9 +82,9 @@ assert sorted(came) == ["call", "run", "serve"], came
 server.stop(0).wait()
 """
 CONSOLE = """
-from reasond_server.console.console_pages import console_pages
+from reasond_server.console.console_pages import build_console_pages
 
-assert {"/console", "/console/app.js", "/console/console.css", "/console/preact.js"} <= set(console_pages())
+assert {"/console", "/console/app.js", "/console/console.css", "/console/preact.js"} <= set(build_console_pages())
 """
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
 MAX_BASE_BYTES = 36_000_000
