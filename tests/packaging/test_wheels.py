@@ -35,7 +35,7 @@ assert examine_stores(url="", data_dir="here") == "SQLite, here/reasond.db"
 OBSERVED = """
 import asyncio, importlib.util, io, logging
 from reasond_server.telemetry.exposition import Exposition
-from reasond_server.telemetry.logs import human_formatter, json_formatter
+from reasond_server.telemetry.logs import build_human_formatter, build_json_formatter
 from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import ServerSnapshot
 from reasond_server.telemetry.series import Vocabulary
@@ -46,8 +46,8 @@ exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample
 for accept in ("text/plain", "application/openmetrics-text"):
     assert b"reasond_calls_total{" in asyncio.run(exposition.scrape([accept])).body
 record = logging.makeLogRecord({"msg": "told", "levelname": "INFO", "levelno": 20, "name": "reasond", "code": "OK"})
-assert '"code":"OK"' in json_formatter().format(record)
-assert "told" in human_formatter(has_colors=True).format(record)
+assert '"code":"OK"' in build_json_formatter().format(record)
+assert "told" in build_human_formatter(has_colors=True).format(record)
 """
 TRACED = """
 import threading
@@ -68,7 +68,8 @@ server = grpc.server(futures.ThreadPoolExecutor(1))
 trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Receiver(), server)
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
-sink = build_sink(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}))
+environ = {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}
+sink = build_sink(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ=environ))
 tracing, caller = sink.tracing, parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
 served = tracing.serve("serve", {"one": 1}, caller=None, links=[caller])
 run = tracing.run("run", {}, parent=served.context, links=[caller])

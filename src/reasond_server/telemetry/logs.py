@@ -126,7 +126,7 @@ def build_json_formatter() -> LineFormatter:
     return LineFormatter(lambda event: json_line(event).decode())
 
 
-def human_formatter(*, has_colors: bool = False) -> LineFormatter:
+def build_human_formatter(*, has_colors: bool = False) -> LineFormatter:
     """Return a formatter for a person that shows foreign control characters as escapes."""
     return LineFormatter(partial(write_for_a_person, has_colors=has_colors))
 
@@ -187,7 +187,7 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     handler: logging.Handler
     if is_human:
         handler = _QuietHandler(stream)
-        handler.setFormatter(human_formatter(has_colors=has_colors))
+        handler.setFormatter(build_human_formatter(has_colors=has_colors))
     else:
         handler = JsonHandler(stream)
     root = logging.getLogger()

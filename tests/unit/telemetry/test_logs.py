@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import JsonHandler, build_json_formatter, configure, emit_line, human_formatter
+from reasond_server.telemetry.logs import JsonHandler, build_human_formatter, build_json_formatter, configure, emit_line
 from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.telemetry.scrubbing import redact
@@ -90,7 +90,7 @@ def test_values_that_json_cannot_say_become_text() -> None:
 @pytest.mark.parametrize("field", ["query", "answer", "material", "prompt", "text", "carryover", "messages"])
 def test_content_of_callers_and_models_is_left_out(field: str) -> None:
     assert field not in as_json(record("run", extra={field: "the secret plan", "steps": 1}))
-    assert "plan" not in human_formatter().format(record("run", extra={field: "the secret plan"}))
+    assert "plan" not in build_human_formatter().format(record("run", extra={field: "the secret plan"}))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_content_of_callers_and_models_is_left_out(field: str) -> None:
 def test_tokens_and_authorization_values_are_cut_out_of_messages_and_fields(text: str) -> None:
     for line in (
         build_json_formatter().format(record("%s", text, extra={"note": text})),
-        human_formatter().format(record("%s", text, extra={"note": text})),
+        build_human_formatter().format(record("%s", text, extra={"note": text})),
         redact(text),
     ):
         assert "hunter2" not in line
@@ -135,7 +135,7 @@ def test_a_traceback_is_one_field_of_the_same_line_and_redacted() -> None:
 
 
 def test_a_human_line_stays_one_line_and_commands_no_terminal() -> None:
-    line = human_formatter().format(record("a\nb\x1b[2J", extra={"name_of": "c\rd\x9b"}))
+    line = build_human_formatter().format(record("a\nb\x1b[2J", extra={"name_of": "c\rd\x9b"}))
     assert "\\n" in line
     assert not {"\n", "\x1b", "\r", "\x9b"} & set(line)
     assert "info" in line
@@ -143,7 +143,9 @@ def test_a_human_line_stays_one_line_and_commands_no_terminal() -> None:
 
 
 def test_a_human_line_does_not_repeat_what_the_message_says() -> None:
-    line = human_formatter().format(record("/Reason OK", extra={"method": "/Reason", "duration_ms": 2, "reason": ""}))
+    line = build_human_formatter().format(
+        record("/Reason OK", extra={"method": "/Reason", "duration_ms": 2, "reason": ""})
+    )
     assert line.endswith("/Reason OK duration_ms=2")
 
 
@@ -160,12 +162,12 @@ def test_a_human_line_does_not_repeat_what_the_message_says() -> None:
 def test_a_field_whose_value_is_in_the_message_by_chance_is_shown_to_a_person(
     message: str, fields: dict[str, object]
 ) -> None:
-    line = human_formatter().format(record(message, extra=fields))
+    line = build_human_formatter().format(record(message, extra=fields))
     assert line.endswith(f"{message} " + " ".join(f"{name}={value}" for name, value in sorted(fields.items())))
 
 
 def test_a_human_traceback_is_indented_below() -> None:
-    lines = human_formatter().format(record("failed", exc_info=catch(ValueError("wrong\x1b")))).splitlines()
+    lines = build_human_formatter().format(record("failed", exc_info=catch(ValueError("wrong\x1b")))).splitlines()
     assert len(lines) > 2
     assert all(line.startswith("    ") for line in lines[1:])
     assert lines[-1].endswith("ValueError: wrong\\x1b")
@@ -199,18 +201,18 @@ def test_seconds_and_milliseconds_are_those_of_the_record() -> None:
 
 
 def test_colors_are_for_terminals_only() -> None:
-    colored = human_formatter(has_colors=True).format(record("x", extra={"told": "two words"}))
+    colored = build_human_formatter(has_colors=True).format(record("x", extra={"told": "two words"}))
     assert colored.endswith(
         "[\x1b[32m\x1b[1minfo     \x1b[0m] \x1b[1mx\x1b[0m \x1b[36mtold\x1b[0m=\x1b[35m'two words'\x1b[0m"
     )
-    assert "\x1b[" not in human_formatter().format(record("x"))
+    assert "\x1b[" not in build_human_formatter().format(record("x"))
 
 
 def test_no_form_loads_what_draws_consoles() -> None:
     code = (
         "import sys, logging; from reasond_server.telemetry import logs; "
         "logs.json_formatter().format(logging.makeLogRecord({})); "
-        "logs.human_formatter(has_colors=True).format(logging.makeLogRecord({})); "
+        "logs.build_human_formatter(has_colors=True).format(logging.makeLogRecord({})); "
         "sys.exit('rich' in sys.modules or 'structlog' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=180).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import build_json_formatter, human_formatter
+from reasond_server.telemetry.logs import build_human_formatter, build_json_formatter
 from reasond_server.telemetry.scrubbing import CONTENT_FIELDS, has_marks, redact, shown_value
 
 SAFE = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", min_size=12, max_size=40)
@@ -78,7 +78,7 @@ def test_no_planted_secret_survives_anywhere(
         record.__dict__["facts"] = nest(text, depth)
     else:
         record.exc_info = raise_error(text)
-    for formatter in (build_json_formatter(), human_formatter(), human_formatter(has_colors=True)):
+    for formatter in (build_json_formatter(), build_human_formatter(), build_human_formatter(has_colors=True)):
         assert core not in formatter.format(record)
 
 
