@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
@@ -28,6 +29,7 @@ ResultT = TypeVar("ResultT")
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
+_READ_CLOSING: Final = attrgetter("closing")
 # About 64 tokens: a model that is about to end may write this much after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
 
@@ -99,7 +101,7 @@ class ReplyListener:
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
-            stop=tuple(kind.closing for kind in kinds),
+            stop=tuple(map(_READ_CLOSING, kinds)),
             is_stop_advice=True,
             tools=tools,
             tool_choice=tool_choice,

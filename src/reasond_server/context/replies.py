@@ -98,6 +98,15 @@ class TagParser:
         """Take the next delta and return the fragments that became certain."""
         if self._is_closed or self._is_cut:
             return ()
+        # The fast path for most deltas: text that continues a line and cannot begin a tag.
+        if (
+            not (self._pending or (self._is_line_start and not self._is_thinking))
+            and 0 < len(text) <= self._room
+            and "<" not in text
+            and "\n" not in text
+        ):
+            self._room -= len(text)
+            return (self._note(text),)
         self._pending += self._take_within_cap(text)
         self._advance(is_final=False)
         # Text behind the closing tag does not belong to the reply, so dropping it is not a cut.
@@ -318,15 +327,18 @@ class TagParser:
         """Emit the next `size` characters as a fragment of the current state."""
         text = self._pending[self._at : self._at + size]
         self._at += size
-        if not text:
-            return
+        if text:
+            self._fresh.append(self._note(text))
+
+    def _note(self, text: str) -> Fragment:
+        """Store `text` and return it as a fragment of the current state."""
         if self._is_thinking:
             self._thinking.append(text)
         elif self._kind is not None:
             self._content.append(text)
         else:
             self._text.append(text)
-        self._fresh.append(Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking))
+        return Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)
 
 
 def parse_reply(text: str, *, kinds: Collection[TagKind], is_stop: bool) -> ParsedReply:

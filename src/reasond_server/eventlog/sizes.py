@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BYTES_PER_ENTRY = 512
 # The bytes of any value of free JSON: its object, and its slot in a list or its half of a slot in a dict.
 _BYTES_PER_VALUE = 64
+_NUMBERS = frozenset({int, float, bool})
 
 
 def estimate_size(entry: Entry) -> int:
@@ -40,14 +41,29 @@ def _content(value: object) -> int:
     read = _reader(kind)
     if read is None:
         return _plain_content(value)
-    return sum(_content(found) for found in read(value))
+    size = 0
+    for found in read(value):
+        # Most fields are texts or empty; handling them here, without another call, takes half as long.
+        if type(found) is str:
+            size += len(found) * 4
+        elif found:
+            size += _content(found)
+    return size
 
 
 def _plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
     if isinstance(value, Mapping):
-        return sum(2 * _BYTES_PER_VALUE + len(key) * 4 + _content(each) for key, each in value.items())
+        size = 2 * _BYTES_PER_VALUE * len(value)
+        # As above: every step of a third party's strategy passes here.
+        for key, each in value.items():
+            size += len(key) * 4
+            if type(each) is str:
+                size += len(each) * 4
+            elif each is not None and type(each) not in _NUMBERS:
+                size += _content(each)
+        return size
     return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import string
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.counting.calibration import Calibration
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 
+_READ_CONTENT: Final = attrgetter("content")
 _TOKEN = 1000
 _MESSAGE_TOKENS = 8
 _LETTERS = string.ascii_letters.encode()
@@ -165,7 +167,7 @@ def count_written(text: str, counter: TokenCounter) -> int:
 
 def _join_contents(messages: Sequence[Message]) -> str:
     """Return all contents as one text. The cost is a sum over characters, so joining does not change it."""
-    return "".join(message.content for message in messages)
+    return "".join(map(_READ_CONTENT, messages))
 
 
 def _round_up(cost: int) -> int:

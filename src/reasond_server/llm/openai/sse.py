@@ -10,6 +10,9 @@ _BOM = b"\xef\xbb\xbf"
 _CR = b"\r"
 _LF = b"\n"
 _ENDS = b"\r\n"
+_USUAL_DATA = b"data: "
+_USUAL_START = len(_USUAL_DATA)
+_END_OF_EVENT = b"\n\n"
 
 
 class ServerEvent(NamedTuple):
@@ -51,7 +54,24 @@ class SseReader:
         if self.fault is not None:
             raise self.fault
         events: list[ServerEvent] = []
-        self._take_lines(piece, events)
+        is_plain = not (self._data or self._name or self._is_after_cr) and _LF in piece and _CR not in piece
+        if not is_plain or self._begun_bytes + len(piece) > self._max_line_bytes:
+            self._take_lines(piece, events)
+            return events
+        if self._begun:
+            piece = b"".join((*self._begun, piece))
+            self._begun, self._begun_bytes = [], 0
+        # The fast path for nearly all servers: single data lines, each followed by a blank line.
+        blocks = piece.split(_END_OF_EVENT)
+        rest = blocks.pop()
+        for block in blocks:
+            if block.startswith(_USUAL_DATA) and _LF not in block:
+                events.append(ServerEvent(block[_USUAL_START:]))
+                self._is_first_line = False
+            else:
+                self._take_lines(block + _END_OF_EVENT, events)
+        if rest:
+            self._take_lines(rest, events)
         return events
 
     def _take_lines(self, piece: bytes, events: list[ServerEvent]) -> None:
@@ -70,7 +90,9 @@ class SseReader:
                 return
             if self._begun or self._is_first_line:
                 whole = self._complete_line(whole)
-            if whole:
+            if whole.startswith(_USUAL_DATA):
+                self._data.append(whole[_USUAL_START:])
+            elif whole:
                 self._take_field(whole)
             elif self._data:
                 data, name, self._data, self._name = self._data, self._name, [], b""

@@ -157,13 +157,16 @@ def read_usage(reported: object) -> Usage | None:
         return None
     prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
     details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
-    cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
-    hidden = _count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens")
+    # Most reports have no details.
+    cached = _count(prompt_details, "cached_tokens") if prompt_details else 0
+    hidden = _count(details, "reasoning_tokens") if details else 0
+    cached = cached or _count(reported, "prompt_cache_hit_tokens")
+    hidden = hidden or _count(reported, "reasoning_tokens")
     return Usage(
         input_tokens=prompt,
         output_tokens=output,
-        cached_input_tokens=min(cached, prompt),
-        reasoning_tokens=min(hidden, output),
+        cached_input_tokens=min(cached, prompt) if cached else 0,
+        reasoning_tokens=min(hidden, output) if hidden else 0,
         model_calls=1,
     )
 
