@@ -19,6 +19,7 @@ from reasond_server.errors.model import ModelFailedError
 from reasond_server.runs.phase import TABLE, Phase, Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.types import ExecutionState
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.unit.runs.conftest import EchoModel, ManualClock
@@ -57,6 +58,8 @@ class Expected:
     naps: list[float]
     phase: Phase = Phase.WORKING
     steps: int = 0
+    kills: int = 0
+    """How many processes were killed since its last step: after the second takeover it would be given up."""
     cause: Trigger | None = None
     gate: asyncio.Future[None] | None = field(default=None, repr=False)
     wakes_s: float = math.inf
@@ -172,6 +175,7 @@ class Phases(RuleBasedStateMachine):
             assert gate is not None
             nap = known.naps[known.steps]
             known.steps += 1
+            known.kills = 0
             if nap or known.steps == len(known.naps):
                 known.phase, known.cause = (Phase.SUSPENDED, None) if nap else (Phase.ENDED, Trigger.FINISH)
             known.wakes_s = math.inf if nap == UNTIL_CALLED else self.time.monotonic() + nap
@@ -241,7 +245,8 @@ class Phases(RuleBasedStateMachine):
 
         async def change() -> None:
             runs = list(self.runner.runs.by_id.values())
-            if is_killed:
+            is_harmless = all(known.kills < MAX_FRUITLESS_TAKEOVERS for known in self.expected.values())
+            if is_killed and is_harmless:
                 for run in runs:
                     assert run.driver is not None
                     run.log.close(StoreUnavailableError("dead"))
@@ -252,6 +257,7 @@ class Phases(RuleBasedStateMachine):
                 assert all((run.phase, run.cause) == (Phase.LEFT, Trigger.HAND_OVER) for run in runs)
             for known in self.expected.values():
                 known.gate = None
+                known.kills = known.kills + 1 if is_killed and is_harmless else 0
             self.runner = await self.begin()
             self.time.advance(LIMITS.lease_s + 1)
             await self.expire_leases()

@@ -421,8 +421,8 @@ class Contest:
             )
         if known and len(scores) > 1 and len(set(map(_weigh_score, scores))) == 1:
             gaps.append(
-                f"The judge could not tell the {len(scores)} answers apart, which all have the score {scores[0]:g}: "
-                "the one that most samples gave is chosen."
+                f"The judge could not tell the {len(scores)} answers apart, which all have the score "
+                f"{_weigh_score(scores[0]):g}: the one that most samples gave is chosen."
             )
         return gaps
 

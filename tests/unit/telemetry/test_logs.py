@@ -211,7 +211,7 @@ def test_colors_are_for_terminals_only() -> None:
 def test_no_form_loads_what_draws_consoles() -> None:
     code = (
         "import sys, logging; from reasond_server.telemetry import logs; "
-        "logs.json_formatter().format(logging.makeLogRecord({})); "
+        "logs.build_json_formatter().format(logging.makeLogRecord({})); "
         "logs.build_human_formatter(has_colors=True).format(logging.makeLogRecord({})); "
         "sys.exit('rich' in sys.modules or 'structlog' in sys.modules)"
     )

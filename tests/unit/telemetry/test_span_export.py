@@ -115,7 +115,7 @@ def test_a_protocol_that_is_not_spoken_is_refused_or_told(caplog: pytest.LogCapt
 def test_the_extra_that_is_missing_is_named(protocol: str, extra: str) -> None:
     found = run_without_the_package(
         "from reasond_server.telemetry.span_export import *\n"
-        f"try: sink_of(TracingOptions(endpoint='http://x', protocol={protocol!r}))\n"
+        f"try: build_sink(TracingOptions(endpoint='http://x', protocol={protocol!r}))\n"
         "except SettingsError as error: print(error.remedy)"
     )
     assert f"reasond-server[{extra}]" in found.stdout
@@ -184,9 +184,9 @@ def run_without_the_package(code: str) -> subprocess.CompletedProcess[str]:
 def test_without_the_package_a_configured_endpoint_is_refused_and_one_of_the_cluster_is_told() -> None:
     found = run_without_the_package(
         "from reasond_server.telemetry.span_export import *\n"
-        "assert sink_of(TracingOptions()) is None\n"
-        "assert sink_of(TracingOptions(environ={'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x'})) is None\n"
-        "sink_of(TracingOptions(endpoint='http://x'))"
+        "assert build_sink(TracingOptions()) is None\n"
+        "assert build_sink(TracingOptions(environ={'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x'})) is None\n"
+        "build_sink(TracingOptions(endpoint='http://x'))"
     )
     assert "nothing is traced" in found.stderr
     assert "SettingsError: [tracing] endpoint is 'http://x', but opentelemetry.sdk is not installed" in found.stderr
