@@ -131,7 +131,7 @@ def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Run with today's prompts, and with changed ones, as in a later release, so that no recorded call matches."""
     if request.param == "every prompt is another":
         monkeypatch.setattr(
-            "reasond_server.runs.run_journal.digest_of_request",
+            "reasond_server.runs.run_journal.compute_request_digest",
             lambda asked: compute_texts_digest("other", compute_request_digest(asked)),
         )
 
