@@ -184,9 +184,7 @@ async def test_a_book_read_window_by_window_shows_every_window_and_signed_saving
         await expect(page.get_by_label("The event as JSON")).to_contain_text('"chunk_size": 2048')
         await examine(page, "events", height=620)
         await page.get_by_role("tab", name="Same call elsewhere").click()
-        await expect(page.get_by_label("grpcurl", exact=True).first).to_contain_text(
-            '"bounded_context":{"chunk_size":2048'
-        )
+        await expect(page.get_by_label("grpcurl", exact=True).first).to_contain_text('"custom":{"chunk_size":2048')
         await expect(page.get_by_label("openai (Python)", exact=True)).to_contain_text("reasond/bounded_context")
         await examine(page, "elsewhere", height=620)
 

@@ -245,6 +245,7 @@ class FaultyStore:
     def __init__(self, inner: ExecutionStore, process: Process) -> None:
         self.sessions = FaultySessions(inner.sessions, process.world, self._do)
         self._inner = inner
+        self.room = inner.room
         self._process = process
         self._world = process.world
         self._outage_until_s = 0.0
