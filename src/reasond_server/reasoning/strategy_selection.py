@@ -153,7 +153,7 @@ def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSuppo
 
 @value
 class _Rule:
-    """What the rule of `auto_choice` needs: the agent, whether it may take the reader, whether the task asks for it."""
+    """What the rule of `auto` needs: the agent, whether it may take the reader, whether the task asks for it."""
 
     agent: RegisteredAgent | None
     may_read: bool
@@ -183,7 +183,7 @@ class Chooser:
         directory: the agents that tasks may name.
         models: the models that tasks may name.
         default_strategy: the operator's choice; empty for none.
-        is_auto_enabled: whether the rule of `auto_choice` may replace it, and tasks may ask for the rule.
+        is_auto_enabled: whether the rule of `auto` may replace it, and tasks may ask for the rule.
         within_s: the time limit of an agent lookup, in seconds.
         has_programs: whether programs of the model can be run here.
     """
@@ -245,7 +245,7 @@ class Chooser:
         return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
 
     async def apply_rule(self, caller: Principal, task: Task, choice: ChosenStrategy) -> ChosenStrategy:
-        """Return the choice by the rule of `auto_choice`, if it applies: long texts may be read by another strategy.
+        """Return the choice by the rule of `auto`, if it applies: long texts may be read by another strategy.
 
         For a long text this may take seconds of processor time.
 
