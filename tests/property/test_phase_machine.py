@@ -58,8 +58,8 @@ class Expected:
     naps: list[float]
     phase: Phase = Phase.WORKING
     steps: int = 0
-    kills: int = 0
-    """How many processes were killed since its last step: after the second takeover it would be given up."""
+    takeovers: int = 0
+    """How many processes went on with it since its last step, or since one handed it over."""
     cause: Trigger | None = None
     gate: asyncio.Future[None] | None = field(default=None, repr=False)
     wakes_s: float = math.inf
@@ -175,7 +175,7 @@ class Phases(RuleBasedStateMachine):
             assert gate is not None
             nap = known.naps[known.steps]
             known.steps += 1
-            known.kills = 0
+            known.takeovers = 0
             if nap or known.steps == len(known.naps):
                 known.phase, known.cause = (Phase.SUSPENDED, None) if nap else (Phase.ENDED, Trigger.FINISH)
             known.wakes_s = math.inf if nap == UNTIL_CALLED else self.time.monotonic() + nap
@@ -245,19 +245,20 @@ class Phases(RuleBasedStateMachine):
 
         async def change() -> None:
             runs = list(self.runner.runs.by_id.values())
-            is_harmless = all(known.kills < MAX_FRUITLESS_TAKEOVERS for known in self.expected.values())
-            if is_killed and is_harmless:
+            if is_killed and all(known.takeovers < MAX_FRUITLESS_TAKEOVERS for known in self.expected.values()):
                 for run in runs:
                     assert run.driver is not None
                     run.log.close(StoreUnavailableError("dead"))
                     run.driver.cancel()
                     await asyncio.wait([run.driver])
             else:
+                for known in self.expected.values():
+                    known.takeovers = 0
                 await self.runner.stop()
                 assert all((run.phase, run.cause) == (Phase.LEFT, Trigger.HAND_OVER) for run in runs)
             for known in self.expected.values():
                 known.gate = None
-                known.kills = known.kills + 1 if is_killed and is_harmless else 0
+                known.takeovers += 1
             self.runner = await self.begin()
             self.time.advance(LIMITS.lease_s + 1)
             await self.expire_leases()
