@@ -253,7 +253,9 @@ class ReasoningWork:
                         run.subscribers.publish(self.steps.count, text)
                 elif isinstance(event, Step):
                     used, now = model.usage, monotonic()
-                    self._append_step(run, event, used=used - spent, elapsed_s=now - since)
+                    own = used - spent if event.usage is None else event.usage
+                    took_s = now - since if event.elapsed_s is None else event.elapsed_s
+                    self._append_step(run, event, used=own, elapsed_s=took_s)
                     if not run.log.has_room:
                         await run.log.wait_for_room()
                     spent, since = used, now

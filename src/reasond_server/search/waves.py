@@ -1,19 +1,22 @@
 """Waves: calls that run in parallel, whose results are taken in the order in which the calls were given.
 
 The outcome never depends on which call ends first. The calls of a wave are chosen before it begins, and their results
-are used after its last call has ended, so the same replies give the same run, however long each takes. Calls are
-started, cancelled and read in their order; no set is iterated.
+are used in the order of the calls, so the same replies give the same run, however long each takes. Calls are started,
+cancelled and read in their order; no set is iterated.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 ResultT = TypeVar("ResultT")
 FailureT = TypeVar("FailureT", bound=Exception)
@@ -49,6 +52,49 @@ async def run_wave(
     if any(task.cancelled() for task in tasks):
         raise InternalError("a call of a wave was cancelled by itself")
     return [task.result() for task in tasks]
+
+
+async def follow_wave(
+    calls: Sequence[Callable[[], Awaitable[ResultT]]],
+    *,
+    at_once: int,
+    failures: tuple[type[FailureT], ...],
+    monotonic: Callable[[], float] = time.monotonic,
+) -> AsyncGenerator[tuple[ResultT | FailureT, float], None]:
+    """Make all `calls` as `run_wave` does, and yield each result with the seconds since the wave began.
+
+    The results come in the order of the calls, each as soon as its call and those before it have ended. When the
+    generator is closed, the open calls are cancelled and have ended when `aclose` returns.
+
+    Raises:
+        Exception: as `run_wave`.
+    """
+    began_s, ended = monotonic(), asyncio.Event()
+    results: dict[int, tuple[ResultT | FailureT, float]] = {}
+
+    async def attempt(place: int) -> None:
+        result: ResultT | FailureT
+        try:
+            result = await calls[place]()
+        except failures as error:
+            result = error
+        results[place] = (result, monotonic() - began_s)
+        ended.set()
+
+    attempts = [partial(attempt, place) for place in range(len(calls))]
+    wave = asyncio.create_task(run_wave(attempts, at_once=at_once, failures=failures))
+    wave.add_done_callback(lambda _: ended.set())
+    try:
+        for place in range(len(calls)):
+            while place not in results and not wave.done():
+                await ended.wait()
+                ended.clear()
+            if place not in results:
+                break
+            yield results[place]
+        await wave
+    finally:
+        await end_task(wave)
 
 
 async def _wait_for_all(tasks: Sequence[asyncio.Task[ResultT]]) -> BaseException | None:

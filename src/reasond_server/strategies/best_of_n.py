@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
@@ -34,7 +35,7 @@ from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
-from reasond_server.search.waves import run_wave
+from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep
@@ -204,13 +205,15 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
         """
         contest = await prepare_contest(task, context)
         while contest.may_sample:
-            for step in await contest.take_wave():
-                yield step
+            async with aclosing(contest.take_wave()) as steps:
+                async for step in steps:
+                    yield step
         if not contest.samples:
             raise contest.errors[0]
         while contest.may_judge:
-            for step in await contest.judge_wave():
-                yield step
+            async with aclosing(contest.judge_wave()) as steps:
+                async for step in steps:
+                    yield step
         yield contest.build_outcome()
 
 
@@ -222,6 +225,7 @@ class Contest:
     """
 
     config: BestOfNConfig
+    monotonic: Callable[[], float]
     stages: StageCalls
     calls: SampleCalls
     worst_sample: Cost
@@ -256,34 +260,40 @@ class Contest:
         """Whether another solution may be judged."""
         return self.needs_judge and self.judged < len(self.solutions)
 
-    async def take_wave(self) -> Sequence[Step]:
-        """Take the samples of one wave and return their steps."""
+    async def take_wave(self) -> AsyncGenerator[Step, None]:
+        """Take the samples of one wave and yield their steps in order, each when its sample has ended."""
         most = 1 if self.verify is not None else min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
         covered = self._reserve_wave(most)
         if not covered:
             self.is_out_of_budget = True
-            return ()
-        wave = self.calls.prepare_wave(self.taken, len(covered))
-        results = await run_wave(wave, at_once=len(wave), failures=(ModelError, TokenBudgetExhaustedError))
-        self.taken += len(results)
+            return
+        calls = self.calls.prepare_wave(self.taken, len(covered))
+        reserves = iter(covered)
+        async with aclosing(self._follow(calls)) as results:
+            async for result, elapsed_s in results:
+                reserved = next(reserves)
+                self.taken += 1
+                if isinstance(result, ReasondError):
+                    self._note_failure(result, reserved, self.worst_sample)
+                    self.errors.append(result)
+                    continue
+                read = read_sample(result)
+                is_new = self._add(read)
+                kept = reserved - self.worst_sample if is_new else Cost()
+                self.allowance.settle(reserved, _measure_cost(result) + kept)
+                score, printed = await self._score(read)
+                detail = StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)
+                found, metrics = bool(read.normalized_answer), self.build_metrics()
+                yield Step(detail=detail, answer_found=found, metrics=metrics, usage=result.spent, elapsed_s=elapsed_s)
+                if printed:
+                    yield Step(detail=replace(detail, stage=CHECK, text=printed), answer_found=found, metrics=metrics)
         self.is_out_of_budget = self.is_out_of_budget or len(covered) < most
-        steps = []
-        for reserved, result in zip(covered, results, strict=True):
-            if isinstance(result, ReasondError):
-                self._note_failure(result, reserved, self.worst_sample)
-                self.errors.append(result)
-                continue
-            read = read_sample(result)
-            is_new = self._add(read)
-            kept = reserved - self.worst_sample if is_new else Cost()
-            self.allowance.settle(reserved, _measure_cost(result) + kept)
-            score, printed = await self._score(read)
-            details = [StageStep(stage=SAMPLE, text=read.text, answer=read.answer, score=score)]
-            if printed:
-                details.append(StageStep(stage=CHECK, text=printed, answer=read.answer, score=score))
-            found, metrics = bool(read.normalized_answer), self.build_metrics()
-            steps += [Step(detail=detail, answer_found=found, metrics=metrics) for detail in details]
-        return steps
+
+    def _follow(
+        self, calls: Sequence[Callable[[], Awaitable[ModelReply]]]
+    ) -> AsyncGenerator[tuple[ModelReply | ModelError | TokenBudgetExhaustedError, float], None]:
+        failures = (ModelError, TokenBudgetExhaustedError)
+        return follow_wave(calls, at_once=len(calls), failures=failures, monotonic=self.monotonic)
 
     def _reserve_wave(self, most: int) -> Sequence[Cost]:
         """Reserve up to `most` samples, each with its judgement, and return what was reserved for each.
@@ -329,8 +339,8 @@ class Contest:
         if isinstance(error, TokenBudgetExhaustedError):
             self.is_out_of_budget = True
 
-    async def judge_wave(self) -> Sequence[Step]:
-        """Judge the next solutions and return the steps of their judgements.
+    async def judge_wave(self) -> AsyncGenerator[Step, None]:
+        """Judge the next solutions and yield the steps of their judgements in order, each when its call has ended.
 
         The amounts of these calls are still reserved, except that of a first sample whose pair was not covered.
         """
@@ -338,20 +348,26 @@ class Contest:
         calls = [
             partial(self._judge, solution, f"judgement {self.judged + place}") for place, solution in enumerate(wave)
         ]
-        results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
-        self.judged += len(wave)
-        steps = []
-        for solution, result in zip(wave, results, strict=True):
-            if isinstance(result, ReasondError):
-                self._note_failure(result, self.worst_judgement, self.worst_judgement)
-                self.failed_judgements += 1
-                continue
-            self.allowance.settle(self.worst_judgement, _measure_cost(result))
-            solution.score = _read_judgement(result)
-            text = "\n\n".join(part for part in (result.parsed.thinking.strip(), result.parsed.text.strip()) if part)
-            detail = StageStep(stage=JUDGEMENT, text=text, answer=solution.read.answer, score=solution.score)
-            steps.append(Step(detail=detail, answer_found=True, metrics=self.build_metrics()))
-        return steps
+        judged = iter(wave)
+        async with aclosing(self._follow(calls)) as results:
+            async for result, elapsed_s in results:
+                solution = next(judged)
+                self.judged += 1
+                if isinstance(result, ReasondError):
+                    self._note_failure(result, self.worst_judgement, self.worst_judgement)
+                    self.failed_judgements += 1
+                    continue
+                self.allowance.settle(self.worst_judgement, _measure_cost(result))
+                solution.score = _read_judgement(result)
+                parts = (result.parsed.thinking.strip(), result.parsed.text.strip())
+                text = "\n\n".join(part for part in parts if part)
+                yield Step(
+                    detail=StageStep(stage=JUDGEMENT, text=text, answer=solution.read.answer, score=solution.score),
+                    answer_found=True,
+                    metrics=self.build_metrics(),
+                    usage=result.spent,
+                    elapsed_s=elapsed_s,
+                )
 
     async def _judge(self, solution: _Solution, label: str) -> ModelReply:
         read = solution.read
@@ -482,6 +498,7 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
     return Contest(
         config=config,
+        monotonic=context.monotonic,
         stages=stages,
         calls=SampleCalls(
             ask=lambda temperature, label: stages.hear(prompt, temperature=temperature, label=label),

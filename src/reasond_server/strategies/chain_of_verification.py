@@ -19,9 +19,9 @@ from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
-from reasond_server.search.waves import run_wave
+from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.types import ChainOfVerificationMetrics, CostClass, FinishReason, StageStep
+from reasond_server.types import NOTHING, ChainOfVerificationMetrics, CostClass, FinishReason, StageStep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -159,7 +159,7 @@ class VerificationRun:
     draft: FinalReply = field(default_factory=lambda: _NO_DRAFT)
     draft_tokens: int = 0
     questions: Sequence[str] = ()
-    answers: Sequence[str] = ()
+    answers: list[str] = field(default_factory=list)
     revision: FinalReply | None = None
     warnings: list[str] = field(default_factory=list)
     is_out_of_budget: bool = False
@@ -224,26 +224,34 @@ class VerificationRun:
             self.is_out_of_budget = True
             self.questions = self.questions[:covered]
         checks = [partial(self._check, number, question) for number, question in enumerate(self.questions)]
-        results = await run_wave(checks, at_once=_CHECKS_AT_ONCE, failures=(ModelError, TokenBudgetExhaustedError))
-        finals: list[FinalReply | None] = []
-        for result in results:
-            if isinstance(result, ReasondError):
-                self.is_out_of_budget |= isinstance(result, TokenBudgetExhaustedError)
-                self.allowance.settle(worst, Cost() if isinstance(result, UNSPENT) else worst)
-                finals.append(None)
-                continue
-            self._settle(result, reserved=worst)
-            finals.append(read_final_reply(result))
-        self.answers = [one.answer if one is not None and one.is_answered else "" for one in finals]
+        wave = follow_wave(
+            checks,
+            at_once=_CHECKS_AT_ONCE,
+            failures=(ModelError, TokenBudgetExhaustedError),
+            monotonic=self.context.monotonic,
+        )
+        async with aclosing(wave) as results:
+            async for result, elapsed_s in results:
+                yield self._read_check(result, worst, elapsed_s)
         self.is_over = not self.questions
         if missing := self.answers.count(""):
             self.warnings.append(f"{missing} of {len(self.answers)} questions about the draft got no answer.")
-        for question, final, answer in zip(self.questions, finals, self.answers, strict=True):
-            thought = "" if final is None else final.thought
-            text = f"{question}\n\n{thought}" if thought else question
-            yield Step(
-                detail=StageStep(stage=CHECK, text=text, answer=answer), answer_found=False, metrics=self.metrics
-            )
+
+    def _read_check(self, result: ModelReply | ReasondError, worst: Cost, elapsed_s: float) -> Step:
+        """Settle the next check, keep its answer, and return its step."""
+        question = self.questions[len(self.answers)]
+        if isinstance(result, ReasondError):
+            self.is_out_of_budget |= isinstance(result, TokenBudgetExhaustedError)
+            self.allowance.settle(worst, Cost() if isinstance(result, UNSPENT) else worst)
+            self.answers.append("")
+            detail, spent = StageStep(stage=CHECK, text=question, answer=""), NOTHING
+        else:
+            self._settle(result, reserved=worst)
+            final = read_final_reply(result)
+            self.answers.append(final.answer if final.is_answered else "")
+            text = f"{question}\n\n{final.thought}" if final.thought else question
+            detail, spent = StageStep(stage=CHECK, text=text, answer=self.answers[-1]), result.spent
+        return Step(detail=detail, answer_found=False, metrics=self.metrics, usage=spent, elapsed_s=elapsed_s)
 
     async def revise(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the answer in the light of the checks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -25,13 +26,13 @@ from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
-from reasond_server.search.waves import run_wave
+from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, SelfConsistencyMetrics
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
@@ -109,8 +110,8 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples in waves, then count the votes; see the base class.
 
-        The steps of a wave are yielded in sample order at its end. No text is streamed (no Wrote), because samples are
-        written in parallel.
+        The steps of a wave are yielded in sample order, each when its sample and those before it have ended. No text is
+        streamed (no Wrote), because samples are written in parallel.
 
         Raises:
             ContextExhaustedError: the prompt leaves no room in the model's context window.
@@ -119,8 +120,9 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
         """
         poll = await prepare_poll(task, context)
         while not poll.is_over:
-            for step in await poll.take_wave():
-                yield step
+            async with aclosing(poll.take_wave(context.monotonic)) as steps:
+                async for step in steps:
+                    yield step
         yield poll.build_outcome()
 
 
@@ -179,36 +181,43 @@ class Poll:
         is_down = bool(self.errors) and not self.samples
         return not self.left or self.is_out_of_budget or is_down or self.is_decided
 
-    async def take_wave(self) -> Sequence[Step]:
-        """Take the samples of one wave and return their steps."""
+    async def take_wave(self, monotonic: Callable[[], float]) -> AsyncGenerator[Step, None]:
+        """Take the samples of one wave and yield their steps."""
         most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), SAMPLES_AT_ONCE)
         # The meter refuses or shortens the very first call: a small budget may still suffice for one answer.
         covered = [place for place in range(most) if self._reserve(is_first=not (self.taken or place))]
         if not covered:
             self.is_out_of_budget = True
-            return ()
-        temperatures = self.temperatures[self.taken : self.taken + len(covered)]
+            return
+        temperatures = iter(self.temperatures[self.taken : self.taken + len(covered)])
         calls = self.calls.prepare_wave(self.taken, len(covered))
-        results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
-        self.taken += len(results)
-        fresh: list[_TakenSample] = []
-        for temperature, result in zip(temperatures, results, strict=True):
-            if isinstance(result, TokenBudgetExhaustedError):
-                self.is_out_of_budget = True
-                self.taken -= 1
-            if isinstance(result, ReasondError):
-                self.errors.append(result)
-                self.allowance.settle(self.worst, Cost() if isinstance(result, UNSPENT) else self.worst)
-                continue
-            self.allowance.settle(
-                self.worst, Cost(model_calls=result.spent.model_calls, tokens=result.spent.total_tokens)
-            )
-            fresh.append(_TakenSample(read=read_sample(result), temperature=temperature))
-        self.samples += fresh
-        return [
-            Step(detail=each.detail, answer_found=bool(each.read.normalized_answer), metrics=self.build_metrics())
-            for each in fresh
-        ]
+        failures = (ModelError, TokenBudgetExhaustedError)
+        wave = follow_wave(calls, at_once=len(calls), failures=failures, monotonic=monotonic)
+        async with aclosing(wave) as results:
+            async for result, elapsed_s in results:
+                temperature = next(temperatures)
+                self.taken += 1
+                if isinstance(result, ReasondError):
+                    self._note_failure(result)
+                    continue
+                spent = result.spent
+                self.allowance.settle(self.worst, Cost(model_calls=spent.model_calls, tokens=spent.total_tokens))
+                fresh = _TakenSample(read=read_sample(result), temperature=temperature)
+                self.samples.append(fresh)
+                yield Step(
+                    detail=fresh.detail,
+                    answer_found=bool(fresh.read.normalized_answer),
+                    metrics=self.build_metrics(),
+                    usage=spent,
+                    elapsed_s=elapsed_s,
+                )
+
+    def _note_failure(self, error: ReasondError) -> None:
+        if isinstance(error, TokenBudgetExhaustedError):
+            self.is_out_of_budget = True
+            self.taken -= 1
+        self.errors.append(error)
+        self.allowance.settle(self.worst, Cost() if isinstance(error, UNSPENT) else self.worst)
 
     def _reserve(self, *, is_first: bool) -> bool:
         return self.allowance.reserve(self.worst, is_forced=is_first)

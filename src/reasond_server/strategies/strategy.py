@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.toolbox import Toolbox
-    from reasond_server.types import Json
+    from reasond_server.types import Json, Usage
 
 
 Temperature = Annotated[
@@ -86,11 +86,17 @@ class Wrote:
 
 @value
 class Step:
-    """A completed step. `metrics` are those of the run so far; an interrupted run keeps the last ones."""
+    """A completed step. `metrics` are those of the run so far; an interrupted run keeps the last ones.
+
+    `usage` is what the step spent and `elapsed_s` how long it took; None: all that was spent, and the time, since the
+    step before. Steps that were made at the same time say both.
+    """
 
     detail: StepDetail
     answer_found: bool
     metrics: StrategyMetrics
+    usage: Usage | None = None
+    elapsed_s: float | None = None
 
 
 @value

@@ -19,7 +19,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
-from reasond_server.types import AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
+from reasond_server.types import NOTHING, AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -311,7 +311,7 @@ def test_the_order_in_which_samples_end_changes_nothing(one: list[int], other: l
 
 
 async def _log(turns: list[int]) -> str:
-    """Return all events of a run with the usage at each step; `turns` gives the loop turns of each call."""
+    """Return all events of a run with the usage of each step; `turns` gives the loop turns of each call."""
 
     class Slow(FunctionModel):
         async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - as the base class
@@ -325,10 +325,37 @@ async def _log(turns: list[int]) -> str:
     budget = Budget(max_total_tokens=4000)
     metered = MeteredModel(model=model, budget=budget)
     context = RunContext(
-        config=SelfConsistencyConfig(samples=11, max_tokens=300), model=metered, new_nonce=lambda: NONCE
+        config=SelfConsistencyConfig(samples=11, max_tokens=300),
+        model=metered,
+        new_nonce=lambda: NONCE,
+        monotonic=lambda: 0.0,
     )
     task = Task(query="6 times 7?", budget=budget)
-    return repr([(event, metered.usage) async for event in SelfConsistency().run(task, context)])
+    events = [event async for event in SelfConsistency().run(task, context)]
+    return repr((events, metered.usage))
+
+
+async def test_each_sample_is_a_step_when_it_ends_with_its_own_cost_and_time() -> None:
+    hold, seconds = asyncio.Event(), iter(range(1, 100))
+
+    def reply(request: ChatRequest) -> Reply:
+        is_last = request.label == "sample 2"
+        text = f"{'so ' * len(model.requests)}<answer>{request.label}</answer>"
+        return Reply(text=text, hold=hold if is_last else None, hold_after=0)
+
+    model = FunctionModel(reply)
+    metered = MeteredModel(model=model, budget=Budget())
+    config = SelfConsistencyConfig(samples=5)
+    context = RunContext(config=config, model=metered, new_nonce=lambda: NONCE, monotonic=lambda: float(next(seconds)))
+    events = SelfConsistency().run(Task(query="6 times 7?"), context)
+    first, second = [await anext(events), await anext(events)]
+    hold.set()
+    steps = [step for step in [first, second, *[event async for event in events]] if isinstance(step, Step)]
+    assert [step.elapsed_s for step in steps[:3]] == [1.0, 2.0, 3.0]
+    assert [step.usage.model_calls for step in steps if step.usage] == [1] * 5
+    written = [step.usage.output_tokens for step in steps if step.usage]
+    assert len(set(written)) > 1
+    assert sum((step.usage for step in steps if step.usage), NOTHING) == metered.usage
 
 
 async def test_cancelling_the_run_closes_every_call() -> None:
