@@ -291,7 +291,7 @@ class Contest:
 
     def _follow(
         self, calls: Sequence[Callable[[], Awaitable[ModelReply]]]
-    ) -> AsyncGenerator[tuple[ModelReply | ModelError | TokenBudgetExhaustedError, float], None]:
+    ) -> AsyncGenerator[tuple[ModelReply | ReasondError, float], None]:
         failures = (ModelError, TokenBudgetExhaustedError)
         return follow_wave(calls, at_once=len(calls), failures=failures, monotonic=self.monotonic)
 
