@@ -422,7 +422,7 @@ class StreamedAnswer:
             reason=reason,
             usage=usage,
             matched_stop=ending.matched_stop,
-            warnings=(*self.warnings, *own),
+            warnings=(*self.warnings, *ending.warnings, *own),
             is_stopped_in_reasoning=is_stopped,
         )
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.dialects.finish_reasons import FinishKind, choose_worst, find_known_finish, read_finish
 from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url, write_texts
 from reasond_server.llm.openai.protocol import (
@@ -32,17 +33,6 @@ if TYPE_CHECKING:
 
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
-_FINISHES = {
-    "length": ModelFinish.LENGTH,
-    "max_tokens": ModelFinish.LENGTH,
-    "model_length": ModelFinish.LENGTH,
-    "content_filter": ModelFinish.CONTENT_FILTER,
-    "safety": ModelFinish.CONTENT_FILTER,
-    "tool_calls": ModelFinish.TOOL_CALLS,
-    "tool_use": ModelFinish.TOOL_CALLS,
-    "function_call": ModelFinish.TOOL_CALLS,
-}
-_FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "insufficient_system_resource"})
 _NO_WORDS = frozenset({"stop", "end_turn", "eos", "length", "tool_calls", "max_tokens", "stop_sequence"})
 
 _Piece = Text | ReasoningText | ToolCall
@@ -90,7 +80,8 @@ class ChatDecoder:
         self._calls: dict[int, list[_OpenCall]] = {}
         self._has_called = False
         self._is_refusal = False
-        self._reason: ModelFinish | None = None
+        self._kinds: list[FinishKind] = []
+        self._warnings: list[str] = []
         self._usage: Usage | None = None
         self._matched_stop: str | None = None
 
@@ -112,7 +103,21 @@ class ChatDecoder:
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
-        return AnswerEnd(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+        return AnswerEnd(
+            reason=self._find_reason(),
+            usage=self._usage,
+            matched_stop=self._matched_stop,
+            warnings=tuple(dict.fromkeys(self._warnings)),
+        )
+
+    def _find_reason(self) -> ModelFinish | None:
+        """Return the worst reason that the server told; None if it told none."""
+        if not self._kinds:
+            return None
+        if self._is_refusal:
+            return ModelFinish.CONTENT_FILTER
+        calls = [FinishKind.TOOL_CALLS] if self._has_called else []
+        return ModelFinish(choose_worst([*self._kinds, *calls]).value)
 
     def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back."""
@@ -132,11 +137,8 @@ class ChatDecoder:
         if isinstance(delta, dict):
             self._read_delta(delta, pieces)
         finish = choice.get("finish_reason")
-        if finish and isinstance(finish, str):
-            finish = finish.lower()
-            if finish in _FAILURES:
-                raise UpstreamReportError(choice)
-            self._end(finish, choice, pieces)
+        if finish is not None and (told := read_finish(finish)) is not None:
+            self._end(*told, choice, pieces)
 
     def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
         for name in self._reasoning_fields:
@@ -181,14 +183,17 @@ class ChatDecoder:
             opened.append(_OpenCall())
         return opened[-1]
 
-    def _end(self, finish: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+    def _end(self, kind: FinishKind, warning: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+        if kind is FinishKind.FAILED:
+            raise UpstreamReportError(choice)
+        if warning:
+            self._warnings.append(warning)
+        native = find_known_finish(choice.get("native_finish_reason"))
+        self._kinds += [kind] if native in {None, FinishKind.FAILED} else [kind, native]
         pieces.extend(self._thinking.flush())
-        reason = _FINISHES.get(finish, ModelFinish.STOP)
+        kind = choose_worst(self._kinds)
         if self._calls:
-            pieces.extend(self._take_whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}))
-        if reason is ModelFinish.STOP and self._has_called:
-            reason = ModelFinish.TOOL_CALLS
-        self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
+            pieces.extend(self._take_whole_calls(may_be_cut=kind in {FinishKind.LENGTH, FinishKind.CONTENT_FILTER}))
         for name in self._stop_fields:
             matched = choice.get(name)
             if matched and isinstance(matched, str) and matched not in _NO_WORDS:

@@ -33,12 +33,14 @@ class Body:
 class AnswerEnd:
     """The state of the end: `reason` is None until the server reported why it stopped.
 
-    `usage` is what the server reported (`model_calls` 1, UsageSource.REPORTED), or None.
+    `usage` is what the server reported (`model_calls` 1, UsageSource.REPORTED), or None. `warnings` name what was read
+    against the words of the protocol.
     """
 
     reason: ModelFinish | None = None
     usage: Usage | None = None
     matched_stop: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class UpstreamReportError(Exception):
