@@ -27,8 +27,8 @@ class Subscriber(Protocol):
         """Signal that the log has new events."""
         ...
 
-    def add_text(self, iteration_index: int, text: str) -> None:
-        """Add text of a step."""
+    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
+        """Add text of a step, written after this event of the log."""
         ...
 
 
@@ -40,7 +40,7 @@ class SilentSubscriber:
     def notify_growth(self) -> None:
         """Do nothing."""
 
-    def add_text(self, iteration_index: int, text: str) -> None:
+    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
         """Do nothing."""
 
 
@@ -100,8 +100,9 @@ class FlushTimer:
 class _Written:
     """Text of one step that is not delivered yet, in pieces, which are joined only once."""
 
-    def __init__(self, iteration_index: int, text: str) -> None:
+    def __init__(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
         self.iteration_index = iteration_index
+        self.after_sequence = after_sequence
         self.pieces = [text]
 
 
@@ -132,8 +133,8 @@ class Mailbox:
             self._items.append(None)
         self._wake()
 
-    def add_text(self, iteration_index: int, text: str) -> None:
-        """Add text of a step; text beyond the bounds is dropped."""
+    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
+        """Add text of a step, written after this event of the log; text beyond the bounds is dropped."""
         characters = self._characters + len(text)
         if not self.wants_deltas or characters > _MAX_DELTA_CHARACTERS:
             return
@@ -141,7 +142,7 @@ class Mailbox:
         if last is not None and last.iteration_index == iteration_index:
             last.pieces.append(text)
         elif len(self._items) < _MAX_ITEMS:
-            self._items.append(_Written(iteration_index, text))
+            self._items.append(_Written(iteration_index, text, after_sequence=after_sequence))
         else:
             return
         self._characters = characters
@@ -180,7 +181,9 @@ class Mailbox:
         self._characters -= len(text)
         if self._flush_timer is not None and not self._is_delayed:
             self._is_delayed = self._flush_timer.delay(self)
-        return TextDelta(iteration_index=written.iteration_index, text=text)
+        return TextDelta(
+            iteration_index=written.iteration_index, text=text, after_sequence=written.after_sequence
+        )
 
     def _is_due(self) -> bool:
         """Whether the first item can be delivered now; only text that may still grow has to wait."""

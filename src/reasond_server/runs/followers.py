@@ -76,7 +76,8 @@ class Follower:
             while True:
                 item, is_silent = await self._next(mailbox, source)
                 if item is not None:
-                    if item.iteration_index >= after - 1:
+                    # What an event that was delivered has said already comes too late.
+                    if item.after_sequence >= after:
                         yield self._build_unlogged(execution, after, item)
                     continue
                 has_news = False

@@ -123,7 +123,7 @@ class Subscribers:
         held, log = self.held, self.log
         if log.events.committed == log.last_sequence:
             for one in self._all:
-                one.add_text(index, text)
+                one.add_text(index, text, after_sequence=log.last_sequence)
         elif held is None or held.iteration_index != index:
             self.held = TextDelta(iteration_index=index, text=text)
         elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:

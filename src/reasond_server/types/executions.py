@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -94,10 +95,14 @@ class Iteration(Event):
 @EVENTS.declare("delta", is_logged=False)
 @value
 class TextDelta:
-    """Text that the model has just written in step `iteration_index`; never logged."""
+    """Text that the model has just written in step `iteration_index`; never logged.
+
+    It was written while `after_sequence` was the last event of the log.
+    """
 
     iteration_index: int
     text: str
+    after_sequence: int = field(default=0, compare=False)
 
 
 @EVENTS.declare("heartbeat", is_logged=False)

@@ -9,7 +9,7 @@ def delta(text: str, index: int = 0) -> TextDelta:
 
 
 def write(mailbox: Mailbox, text: str, index: int = 0) -> None:
-    mailbox.add_text(index, text)
+    mailbox.add_text(index, text, after_sequence=1)
 
 
 async def everything(mailbox: Mailbox) -> list[TextDelta | None]:
