@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.step_records import PromptMemory
 from reasond_server.llm.counting.requests import count_bytes
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from reasond_server.types import Event
     from reasond_server.types.turns import Decision
+
+
+_WHOLE: Final = "stop"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +115,14 @@ class TurnProgress:
     def draft(self) -> str:
         """The last text of the model, for a turn that ends before it answers."""
         return next((one.step.text for one in reversed(self.replies) if one.step.text.strip()), "")
+
+    @property
+    def written_answer(self) -> str:
+        """The last planning reply if it answers; empty if it calls tools, is empty or was cut."""
+        plans = [one for one in self.replies if one.step.goal is ContextGoal.PLANNING]
+        if not plans or plans[-1].calls or plans[-1].step.finish != _WHOLE:
+            return ""
+        return plans[-1].step.text.strip()
 
     @property
     def was_reduced(self) -> bool:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
 from reasond_server.errors.base import ReasondError
-from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.errors.model import ContextExhaustedError, ModelError
 from reasond_server.errors.turns import HandoffExpiredError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import ChatRequest
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
-from reasond_server.runs.work import RunEnding
+from reasond_server.runs.work import RunEnding, build_error_ending
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
-from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step
+from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step, keep_draft
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.summaries import Summariser
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
@@ -34,6 +34,7 @@ from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
     CallKind,
+    ContextGoal,
     ContextScope,
     LedgerState,
     ModeChange,
@@ -115,7 +116,7 @@ class TurnLoop:
     async def _do(self, step: NextStep) -> None:
         """Do one step. Raises as `run_to_exit`."""
         if isinstance(step, CallModel):
-            await self._call_model(step)
+            await self._call_or_keep(step)
         elif isinstance(step, RunTools):
             await self._run_tools(step.calls)
         elif isinstance(step, CloseCall):
@@ -124,6 +125,16 @@ class TurnLoop:
             self._hand_off(step)
         else:
             self._finish(step)
+
+    async def _call_or_keep(self, step: CallModel) -> None:
+        """Call the model; where a synthesis fails, the answer that stands already is the turn's. Raises as `ask`."""
+        try:
+            await self._call_model(step)
+        except ModelError as error:
+            is_failure = build_error_ending(error, usage=self.run.accounts.usage).error is not None
+            if step.goal is not ContextGoal.SYNTHESIS or not self.progress.written_answer or not is_failure:
+                raise
+            self._finish(keep_draft(self.progress, error.full_message))
 
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
@@ -289,7 +300,7 @@ class TurnLoop:
     def _finish(self, step: Finish) -> None:
         if step.error is not None:
             raise step.error
-        self.run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer))
+        self.run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer, warnings=step.warnings))
 
     def _tell(
         self, one: LedgerCall, state: LedgerState, *, result: ToolResult | None = None, elapsed_s: float = 0.0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.turns import ToolFailedInTurnError, ToolNotRegisteredError, ToolOutcomeUnknownError
+from reasond_server.llm.model import ModelFinish
 from reasond_server.tools.execution import has_failed
 from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
 from reasond_server.types import FinishReason
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_tools import TurnTools
+    from reasond_server.types.turns import ModelCallStep
 
 
 @value
@@ -54,11 +56,12 @@ class HandOff:
 
 @value
 class Finish:
-    """End the turn with `answer`, or with `error`."""
+    """End the turn with `answer` and what is to be said about it, or with `error`."""
 
     answer: str = ""
     reason: FinishReason = FinishReason.ANSWERED
     error: ReasondError | None = None
+    warnings: tuple[str, ...] = ()
 
 
 NextStep: TypeAlias = CallModel | RunTools | CloseCall | HandOff | Finish
@@ -79,7 +82,8 @@ def _plan(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     """Call the model again; the last call that is allowed must answer."""
     made = progress.model_calls
     if made >= policy.max_model_calls:
-        return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS)
+        told = f"The turn made all of its {policy.max_model_calls} model calls and has no answer."
+        return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS, warnings=(told,))
     is_last = made >= policy.max_model_calls - 1 or progress.made_calls >= policy.max_tool_calls
     return CallModel(is_last=is_last)
 
@@ -87,20 +91,56 @@ def _plan(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
 def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     """End with the text of the last reply, if need be after it was written from full results."""
     last = progress.replies[-1].step
-    is_plan = last.goal is ContextGoal.PLANNING
+    is_plan, text = last.goal is ContextGoal.PLANNING, last.text.strip()
     may_synthesise = is_plan and bool(progress.ledger) and progress.model_calls < policy.max_model_calls
     is_wanted = policy.context.synthesis is Synthesis.ALWAYS or (
         policy.context.synthesis is Synthesis.WHEN_REDUCED and progress.was_reduced
     )
     if may_synthesise and is_wanted:
         return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True)
-    return Finish(answer=last.text.strip() or progress.draft, reason=_map_reason(last.finish))
+    reason = _map_reason(last)
+    if not is_plan and reason is not FinishReason.ANSWERED and progress.written_answer:
+        return keep_draft(progress, f"it was not written whole ({reason.value})")
+    told = () if text else (_describe_silence(last),)
+    return Finish(answer=text, reason=reason, warnings=(*told, *_tell_forced(progress, policy)))
 
 
-def _map_reason(finish: str) -> FinishReason:
-    if finish == "content_filter":
+def keep_draft(progress: TurnProgress, why: str) -> Finish:
+    """End with the answer that was written before a synthesis failed; `why` ends the sentence about it."""
+    told = f"The answer is the draft from shortened results, because its last version failed: {why}"
+    return Finish(answer=progress.written_answer, warnings=(told,))
+
+
+def _map_reason(last: ModelCallStep) -> FinishReason:
+    if last.finish == ModelFinish.CONTENT_FILTER.value:
         return FinishReason.CONTENT_FILTERED
-    return FinishReason.TRUNCATED if finish == "length" else FinishReason.ANSWERED
+    if last.finish == ModelFinish.TOOL_CALLS.value:
+        # It had to answer and asked for a tool instead; its text is no more than a thought.
+        return FinishReason.MAX_ITERATIONS
+    is_cut = last.finish == ModelFinish.LENGTH.value or not last.text.strip()
+    return FinishReason.TRUNCATED if is_cut else FinishReason.ANSWERED
+
+
+def _describe_silence(last: ModelCallStep) -> str:
+    """Return the warning about a last reply without text."""
+    tokens = last.usage.reasoning_tokens
+    if tokens:
+        return f"The model wrote no answer: {tokens} tokens of hidden reasoning left none. Raise [turns] max_tokens."
+    return "The last reply of the model has no text, so the turn has no answer."
+
+
+def _tell_forced(progress: TurnProgress, policy: TurnPolicy) -> tuple[str, ...]:
+    """Return the warning about an answer that the model had to give although it might have called more tools."""
+    last = progress.replies[-1].step
+    if last.goal is not ContextGoal.PLANNING or not last.tools:
+        return ()
+    if progress.ledger and progress.made_calls >= policy.max_tool_calls:
+        limit = f"its {policy.max_tool_calls} tool calls"
+    elif progress.model_calls >= policy.max_model_calls:
+        limit = f"its {policy.max_model_calls} model calls"
+    else:
+        return ()
+    return (f"The turn made all of {limit}, so the model had to answer from what it knew.",)
 
 
 def _settle(

@@ -14,6 +14,8 @@ from reasond_server.errors.turns import (
     TurnLeasedError,
     TurnNotAwaitingError,
 )
+from reasond_server.llm.model import ModelFinish
+from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnToolFailure, TurnPolicy
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
@@ -333,6 +335,44 @@ async def test_the_last_call_that_is_allowed_must_answer() -> None:
     assert server.model.requests[-1].tool_choice == "none"
     assert view.result is not None
     assert (view.result.answer, view.result.finish_reason) == ("Enough.", FinishReason.ANSWERED)
+    assert ["all of its 3 tool calls" in warning for warning in view.result.warnings] == [True]
+
+
+async def test_an_answer_that_the_number_of_model_calls_forced_is_told_and_one_that_came_by_itself_is_not() -> None:
+    for calls, is_told in ((2, True), (3, False)):
+        replies = [ask_tools(("note", {"text": "one"})), "Enough."]
+        server = serve_in_memory(replies, tools=[Note()], policy=TurnPolicy(max_model_calls=calls))
+
+        view = await server.run(TurnStart(message="Go"))
+
+        assert view.result is not None
+        assert view.result.answer == "Enough."
+        assert bool(view.result.warnings) is is_told
+
+
+async def test_a_last_reply_that_asks_for_a_tool_again_is_not_called_answered() -> None:
+    asked = ask_tools(("note", {"text": "two"}), text="I note two.")
+    replies = [ask_tools(("note", {"text": "one"})), asked]
+    server = serve_in_memory(replies, tools=[Note()], policy=TurnPolicy(max_tool_calls=1))
+
+    view = await server.run(TurnStart(message="Go"))
+
+    assert view.result is not None
+    assert view.result.finish_reason is FinishReason.MAX_ITERATIONS
+    assert view.result.warnings
+
+
+@pytest.mark.parametrize("finish", [ModelFinish.STOP, ModelFinish.LENGTH])
+async def test_an_empty_last_reply_is_no_answer_and_no_earlier_thought_becomes_one(finish: ModelFinish) -> None:
+    server = serve_in_memory(
+        [ask_tools(("note", {"text": "one"}), text="I note it first."), Reply(text="  ", finish=finish)], tools=[Note()]
+    )
+
+    view = await server.run(TurnStart(message="Go"))
+
+    assert view.result is not None
+    assert (view.result.answer, view.result.finish_reason) == ("", FinishReason.TRUNCATED)
+    assert ["no text" in warning for warning in view.result.warnings] == [True]
 
 
 async def test_calls_beyond_the_limits_of_a_reply_and_of_the_turn_are_closed_without_running() -> None:
