@@ -98,9 +98,11 @@ async def test_the_audit_log_says_who_settled_which_calls(wire: str, lines: Line
         ("RunTurn", turn_id, True)
     }
     acts = [(line["outcome"], line.get("tool_calls", ""), line.get("reason_length", "")) for line in told]
-    allowed = ("allowed", "", "")
+    allowed, rejected = ("allowed", "", ""), ("rejected", "", "0")
     settled = [("settled", "c3", "0"), ("approved", "c1", "10"), ("refused", "c2", "9")]
-    assert acts == [allowed, allowed, allowed, *settled, allowed, allowed]
+    assert acts == [allowed, allowed, rejected, allowed, *settled, allowed, allowed, rejected]
+    reasons = [line["reason"] for line in told if line["outcome"] == "rejected"]
+    assert reasons == ["TOOL_RESULTS_MISSING", "ETAG_MISMATCH"]
 
 
 async def test_access_lines_and_lines_of_executions_name_the_turn_and_its_exit(lines: Lines) -> None:

@@ -7,7 +7,7 @@ Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `ou
 
 A transport begins a decision once it knows the caller. The core ends it if the operation concerns an execution, else
 the transport ends it. Later events are not logged, except that a re-entry into a turn has further lines: which calls it
-settled, approved or refused.
+settled, approved or refused, or that it was rejected.
 """
 
 from __future__ import annotations
@@ -102,16 +102,20 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
-def log_act(outcome: str, *, execution_id: str, tool_calls: Sequence[str], reason_length: int = 0) -> None:
+def log_act(
+    outcome: str, *, execution_id: str, tool_calls: Sequence[str], reason_length: int = 0, reason: str = ""
+) -> None:
     """Log what the caller of the current call decided or settled about tool calls of an execution.
 
     `outcome` is "settled", "approved" or "refused"; of the reason that the caller gives, only its length is logged.
+    It is "rejected", with the `reason` of the error table, for a re-entry that did not fit and changed nothing.
     """
     decision = _CURRENT.get()
     if decision is not None:
         own = decision.operation
         line = _describe_allowed(own, principal=decision.principal, call_id=decision.call_id, execution_id=execution_id)
-        _write(line | {"outcome": outcome, "tool_calls": ",".join(tool_calls), "reason_length": str(reason_length)})
+        told = {"outcome": outcome, "reason": reason, "tool_calls": ",".join(tool_calls)}
+        _write(line | told | {"reason_length": str(reason_length)})
 
 
 def log_allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:

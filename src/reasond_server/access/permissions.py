@@ -17,6 +17,7 @@ EXECUTE = "reasoning:execute"
 TOOLS = "reasoning:tools"
 READ_EXECUTIONS = "executions:read"
 EXECUTE_TURNS = "turns:execute"
+APPROVE_TURNS = "turns:approve"
 READ_TURNS = "turns:read"
 EXECUTE_REPAIRS = "repair:execute"
 REPAIR_COMMANDS = "repair:commands"
@@ -35,6 +36,7 @@ KNOWN: Final = tuple(
             EXECUTE,
             READ_EXECUTIONS,
             EXECUTE_TURNS,
+            APPROVE_TURNS,
             READ_TURNS,
             EXECUTE_REPAIRS,
             REPAIR_COMMANDS,
@@ -112,6 +114,16 @@ def require_tools(principal: Principal) -> None:
     """
     if not principal.permissions & {TOOLS, ADMIN}:
         raise _build_error(TOOLS)
+
+
+def require_approval(principal: Principal) -> None:
+    """Refuse `principal` if it may not approve calls of server tools that need approval.
+
+    Raises:
+        PermissionMissingError: the token lacks `turns:approve`.
+    """
+    if not principal.permissions & {APPROVE_TURNS, ADMIN}:
+        raise _build_error(APPROVE_TURNS)
 
 
 def require_repairs(principal: Principal) -> None:

@@ -63,6 +63,7 @@ class ToolResultsMissingError(RequestError):
     declaration = Reason(
         "TOOL_RESULTS_MISSING",
         "FAILED_PRECONDITION",
+        -32602,
         remedy="Send results or decisions for all calls at once, with the same etag; nothing was consumed.",
     )
 
@@ -82,7 +83,10 @@ class HandoffExpiredError(RequestError):
     """The client's results came after the hand-off expired."""
 
     declaration = Reason(
-        "HANDOFF_EXPIRED", "FAILED_PRECONDITION", remedy="Start another turn in the same session; this one has ended."
+        "HANDOFF_EXPIRED",
+        "FAILED_PRECONDITION",
+        -32602,
+        remedy="Start another turn in the same session; this one has ended.",
     )
 
 
@@ -92,6 +96,7 @@ class TurnNotAwaitingError(RequestError):
     declaration = Reason(
         "TURN_NOT_AWAITING",
         "FAILED_PRECONDITION",
+        -32602,
         remedy="Read the turn: attach to it while it runs, or start another one after it has ended.",
     )
 
@@ -102,6 +107,7 @@ class TurnNotFoundError(LookupFailedError):
     declaration = Reason(
         "TURN_NOT_FOUND",
         "NOT_FOUND",
+        -32602,
         remedy="Check the id and the token's subject; turns are forgotten with their session.",
     )
 
@@ -112,5 +118,6 @@ class SessionNotFoundError(LookupFailedError):
     declaration = Reason(
         "SESSION_NOT_FOUND",
         "NOT_FOUND",
+        -32602,
         remedy="Check the id and the token's subject; a session is forgotten when its retention ends.",
     )

@@ -181,9 +181,7 @@ class Mailbox:
         self._characters -= len(text)
         if self._flush_timer is not None and not self._is_delayed:
             self._is_delayed = self._flush_timer.delay(self)
-        return TextDelta(
-            iteration_index=written.iteration_index, text=text, after_sequence=written.after_sequence
-        )
+        return TextDelta(iteration_index=written.iteration_index, text=text, after_sequence=written.after_sequence)
 
     def _is_due(self) -> bool:
         """Whether the first item can be delivered now; only text that may still grow has to wait."""

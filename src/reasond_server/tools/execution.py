@@ -31,7 +31,7 @@ from reasond_server.types import ToolResult
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.types import Json, ToolCall
@@ -46,6 +46,7 @@ _log = logging.getLogger("reasond.tools")
 _UNWINDING_S: Final = 1.0
 _MAX_NAMES: Final = 40
 _MAX_MESSAGE_CHARACTERS: Final = 3_000
+_MAX_SAID_CHARACTERS: Final = 300
 
 
 @value
@@ -136,7 +137,7 @@ class RunToolbox:
     async def _make_call(self, call: ToolCall, key: str) -> ToolResult | _Failure:
         tool = self._tools.get(call.name)
         if tool is None:
-            return _Failure(kind=_UNKNOWN_TOOL, message=_describe_unknown(call.name, self._tools))
+            return _Failure(kind=_UNKNOWN_TOOL, message=describe_unknown(call.name, self._tools))
         try:
             arguments = parse_arguments(call.arguments_json)
         except ValueError as error:
@@ -232,6 +233,15 @@ def has_failed(result: ToolResult) -> bool:
         return True
 
 
+def read_failure(result: ToolResult | None) -> str:
+    """Return what the error of a failed call says, for people: at most 300 characters, else empty."""
+    try:
+        said = parse_arguments(result.result_json).get("message") if result is not None and result.is_error else ""
+    except ValueError:
+        return ""
+    return " ".join(said.split())[:_MAX_SAID_CHARACTERS] if isinstance(said, str) else ""
+
+
 def _find_violations(tool: Tool, arguments: Json) -> Sequence[Violation]:
     try:
         return tool.violations(arguments)
@@ -245,8 +255,9 @@ def _build_error_result(call: ToolCall, failure: _Failure) -> ToolResult:
     return ToolResult(call_id=call.call_id, result_json=text, is_error=True)
 
 
-def _describe_unknown(name: str, tools: Mapping[str, Tool]) -> str:
-    close = difflib.get_close_matches(name, tools, n=1) if TOOL_NAME.fullmatch(name) else []
+def describe_unknown(name: str, tools: Collection[str]) -> str:
+    """Return what the model is told that called `name` where there are only `tools`."""
+    close = difflib.get_close_matches(name, [*tools], n=1) if TOOL_NAME.fullmatch(name) else []
     hint = f"; did you mean {close[0]!r}?" if close else "."
     names = sorted(tools)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.turns import ToolFailedInTurnError, ToolNotRegisteredError, ToolOutcomeUnknownError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.tools.execution import has_failed
+from reasond_server.tools.execution import describe_unknown, has_failed, read_failure
 from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import CallKind, ContextGoal, LedgerState
@@ -151,8 +151,12 @@ def _settle(
 ) -> NextStep | None:
     """Return what settles the next open call of the reply; None if all have an outcome."""
     offered = progress.replies[-1].step.tools
-    if foreign := [one for one in calls if one.call.name not in offered]:
+    foreign = [one for one in calls if one.call.name not in offered and one.state is LedgerState.EXPECTED]
+    if foreign and policy.on_tool_failure is OnToolFailure.STOP:
         return Finish(error=_refuse_foreign(foreign[0], offered), reason=FinishReason.FAILED)
+    if foreign:
+        told = describe_unknown(foreign[0].call.name, offered)
+        return CloseCall(call=foreign[0], state=LedgerState.NOT_RUN, kind="unknown_tool", message=told)
     culprit = _find_culprit(calls, tools, policy)
     for one in calls:
         if one.result is None and (step := _close(one, culprit, progress, tools, policy)) is not None:
@@ -256,8 +260,9 @@ def _stop_for(one: LedgerCall) -> ReasondError:
             "the turn asks its client instead.",
             metadata=facts,
         )
+    said = read_failure(one.result)
     return ToolFailedInTurnError(
-        f"The tool {show(one.call.name)} failed in the call {one.call.call_id}",
+        f"The tool {show(one.call.name)} failed in the call {one.call.call_id}" + (f": {said}" if said else ""),
         remedy="Read its result with ReadToolResult, mend the cause and start another turn in the session.",
         metadata=facts,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -201,5 +201,6 @@ class TurnPolicy(PolicySection):
         return self.modes.get(name)
 
     def mode_in_force(self, name: str) -> Mode:
-        """Return the mode; one that the operator has removed counts as the default mode."""
-        return self.find_mode(name) or self.find_mode(self.default_mode) or Mode()
+        """Return the mode; one that the operator has removed is the default mode without any tool of the server."""
+        known = self.find_mode(name)
+        return replace(self.find_mode(self.default_mode) or Mode(), tools=()) if known is None else known

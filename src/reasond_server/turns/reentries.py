@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access import audit
-from reasond_server.errors.base import ReasondError, show
+from reasond_server.access.permissions import require_approval
+from reasond_server.errors.base import ReasondError, RequestError, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.turns import EtagMismatchError, HandoffExpiredError, TurnNotAwaitingError, TurnNotFoundError
 from reasond_server.turns.fold import fold
@@ -52,12 +53,16 @@ class Reentries:
 
         Raises:
             TurnNotFoundError: this caller has no such turn.
+            PermissionMissingError: it approves a call, and the caller may not.
             ReasondError: as `handoff.check_reentry`; nothing was consumed.
         """
         try:
             after, is_first = await self._take(caller, reentry)
         except ReasondError as error:
             self.observer.turn_reentered(error.reason)
+            if isinstance(error, RequestError):
+                # The ids are unchecked text of the caller.
+                audit.log_act("rejected", execution_id=reentry.turn_id, tool_calls=(), reason=error.reason)
             raise
         self.observer.turn_reentered("accepted" if is_first else "replayed")
         if is_first:
@@ -67,6 +72,8 @@ class Reentries:
     async def _take(self, caller: Principal, reentry: TurnReentry) -> tuple[int, bool]:
         """Return the sequence, and whether this re-entry was the first. Raises as `take`."""
         check_reentry_shape(reentry)
+        if any(one.is_approved for one in reentry.decisions):
+            require_approval(caller)
         execution, progress, sequence = await self._read_for_reentry(caller, reentry)
         if sequence is not None:
             return sequence - 1, False

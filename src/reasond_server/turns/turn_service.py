@@ -329,8 +329,6 @@ class TurnService:
     def _assign(self, caller: Principal, start: TurnStart, session: Session | None) -> TurnAssignment:
         state = {} if session is None else session.state
         mode = start.mode or state.get("mode") or self._policy.default_mode
-        if self._policy.find_mode(mode) is None:
-            mode = self._policy.default_mode
         revision = 0 if session is None else session.revision
         provided = state.get("providers", {})
         check_session_blocks(start.context, provided.get(SESSION_BLOCKS, {}))

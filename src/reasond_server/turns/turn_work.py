@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.errors.base import show
 from reasond_server.eventlog.store import SessionEnd
 from reasond_server.runs.phase import Phase
 from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
@@ -328,10 +329,18 @@ class TurnWork:
         run.accounts.model.before_call = reserve
 
     def _warn(self) -> Sequence[str]:
-        """Return the warning about results that should have been summarised."""
-        names = self.progress.unsummarised
-        told = f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."
-        return (told,) if names else ()
+        """Return the warnings about results that should have been summarised, and about a mode that is gone."""
+        names, mode, told = self.progress.unsummarised, self.progress.mode, list[str]()
+        if names:
+            told.append(
+                f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."
+            )
+        if mode and self.policy.find_mode(mode) is None:
+            told.append(
+                f"The mode {show(mode)} of this session is no longer configured, so there were no tools of the server. "
+                f"Start a turn with another mode, such as {show(self.policy.default_mode)}."
+            )
+        return told
 
     def _describe_session(self) -> SessionEnd | None:
         """Return what the turn leaves in its session; None without one."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.turns import (
     ToolFailedInTurnError,
     ToolNotRegisteredError,
@@ -35,7 +37,7 @@ from reasond_server.types.turns import (
     TurnStarted,
     TurnState,
 )
-from tests.turning import CALLER, Note, ask_tools, client_tool, serve_in_memory, settle
+from tests.turning import CALLER, Note, TurnServer, ask_tools, client_tool, serve_in_memory, settle
 
 if TYPE_CHECKING:
     from reasond_server.turns.turn_service import TurnView
@@ -140,7 +142,7 @@ async def test_the_first_failure_of_a_tool_ends_the_turn_and_the_other_calls_do_
         [ask_tools(("note", {"text": "fail"}), ("note", {"text": "two"}), ("open_file", {"path": "x"}))], tools=[note]
     )
 
-    with pytest.raises(ToolFailedInTurnError, match="c1") as caught:
+    with pytest.raises(ToolFailedInTurnError, match="in the call c1: the disk is full") as caught:
         await server.run(TurnStart(message="Go", client_tools=[client_tool()]))
 
     assert len(note.calls) == 1
@@ -326,6 +328,94 @@ async def test_a_server_tool_that_needs_approval_runs_only_once_it_is_approved()
     assert "Not today." in server.model.requests[-1].messages[-1].content
 
 
+async def test_who_may_go_on_with_turns_may_refuse_a_call_and_needs_a_permission_of_its_own_to_approve_one() -> None:
+    """The etag stays good for somebody who may."""
+    note = Note()
+    server = serve_in_memory(
+        [ask_tools(("note", {"text": "yes"})), "Done."], tools=[note], policy=TurnPolicy(needs_approval=("note",))
+    )
+    view = await server.run(TurnStart(message="Go"))
+    handoff = view.turn.handoff
+    assert handoff is not None
+    approval = settle(view.turn.turn_id, handoff)
+
+    for permissions in ({"turns:execute"}, {"turns:execute", "reasoning:tools"}):
+        caller = replace(CALLER, permissions=frozenset(permissions))
+        with pytest.raises(PermissionMissingError, match="'turns:approve'"):
+            await server.service.run(caller, approval)
+    assert note.calls == []
+
+    approver = replace(CALLER, permissions=frozenset({"turns:execute", "turns:approve"}))
+    view = await server.service.run(approver, approval)
+    assert [text for text, _ in note.calls] == ["yes"]
+    assert states_of(view) == {"c1": LedgerState.SUCCEEDED}
+
+
+async def test_a_call_is_refused_without_the_permission_to_approve() -> None:
+    note = Note()
+    server = serve_in_memory(
+        [ask_tools(("note", {"text": "yes"})), "Done."], tools=[note], policy=TurnPolicy(needs_approval=("note",))
+    )
+    view = await server.run(TurnStart(message="Go"))
+    handoff = view.turn.handoff
+    assert handoff is not None
+    caller = replace(CALLER, permissions=frozenset({"turns:execute"}))
+    refusal = Decision(call_id="c1", is_approved=False)
+
+    view = await server.service.run(
+        caller, TurnReentry(turn_id=view.turn.turn_id, etag=handoff.etag, decisions=[refusal])
+    )
+
+    assert states_of(view) == {"c1": LedgerState.NOT_RUN}
+    assert note.calls == []
+
+
+async def test_a_mode_that_was_taken_out_of_the_configuration_opens_no_tools_and_is_told() -> None:
+    policy = TurnPolicy(modes={"plan": Mode(tools=())}, default_mode="act")
+    first = serve_in_memory(["Planned."], tools=[Note()], policy=policy)
+    await first.run(TurnStart(message="Plan", session_id="s", mode="plan"))
+    later = TurnServer(
+        first.store, ["Go on.", ask_tools(("note", {"text": "x"})), "Noted."], tools=[Note()], time=first.time
+    )
+
+    view = await later.run(TurnStart(message="Go on", session_id="s"))
+
+    assert later.model.requests[-1].tools == ()
+    assert view.result is not None
+    assert [("'plan'" in text, "'default'" in text) for text in view.result.warnings] == [(True, True)]
+    view = await later.run(TurnStart(message="Note it", session_id="s", mode="default"))
+    assert view.result is not None
+    assert (view.result.warnings, states_of(view)) == ((), {"c1": LedgerState.SUCCEEDED})
+
+
+async def test_a_turn_that_waits_while_its_mode_is_taken_away_goes_on_without_tools_of_the_server() -> None:
+    policy = TurnPolicy(modes={"plan": Mode(tools=())}, default_mode="act")
+    first = serve_in_memory([ask_tools(("open_file", {"path": "a"}))], tools=[Note()], policy=policy)
+    view = await first.run(TurnStart(message="Plan", mode="plan", client_tools=[client_tool()]))
+    later = TurnServer(first.store, ["Done."], tools=[Note()], time=first.time)
+    assert view.turn.handoff is not None
+
+    view = await later.run(settle(view.turn.turn_id, view.turn.handoff))
+
+    assert "note" not in [spec.name for spec in later.model.requests[-1].tools]
+    assert view.result is not None
+    assert len(view.result.warnings) == 1
+
+
+async def test_a_tool_that_was_not_offered_is_told_to_the_model_where_failures_are_told() -> None:
+    note = Note()
+    asked = ask_tools(("notes", {}), ("note", {"text": "one"}))
+    policy = TurnPolicy(on_tool_failure=OnToolFailure.TELL)
+    server = serve_in_memory([asked, "Done."], tools=[note], policy=policy)
+
+    view = await server.run(TurnStart(message="Go"))
+
+    assert states_of(view) == {"c1": LedgerState.NOT_RUN, "c2": LedgerState.SUCCEEDED}
+    said = [m.content for m in server.model.requests[-1].messages if m.role == "tool"]
+    assert "there is no tool 'notes'; did you mean 'note'?" in said[0]
+    assert len(note.calls) == 1
+
+
 async def test_the_last_call_that_is_allowed_must_answer() -> None:
     replies = [ask_tools(("note", {"text": str(number)})) for number in range(3)]
     server = serve_in_memory([*replies, "Enough."], tools=[Note()], policy=TurnPolicy(max_tool_calls=3))
@@ -340,8 +430,11 @@ async def test_the_last_call_that_is_allowed_must_answer() -> None:
 
 async def test_an_answer_that_the_number_of_model_calls_forced_is_told_and_one_that_came_by_itself_is_not() -> None:
     for calls, is_told in ((2, True), (3, False)):
-        replies = [ask_tools(("note", {"text": "one"})), "Enough."]
-        server = serve_in_memory(replies, tools=[Note()], policy=TurnPolicy(max_model_calls=calls))
+        server = serve_in_memory(
+            [ask_tools(("note", {"text": "one"})), "Enough."],
+            tools=[Note()],
+            policy=TurnPolicy(max_model_calls=calls),
+        )
 
         view = await server.run(TurnStart(message="Go"))
 
