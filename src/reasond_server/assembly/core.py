@@ -265,7 +265,9 @@ def _assemble_reasoning(
 ) -> ReasoningService:
     return ReasoningService(
         registry=registry,
-        configuration=StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies),
+        configuration=StrategyConfiguration(
+            registry=registry, tables=settings.reasoning.strategies, model=kind.models.own
+        ),
         directory=directory,
         store=store,
         runner=runner,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems
 from reasond_server.assembly.instruments import find_tls_files, read_tracing_options
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from reasond_server.config import LoadedSettings, Settings
     from reasond_server.config.sources import Examined
+    from reasond_server.llm.model import ChatModel
 
 
 def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev: bool) -> LoadedSettings:
@@ -52,7 +53,7 @@ def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev
 def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) -> list[SettingsError]:
     """Return the reasons why a server would not start with the valid part of a configuration."""
     errors: list[SettingsError] = []
-    for check, keys in _list_checks(found.loaded, environ, is_dev=is_dev):
+    for check, keys in _list_checks(found, environ, is_dev=is_dev):
         if is_any_within(found.doubtful, keys):
             continue
         try:
@@ -66,12 +67,16 @@ def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) 
 
 
 def _list_checks(
-    loaded: LoadedSettings, environ: Mapping[str, str], *, is_dev: bool
+    found: Examined, environ: Mapping[str, str], *, is_dev: bool
 ) -> Iterator[tuple[Callable[[], object], Sequence[str]]]:
     """Yield each check of the start with the keys that it needs; it is skipped if one of them is invalid."""
-    settings = loaded.settings
-    for name in settings.reasoning.enabled_strategies:
-        yield partial(_check_strategy, name, settings), ("reasoning.enabled_strategies",)
+    loaded, settings = found.loaded, found.loaded.settings
+    tables = settings.reasoning.strategies
+    model = _find_model(loaded, environ) if tables else None
+    for name in dict.fromkeys(settings.reasoning.enabled_strategies):
+        # What is left of a table may be right by itself and wrong beside a default.
+        is_whole = not is_any_within(found.doubtful, (f"reasoning.strategies.{name}",))
+        yield partial(_check_strategy, name, tables, model if is_whole else None), ()
     for name in settings.reasoning.strategies:
         yield partial(check_tables, [name]), ()
     for key, group, names in (
@@ -91,9 +96,16 @@ def _list_checks(
     yield partial(require_driver, settings.store.url), ()
 
 
-def _check_strategy(name: str, settings: Settings) -> None:
-    registry = discover([name])
-    StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies)
+def _find_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> ChatModel | None:
+    """Return the model whose counter the strategies are checked with; None if it cannot be built, told elsewhere."""
+    try:
+        return create_model(loaded.settings, environ, loaded.folder)
+    except SettingsError:
+        return None
+
+
+def _check_strategy(name: str, tables: Mapping[str, Mapping[str, Any]], model: ChatModel | None) -> None:
+    StrategyConfiguration(registry=discover([name]), tables=tables, model=model)
 
 
 def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:

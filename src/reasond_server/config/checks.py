@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -351,6 +352,14 @@ def _find_unknown_tools(field: str, names: Sequence[str], settings: Settings) ->
             )
 
 
+def _find_repeated_strategies(settings: Settings) -> Iterator[Violation]:
+    """Reject strategies that are enabled twice."""
+    for name, times in Counter(settings.reasoning.enabled_strategies).items():
+        if times > 1:
+            text = f"must not name a strategy twice, and names {name!r} {times} times; leave one"
+            yield Violation(field="reasoning.enabled_strategies", description=text)
+
+
 def _find_default_strategy_problems(settings: Settings) -> Iterator[Violation]:
     """Reject a default strategy that was configured but is not enabled."""
     reasoning = settings.reasoning
@@ -385,6 +394,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         _find_llm_problems,
         ("llm.provider", "llm.count", "llm.tokenizer_file", "llm.first_wait_s", "llm.max_wait_s", "llm.backends"),
     ),
+    (_find_repeated_strategies, ()),
     (_find_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
     (_find_auto_problems, ("reasoning.enabled_strategies", "reasoning.auto")),
     (_find_tools_problems, ("tools.mcp", "tools.http_get")),

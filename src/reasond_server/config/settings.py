@@ -26,42 +26,17 @@ from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.types.policy_sections import Scalar, ScalarValue, StrategyName, freeze
+from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
 
 
-def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `values` if they have no duplicate."""
-    if len(set(values)) != len(values):
-        message = "must not name a strategy twice"
-        raise ValueError(message)
-    return values
-
-
-def _freeze_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """Return a read-only copy of `table` if its ceilings are numbers."""
-    wrong = [key for key, value in table.items() if key.startswith("max_allowed_") and not _is_number(value)]
-    if wrong:
-        message = f"must give a number for {', '.join(wrong)}"
-        raise ValueError(message)
-    return freeze(table)
-
-
-def _is_number(value: Scalar) -> bool:
-    """Return whether `value` is a number; booleans are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
-StrategyTable = Annotated[
-    Mapping[StrategyKey, ScalarValue],
-    AfterValidator(_freeze_table),
-]
+StrategyTable = Annotated[Mapping[StrategyKey, ScalarValue], AfterValidator(freeze)]
 
 
 class ServerSettings(Section):
@@ -288,7 +263,7 @@ class ReasoningSettings(Section):
         description="Whether tasks that do not fit the model's window are read by bounded_context in place of the "
         "default strategy, and tasks may name the strategy auto.",
     )
-    enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
+    enabled_strategies: tuple[StrategyName, ...] = Field(
         default_factory=lambda: tuple(list_built_in("reasond.strategies")),
         strict=False,
         max_length=100,

@@ -146,21 +146,31 @@ def _validate(tree: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
         except ValidationError as error:
             errors = error.errors(include_url=False)
         found = found or errors
-        for *tables, name in {_place_to_clear(tree, each["loc"]) for each in errors}:
+        # From the end, so that the places of entries in a list stay what they are.
+        for *tables, name in sorted({_place_to_clear(tree, each["loc"]) for each in errors}, key=_rank, reverse=True):
             table: Any = tree
             for part in tables:
-                table = table.get(part, {})
-            table.pop(name, None)
+                table = table[part]
+            del table[name]
 
 
-def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[str, ...]:
-    """Return the path of the value at `place` in `tree`, or of the innermost value around it that is in a table."""
-    found: list[str] = []
+def _rank(place: Sequence[str | int]) -> Sequence[tuple[bool, str | int]]:
+    return [(isinstance(part, str), part) for part in place]
+
+
+def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[str | int, ...]:
+    """Return the path of the value at `place` in `tree`, or of the innermost value around it.
+
+    An entry of a list is such a value only if it is no table: a list of tables is given up as a whole.
+    """
+    found: list[str | int] = []
     node: Any = tree
     for part in place:
-        if not isinstance(node, dict) or part not in node:
+        is_in_table = isinstance(node, dict) and part in node
+        is_entry = isinstance(node, list) and isinstance(part, int) and not isinstance(node[part], dict | list)
+        if not (is_in_table or is_entry):
             break
-        found.append(str(part))
+        found.append(part)
         node = node[part]
     return tuple(found)
 

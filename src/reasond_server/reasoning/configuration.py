@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from reasond_server.base.violations import drop_surplus_unknown, list_violations, suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import InvalidConfigError
+from reasond_server.llm.model import ChatModel, WrappedModel
+from reasond_server.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
@@ -31,17 +33,30 @@ _CEILING = "max_allowed_"
 class StrategyConfiguration:
     """The operator's settings for the strategies; checked once, at start.
 
+    With `model` the strategies themselves are asked whether they could work with the defaults of their tables.
+
     Raises:
-        SettingsError: a key names no parameter, or a default is not valid or above its ceiling.
+        SettingsError: a key names no parameter, a ceiling is out of its parameter's range, or a default is not valid,
+            above its ceiling or refused by the strategy; all that is wrong in all tables.
     """
 
-    def __init__(self, *, registry: StrategyRegistry, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        *,
+        registry: StrategyRegistry,
+        tables: Mapping[str, Mapping[str, Any]],
+        model: ChatModel | None = None,
+    ) -> None:
         self._defaults: dict[str, dict[str, Any]] = {}
         self._ceilings: dict[str, dict[str, Any]] = {}
         self._settled: dict[str, tuple[StrategyConfig, Json]] = {}
+        probe = None if model is None else _WindowlessModel(model=model)
+        problems: list[Violation] = []
         for strategy in registry:
-            self._take(strategy, tables.get(strategy.name, {}))
-            self._check_defaults(strategy)
+            found = [*self._take(strategy, tables.get(strategy.name, {})), *self._check_defaults(strategy, probe)]
+            problems += [replace(one, field=f"reasoning.strategies.{strategy.name}.{one.field}") for one in found]
+        if problems:
+            raise _build_error(problems)
 
     def resolve(
         self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None = None
@@ -81,53 +96,85 @@ class StrategyConfiguration:
         for name, value in self._defaults[strategy.name].items():
             properties[name] = {**properties.get(name, {}), "default": value}
         for name, ceiling in self._ceilings[strategy.name].items():
-            most = properties.get(name, {}).get("maximum", ceiling)
-            properties[name] = {**properties.get(name, {}), "maximum": min(most, ceiling)}
+            properties[name] = {**properties.get(name, {}), "maximum": ceiling}
         return schema
 
     def ceilings(self, strategy: ReasoningStrategy[Any]) -> Json:
         """Return the ceilings that the operator set, by parameter."""
         return dict(self._ceilings[strategy.name])
 
-    def _take(self, strategy: ReasoningStrategy[Any], table: Mapping[str, Any]) -> None:
-        """Sort the keys of a table into defaults and ceilings."""
+    def _take(self, strategy: ReasoningStrategy[Any], table: Mapping[str, Any]) -> Iterator[Violation]:
+        """Sort the keys of a table into defaults and ceilings; yield those that are neither, and wrong ceilings."""
         parameters = strategy.config_type.model_fields
         by_key = {f"{_DEFAULT}{name}": (self._defaults, name) for name in parameters}
         by_key |= {f"{_CEILING}{name.removeprefix('max_')}": (self._ceilings, name) for name in parameters}
         for kind in (self._defaults, self._ceilings):
             kind[strategy.name] = {}
-        problems: list[Violation] = []
         for key, value in table.items():
             if key in by_key:
                 kind, name = by_key[key]
                 kind[strategy.name][name] = value
             else:
-                problems.append(Violation(field=key, description=f"is not known{suggest_nearest(key, by_key)}"))
-        for name, ceiling in self._ceilings[strategy.name].items():
-            key = f"{_CEILING}{name.removeprefix('max_')}"
-            if not _is_number(ceiling):
-                problems.append(Violation(field=key, description=f"must be a number, got {show(ceiling)}"))
-            elif not _takes_numbers(strategy.get_config_schema(), name):
-                text = f"is a ceiling of {name!r}, which takes no numbers; remove the key"
-                problems.append(Violation(field=key, description=text))
-        if problems:
-            section = f"reasoning.strategies.{strategy.name}"
-            raise SettingsError(
-                "; ".join(f"[{section}] {one.field} {one.description}" for one in problems),
-                violations=[replace(one, field=f"{section}.{one.field}") for one in problems],
-            )
+                yield Violation(field=key, description=f"is not known{suggest_nearest(key, by_key)}")
+        ceilings = self._ceilings[strategy.name]
+        for name, ceiling in tuple(ceilings.items()):
+            if problem := _find_ceiling_problem(strategy, name, ceiling):
+                # Against a wrong ceiling a right default would be wrong, too.
+                del ceilings[name]
+                yield Violation(field=f"{_CEILING}{name.removeprefix('max_')}", description=problem)
 
-    def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
+    def _check_defaults(self, strategy: ReasoningStrategy[Any], probe: ChatModel | None) -> Sequence[Violation]:
         """Check the configuration of a request that sets nothing; keep it if all runs can share it."""
+        defaults = self._defaults[strategy.name]
         try:
             config, shown_config = self.resolve(strategy, request={})
         except InvalidConfigError as error:
-            raise SettingsError(
-                f"[reasoning.strategies.{strategy.name}] does not work: {error.message}",
-                remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
-            ) from None
+            return [replace(one, field=f"{_DEFAULT}{one.field}") for one in error.violations]
         if _is_fixed(config):
             self._settled[strategy.name] = config, shown_config
+        if probe is None or not defaults:
+            return ()
+        try:
+            strategy.check(_PROBE, config, probe)
+        except InvalidConfigError as error:
+            # A strategy may refuse this task for other reasons; what the table does not set is not its fault.
+            found = [one for one in error.violations if one.field in defaults]
+            return [replace(one, field=f"{_DEFAULT}{one.field}") for one in found]
+        return ()
+
+
+_PROBE: Final = Task(query="?", answer_schema={"type": "object"})
+
+
+class _WindowlessModel(WrappedModel[ChatModel]):
+    """A model whose window bounds nothing: tasks may name another model, with a larger one."""
+
+    @property
+    def context_window(self) -> int | None:
+        """None."""
+        return None
+
+
+def _build_error(problems: Sequence[Violation]) -> SettingsError:
+    return SettingsError(
+        "; ".join(f"{one.field} {one.description}" for one in problems),
+        remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
+        violations=problems,
+    )
+
+
+def _find_ceiling_problem(strategy: ReasoningStrategy[Any], name: str, ceiling: object) -> str:
+    """Return why `ceiling` cannot bound the parameter `name`; empty if it can."""
+    if not _is_number(ceiling):
+        return f"must be a number, got {show(ceiling)}"
+    if not _takes_numbers(strategy.get_config_schema(), name):
+        return f"is a ceiling of {name!r}, which takes no numbers; remove the key"
+    try:
+        strategy.config_type.model_validate({name: ceiling})
+    except ValidationError as error:
+        found = [one.description for one in list_violations(error) if one.field.split(".")[0] == name]
+        return f"bounds {name!r}, which {found[0]}" if found else ""
+    return ""
 
 
 def _is_fixed(config: StrategyConfig) -> bool:

@@ -194,8 +194,8 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     async def run(self, task: Task, context: RunContext[BestOfNConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples, judge them, choose; see the base class.
 
-        The steps of a wave are yielded in order at its end. No text is streamed (no Wrote), because the calls of a wave
-        are in progress at the same time.
+        The steps of a wave are yielded in order, each when its call and those before it have ended. No text is streamed
+        (no Wrote), because the calls of a wave are in progress at the same time.
 
         Raises:
             SandboxUnavailableError: a check is asked for, and there is no sandbox, or it could not run the check.

@@ -35,6 +35,13 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 
 
 REFUSED = {
+    "windows that no carryover fits into": (
+        (
+            f"[auth]\n{KEY}\n{PORTS}\n[reasoning.strategies.bounded_context]\ndefault_chunk_size = 2048\n"
+            "default_carryover_size = 4096"
+        ),
+        r"bounded_context\.default_chunk_size must leave room beside carryover_size 4096",
+    ),
     "tiktoken without its ranks": (f"[auth]\n{KEY}\n{PORTS}{MODEL}count = 'tiktoken'", "no ranks of 'gpt-4o'"),
     "a tokenizer that is none": (
         f"[auth]\n{KEY}\n{PORTS}{MODEL}count = 'tokenizer'\ntokenizer_file = 'nonsense.pem'",
@@ -206,6 +213,29 @@ def test_mistakes_of_every_kind_are_named_at_once(written: Callable[[str], Path]
         "'clock'",
     ):
         assert sum(words in line for line in lines) == 1, words
+
+
+def test_a_strategy_that_is_named_twice_or_wrongly_hides_nothing_else(written: Callable[[str], Path]) -> None:
+    path = written(
+        f"[auth]\n{KEY}\n[reasoning]\ndefault_strategy = 'reakt'\n"
+        "enabled_strategies = ['react', 'react', 'best_of_n', 'Tree', 'bounded_context']\n"
+        "[reasoning.strategies.react]\ndefault_max_iteration = 3\nmax_allowed_iterations = 5000\nmax_tokens = 5\n"
+        "[reasoning.strategies.bounded_context]\ndefault_chunk_size = 2048\ndefault_carryover_size = 4096\n"
+        "[reasoning.strategies.best_of_n]\ndefault_samples = 41\nmax_allowed_temperature = 'x'\n"
+    )
+    with pytest.raises(SettingsError) as refused:
+        config_commands.check(path, environ={}, is_dev=False)
+    fields = [one.field.removeprefix("reasoning.") for one in refused.value.violations]
+    assert sorted(fields) == [
+        "enabled_strategies",
+        "enabled_strategies[3]",
+        "strategies.best_of_n.default_samples",
+        "strategies.best_of_n.max_allowed_temperature",
+        "strategies.bounded_context.default_chunk_size",
+        "strategies.react.default_max_iteration",
+        "strategies.react.max_allowed_iterations",
+        "strategies.react.max_tokens",
+    ]
 
 
 @pytest.mark.parametrize(

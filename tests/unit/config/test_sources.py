@@ -224,11 +224,6 @@ def test_all_problems_are_reported_at_once() -> None:
             "reasoning.strategies.x.default_a",
             "must be a string, a finite number, true or false",
         ),
-        (
-            "[reasoning.strategies.x]\nmax_allowed_a = '1'\nmax_allowed_b = true",
-            "reasoning.strategies.x",
-            "must give a number for max_allowed_a, max_allowed_b",
-        ),
     ],
 )
 def test_a_wrong_value_is_named_with_what_would_be_right(text: str, key: str, description: str) -> None:

@@ -7,8 +7,11 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
-from reasond_server.strategies.strategy import StrategyConfig
+from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+from reasond_server.testing import ScriptedModel
 from tests.unit.reasoning.conftest import Quick, QuickConfig
 
 
@@ -169,7 +172,80 @@ def test_the_ceilings_are_told_by_parameter(registry: StrategyRegistry) -> None:
 
 
 def test_the_schema_shows_the_defaults_and_ceilings_of_this_server(registry: StrategyRegistry) -> None:
-    configured = configuration(registry, default_max_tokens=7, max_allowed_tokens=500, max_allowed_temperature=9)
+    configured = configuration(registry, default_max_tokens=7, max_allowed_tokens=500, max_allowed_temperature=1.5)
     properties = configured.schema(registry.get("quick"))["properties"]
     assert (properties["max_tokens"]["default"], properties["max_tokens"]["maximum"]) == (7, 500)
-    assert properties["temperature"]["maximum"] == 2
+    assert properties["temperature"]["maximum"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("key", "ceiling", "words"),
+    [
+        ("max_allowed_tokens", 5000, "max_allowed_tokens bounds 'max_tokens', which must be at most 1000, got 5000"),
+        ("max_allowed_tokens", 0, "max_allowed_tokens bounds 'max_tokens', which must be at least 1, got 0"),
+        ("max_allowed_tokens", 4.5, "max_allowed_tokens bounds 'max_tokens', which must be a whole number, got 4.5"),
+        ("max_allowed_temperature", float("nan"), "which must be at most 2, got nan"),
+    ],
+)
+def test_a_ceiling_out_of_the_range_of_its_parameter_is_refused(
+    registry: StrategyRegistry, key: str, ceiling: float, words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        configuration(registry, **{key: ceiling})
+
+
+def test_everything_wrong_in_all_tables_is_told_at_once(registry: StrategyRegistry) -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "quick": {"default_max_token": 1, "max_allowed_tokens": 5000, "default_temperature": 3, "default_shout": 1},
+        "bounded_context": {"default_chunk_size": 1, "default_mode": "tail"},
+    }
+    with pytest.raises(SettingsError) as refused:
+        StrategyConfiguration(registry=StrategyRegistry([*registry, BoundedContext()]), tables=tables)
+    assert {one.field.removeprefix("reasoning.strategies.") for one in refused.value.violations} == {
+        "quick.default_max_token",
+        "quick.max_allowed_tokens",
+        "quick.default_temperature",
+        "quick.default_shout",
+        "bounded_context.default_chunk_size",
+        "bounded_context.default_mode",
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "table", "words"),
+    [
+        (
+            BoundedContext(),
+            {"default_chunk_size": 2048, "default_carryover_size": 4096},
+            r"bounded_context\.default_chunk_size must leave room beside carryover_size 4096",
+        ),
+        (SelfConsistency(), {"default_temperature": 0.0}, r"default_temperature must be above 0 with 5 samples"),
+        (BestOfN(), {"default_temperature": 0.0}, r"default_temperature must be above 0 with 5 samples"),
+        (BestOfN(), {"default_check_program": "pass"}, r"default_check_program is run by the verifier 'program' alone"),
+    ],
+)
+def test_defaults_that_pass_one_by_one_and_never_run_together_are_refused(
+    strategy: ReasoningStrategy[Any], table: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        configure_alone(strategy, table)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "table"),
+    [
+        (BestOfN(), {"default_verifier": "schema"}),
+        (BestOfN(), {"default_verifier": "program"}),
+        (BoundedContext(), {"default_chunk_size": 16384}),
+        (SelfConsistency(), {"default_temperature": 0.0, "default_samples": 1}),
+    ],
+)
+def test_defaults_that_fit_some_tasks_or_another_model_are_taken(
+    strategy: ReasoningStrategy[Any], table: dict[str, Any]
+) -> None:
+    configure_alone(strategy, table)
+
+
+def configure_alone(strategy: ReasoningStrategy[Any], table: dict[str, Any]) -> None:
+    with ScriptedModel([], context_window=8192) as model:
+        StrategyConfiguration(registry=StrategyRegistry([strategy]), tables={strategy.name: table}, model=model)
