@@ -151,3 +151,16 @@ def test_the_console_can_be_switched_off() -> None:
 def test_the_link_carries_the_token_where_no_server_and_no_log_sees_it(listening: Listening) -> None:
     assert listening.console == f"{listening.http}/console"
     assert listening.console_link == f"{listening.http}/console#token={listening.token}"
+
+
+@pytest.mark.parametrize(("path", "location"), [("/", "console"), ("/console/", "../console")])
+def test_the_root_leads_to_the_console_by_an_address_that_holds_behind_a_proxy(
+    listening: Listening, path: str, location: str
+) -> None:
+    status, headers, body = get(listening, path)
+    assert (status, headers["location"], body) == (308, location, b"")
+
+
+def test_without_a_console_nothing_is_at_the_root() -> None:
+    with running_server_in_thread(environ={"REASOND__SERVER__CONSOLE": "false"}) as bare:
+        assert get(bare, "/")[0] == 404

@@ -227,6 +227,7 @@ def test_a_conversation_stop_strings_and_a_bound_of_tokens_reach_the_server(
         (["ask", "x", "--token", ""], 3, "Authentication required"),
         (["ask", "x", "--agent", "nobody"], 4, "nobody"),
         (["ask"], 2, "no question"),
+        (["ask", "what", "is", "2", "plus", "2"], 2, 'in quotes: reasond ask "what is 2 plus 2"'),
         (["ask", "\udcff"], 2, "not UTF-8"),
         (["ask", "x", "--resume", "abc"], 2, "--resume"),
         (["ask", "--resume", "abc:x"], 2, "EXECUTION"),
@@ -420,6 +421,9 @@ def test_a_port_that_is_taken_is_a_refusal_too() -> None:
             assert done.returncode == 2
             assert address.rpartition(":")[2] in done.stderr
             assert "reasond is ready" not in done.stderr
+        # As a program: its first line is ours, and none is of the C library that listens.
+        done = run_program("serve", "--dev", environ={**FREE_PORTS, "REASOND__SERVER__GRPC_ADDRESS": address})
+        assert done.stderr.startswith("error: Cannot listen on")
 
 
 def test_a_ready_file_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:

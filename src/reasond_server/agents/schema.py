@@ -6,13 +6,18 @@ each choice. Source: A2A protocol 1.0, sections 4.4 and 8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 _MAX_ENTRIES = 256
+
+_UNSAFE_URL = re.compile(
+    r"[\x00-\x20\x7f-\xa0\u2028-\u202e\u2066-\u2069]|^(?:javascript|vbscript|data|blob|file):", re.IGNORECASE
+)
 
 Text = Annotated[str, StringConstraints(max_length=16_384)]
 Required = Annotated[str, StringConstraints(min_length=1, max_length=16_384)]
@@ -46,6 +51,16 @@ class CardPart(BaseModel):
                 message = f"must hold exactly one of {', '.join(names.values())}"
                 raise ValueError(message)
         return data
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _check_links(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse addresses that a page must not show as links: other cards and the console are read by people."""
+        name = info.field_name or ""
+        if isinstance(value, str) and name.rpartition("_")[2] in {"url", "uri"} and _UNSAFE_URL.search(value):
+            message = "is no address: it must have no spaces and no control characters, and no scheme that runs code"
+            raise ValueError(message)
+        return value
 
 
 class StringList(CardPart):

@@ -101,8 +101,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # By default grpc writes a line to stderr when a connection is closed early, such as at the end of a demo.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # Else grpc writes lines of its own to stderr: where a connection is closed early, and where a port is in use.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Else grpc starts its threads again in each process that is begun, where they may crash before git or a job runs.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     app(prog_name="reasond")

@@ -45,6 +45,11 @@ def sanitize(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text).encode("utf-8", "replace").decode("utf-8")
 
 
+def escape_controls(text: str) -> str:
+    """Return the JSON `text` with terminal control characters as escapes, which mean the same to a reader of JSON."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def fit_line(text: str, width: int) -> str:
     """Return `text` on one line of at most `width` columns, with an ellipsis if it was cut."""
     flat = _STACK.sub(r"\1", " ".join(sanitize(text).split()))

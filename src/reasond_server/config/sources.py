@@ -154,8 +154,8 @@ def _validate(tree: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
             del table[name]
 
 
-def _rank(place: Sequence[str | int]) -> Sequence[tuple[bool, str | int]]:
-    return [(isinstance(part, str), part) for part in place]
+def _rank(place: Sequence[str | int]) -> tuple[tuple[int, str], ...]:
+    return tuple((part, "") if isinstance(part, int) else (-1, part) for part in place)
 
 
 def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[str | int, ...]:

@@ -45,7 +45,9 @@ def build_console_pages() -> Mapping[str, ASGIApp]:
     """Return the pages of the console by their paths."""
     names = [file.name for file in resources.files(__package__).joinpath("web").iterdir()]
     files = {f"{CONSOLE_PATH}/{name}": ConsoleFile(name) for name in names if name != _INDEX}
-    return {CONSOLE_PATH: ConsoleFile(_INDEX), f"{CONSOLE_PATH}/": redirect_to_console, **files}
+    # Addresses without the root of this server: a proxy may serve it below a path of its own.
+    ways = {"/": ConsoleRedirect(b"console"), f"{CONSOLE_PATH}/": ConsoleRedirect(b"../console")}
+    return {CONSOLE_PATH: ConsoleFile(_INDEX), **ways, **files}
 
 
 class ConsoleFile:
@@ -75,8 +77,14 @@ class ConsoleFile:
         await send({"type": "http.response.body", "body": self._content})
 
 
-async def redirect_to_console(scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the browser to the path without the slash, to which the addresses of the files are relative."""
-    del scope, receive
-    await send({"type": "http.response.start", "status": 308, "headers": [(b"location", b"../console"), *_HEADERS]})
-    await send({"type": "http.response.body", "body": b""})
+class ConsoleRedirect:
+    """Sends the browser to the path of the console, without a slash: the addresses of the files are relative to it."""
+
+    def __init__(self, location: bytes) -> None:
+        self._headers = [(b"location", location), (b"content-length", b"0"), *_HEADERS]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send 308 with the address."""
+        del scope, receive
+        await send({"type": "http.response.start", "status": 308, "headers": self._headers})
+        await send({"type": "http.response.body", "body": b""})

@@ -363,3 +363,23 @@ def test_the_card_does_not_depend_on_the_order_of_its_strategies() -> None:
 def test_etags_follow_the_content() -> None:
     assert compute_etag("a") == compute_etag("a") != compute_etag("b")
     assert len(compute_etag("a")) == 32
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("javascript:alert(1)", "JavaScript:alert(1)", "vbscript:x", "data:text/html,x", "file:///etc/passwd"),
+        *("https://a.example/\r\nSet-Cookie: a", "https://a.example/a b", "https://a.example/\u202egpj"),
+        *("\tjavascript:alert(1)", "https://a.example/\x9b31m", "blob:https://a.example/x"),
+    ],
+)
+@pytest.mark.parametrize("place", ["documentationUrl", "iconUrl", "provider", "supportedInterfaces", "extensions"])
+def test_an_address_that_would_run_code_or_break_a_line_is_refused(url: str, place: str) -> None:
+    values: dict[str, Any] = {
+        "provider": {"url": url, "organization": "o"},
+        "supportedInterfaces": [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+        "extensions": {"extensions": [{"uri": url}]},
+    }
+    changed = {"capabilities" if place == "extensions" else place: values.get(place, url)}
+    with pytest.raises(InvalidRequestError, match="is no address"):
+        parse_card(json.dumps(a2a_card(**changed)), max_bytes=LIMIT)

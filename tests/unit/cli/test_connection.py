@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import grpc
@@ -11,11 +12,15 @@ from reasond_server.cli.connection import (
     ConnectionOptions,
     build_environment,
     convert_errors,
+    find_protocol,
     find_target,
+    format_json,
     get_exit_code,
     open_client,
 )
 from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.testing import running_server_in_thread
+from tests.unit.grpc_api.certificates import Authority, write
 
 NOTHING = ConnectionOptions(target=None, token=None, is_tls=False, ca_file=None, timeout_s=None)
 LEAVES = reasond.ReasondError.__subclasses__()
@@ -100,3 +105,35 @@ def test_a_failed_call_says_what_and_what_to_do(error: Exception, message: str, 
     assert caught.value.message == message
     assert remedy in caught.value.remedy
     assert bool(remedy) == bool(caught.value.remedy)
+
+
+def refuse(target: str, *, is_tls: bool) -> CommandError:
+    with pytest.raises(CommandError) as caught, convert_errors(target, is_tls=is_tls):
+        raise reasond.UnavailableError("refused", reason="UNAVAILABLE", code=grpc.StatusCode.UNAVAILABLE)
+    return caught.value
+
+
+def test_what_answers_in_place_of_the_server_that_was_meant_is_told_with_its_own_remedy(tmp_path: Path) -> None:
+    files = write(tmp_path, Authority("ours").issue("server"))
+    encrypted = {f"REASOND__SERVER__{name.upper()}": path for name, path in files.items()}
+    with (
+        running_server_in_thread() as plain,
+        running_server_in_thread(environ={"REASOND__SERVER__TLS": "files", **encrypted}) as secured,
+    ):
+        http = plain.http.partition("://")[2]
+        kinds = [find_protocol(address) for address in (plain.grpc, http, secured.grpc, "127.0.0.1:9", "x")]
+        assert kinds == ["grpc", "http", "tls", "", ""]
+        assert "HTTP/1.1 answers" in refuse(http, is_tls=False).message
+        assert "grpc_address" in refuse(http, is_tls=False).remedy
+        assert "speaks without TLS" in refuse(plain.grpc, is_tls=True).message
+        assert "Leave out --tls" in refuse(plain.grpc, is_tls=True).remedy
+        assert "Call it with --tls" in refuse(secured.grpc, is_tls=False).remedy
+        assert "--ca-file" in refuse(secured.grpc, is_tls=True).remedy
+        assert "--tls" not in refuse("127.0.0.1:9", is_tls=True).remedy
+
+
+def test_control_characters_in_json_are_escapes_that_mean_the_same() -> None:
+    text = "\x9b31m \u202e hidden \x7f"
+    line = format_json(reasond.Reasoning(answer=text))
+    assert not set("\x9b\u202e\x7f") & set(line)
+    assert json.loads(line)["answer"] == text

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 Query = Annotated[str | None, typer.Argument(metavar="[QUESTION]", help="The question; left out with --resume.")]
+MoreWords = Annotated[list[str] | None, typer.Argument(hidden=True)]
 StrategyName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Strategy; else the agent or the server chooses.")
 ]
@@ -82,6 +83,7 @@ _STDIN = "-"
 @call_server(timeout=Timeout)
 def _ask(
     query: Query = None,
+    more_words: MoreWords = None,
     *,
     strategy: StrategyName = None,
     settings: Settings = None,
@@ -104,6 +106,9 @@ def _ask(
 
     Where stdout is no terminal it gets the answer alone, and the steps go to stderr.
     """
+    if more_words:
+        whole = " ".join([query or "", *more_words])
+        raise usage_error("the question has more than one word", f'Write it in quotes: reasond ask "{whole[:200]}"')
     request = AskRequest(
         query=query,
         strategy=strategy,

@@ -14,7 +14,7 @@ import typer
 from reasond_server.assembly.backends import MAIN, read_backend_options
 from reasond_server.cli.options import AsJson, Config, describe_source, end
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
-from reasond_server.cli.terminal import fit_line, sanitize, write
+from reasond_server.cli.terminal import escape_controls, fit_line, sanitize, write
 from reasond_server.config import choose_provider, load
 from reasond_server.config.reference import format_toml_value
 from reasond_server.errors.access import PermissionMissingError
@@ -83,7 +83,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
     llm = loaded.settings.llm
     toml = format_section(options, report, llm.backends[name] if name else llm)
     if as_json:
-        write(json.dumps(to_plain(options, report, toml), indent=2, ensure_ascii=False))
+        write(escape_controls(json.dumps(to_plain(options, report, toml), indent=2, ensure_ascii=False)))
     else:
         write(f"{options.model} at {options.base_url} ({describe_source(loaded)})\n")
         write("\n".join(format_report(options, report, toml, place=_find_place(loaded, options, toml))))

@@ -11,7 +11,7 @@ import typer
 
 from reasond_server.cli.options import AsJson, Config, Dev, describe_source, end
 from reasond_server.cli.outcome import ExitCode, warn
-from reasond_server.cli.terminal import write
+from reasond_server.cli.terminal import escape_controls, write
 from reasond_server.config import list_rows, load
 
 if TYPE_CHECKING:
@@ -82,4 +82,4 @@ def _format_json(rows: tuple[tuple[str, str, str], ...], *, has_origin: bool) ->
     values = {key: tomllib.loads(f"value = {value}")["value"] for key, value, _ in rows}
     origins = {key: origin for key, _, origin in rows}
     plain = {key: {"value": value, "origin": origins[key]} for key, value in values.items()} if has_origin else values
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return escape_controls(json.dumps(plain, indent=2, ensure_ascii=False))

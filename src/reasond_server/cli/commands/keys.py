@@ -15,7 +15,7 @@ from reasond_server.access.permissions import EXECUTE, KNOWN, Roles, find_unknow
 from reasond_server.assembly.verifiers import build_api_key
 from reasond_server.cli.options import AsJson, Config, end, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
-from reasond_server.cli.terminal import sanitize, write
+from reasond_server.cli.terminal import escape_controls, sanitize, write
 from reasond_server.config import load
 from reasond_server.config.api_key_file import ApiKeyRow, changing, read_api_keys
 from reasond_server.errors.base import SettingsError
@@ -145,7 +145,7 @@ def show(*, config: Path | None, environ: Mapping[str, str], as_json: bool) -> E
         plain = [
             {**row.model_dump(mode="json", exclude={"sha256"}), "state": _describe_state(row, now)} for row in rows
         ]
-        write(json.dumps(plain, indent=2, ensure_ascii=False))
+        write(escape_controls(json.dumps(plain, indent=2, ensure_ascii=False)))
     else:
         write("\n".join(_format_key(row, now) for row in rows) or f"no keys in {sanitize(str(path))}")
     _warn_of_others(loaded)

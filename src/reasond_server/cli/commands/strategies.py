@@ -11,7 +11,7 @@ import typer
 from reasond_server.cli.connection import ConnectionOptions, connect
 from reasond_server.cli.options import AsJson, call_server
 from reasond_server.cli.outcome import ExitCode, warn
-from reasond_server.cli.terminal import get_enum_name, sanitize, write
+from reasond_server.cli.terminal import escape_controls, get_enum_name, sanitize, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def show_strategies(*, connection: ConnectionOptions, environ: Mapping[str, str]
     with connect(connection, environ) as client:
         response = client.list_strategies()
     if as_json:
-        write(json.dumps(to_plain(response), indent=2, ensure_ascii=False))
+        write(escape_controls(json.dumps(to_plain(response), indent=2, ensure_ascii=False)))
         return ExitCode.OK
     write("\n".join(format_strategies(response)))
     for warning in response.warnings:

@@ -294,14 +294,17 @@ def load_tokenizer_file(path: Path) -> TokenizerFileCounter:
             "a tokenizer file needs the package 'tokenizers', which is not installed",
             remedy="Install reasond-server[tokenizers], or leave the tokenizer file out.",
         ) from error
+    refusal = SettingsError(
+        f"{show(str(path))} is no tokenizer file that can be read", remedy="Name the tokenizer.json of the model."
+    )
+    # A pipe or a device would be read for ever.
+    if path.exists() and not path.is_file():
+        raise refusal
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
         # The package raises bare Exceptions, whose texts do not help an operator.
-        raise SettingsError(
-            f"{show(str(path))} is no tokenizer file that can be read",
-            remedy="Name the tokenizer.json of the model.",
-        ) from error
+        raise refusal from error
     return TokenizerFileCounter(tokenizer)
 
 

@@ -143,7 +143,7 @@ class ProbeClient:
                 reply.status = response.status
                 await _read_reply(response, reply)
         except TimeoutError:
-            reply.status, reply.error = 0, f"no end within {self._limit_s:g} s"
+            reply.status, reply.error = 0, f"no end within {self._limit_s:g} s; allow more with --limit"
         except aiohttp.ClientConnectorError:
             raise self._build_unreachable_error() from None
         except (aiohttp.ClientError, ValueError) as error:

@@ -53,7 +53,7 @@ def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) 
     [
         ({"REASOND__REASONING__ENABLED_STRATEGIES": '["astrology"]'}, "not installed"),
         ({"REASOND__REASONING__STRATEGIES__ASTROLOGY__DEFAULT_X": "1"}, "names no installed strategy"),
-        ({"REASOND__REASONING__STRATEGIES__BOUNDED_CONTEXT__DEFAULT_CHUNK_SIZE": "7"}, "does not work"),
+        ({"REASOND__REASONING__STRATEGIES__BOUNDED_CONTEXT__DEFAULT_CHUNK_SIZE": "7"}, "must be at least 1024, got 7"),
         ({"REASOND__LLM__PROVIDER": "openai"}, r"llm\.model: is empty"),
         ({"OPENAI_API_KEY": "sk-x"}, r"llm\.model: is empty, and the provider openai was selected"),
         ({"REASOND__SERVER__NOPE": "1"}, "no known key"),
