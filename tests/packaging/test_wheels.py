@@ -88,7 +88,7 @@ from reasond_server.console.console_pages import build_console_pages
 assert {"/console", "/console/app.js", "/console/console.css", "/console/preact.js"} <= set(build_console_pages())
 """
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
-MAX_BASE_BYTES = 36_000_000
+MAX_BASE_BYTES = 42_000_000
 
 ROUND_TRIP = """
 import grpc
@@ -190,7 +190,7 @@ def test_uv_runs_the_command_from_the_wheels(
     assert "serve" in done.stdout
 
 
-def test_the_base_install_stays_below_36_megabytes_without_numpy(
+def test_the_base_install_stays_below_42_megabytes_without_numpy(
     server_wheelhouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = {path.name: path.stat().st_size for path in server_wheelhouse.iterdir()}

@@ -21,8 +21,8 @@ from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from reasond_server.base.proxies import find_proxy
 from reasond_server.errors.base import SettingsError, show
-from reasond_server.llm.openai.request_heads import find_proxy
 from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.results import NotJsonError, to_json_text

@@ -45,13 +45,12 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "uvicorn", "httptools"),
-    *("typer", "rich", "aiohttp", "httpx2", "simpleeval", "sqlalchemy", "alembic"),
+    *("typer", "rich", "openai", "tiktoken", "aiohttp", "httpx2", "simpleeval", "sqlalchemy", "alembic"),
 )
 _EXTRAS = {
     "postgres": "psycopg_pool",
     "uvloop": "uvloop",
     "channelz": "grpc_channelz",
-    "tiktoken": "tiktoken",
     "tokenizers": "tokenizers",
     "mcp": "mcp",
     "temporal": "temporalio",

@@ -200,11 +200,9 @@ class TiktokenCounter(EncodedCounter):
 
 
 def find_ranks(model: str) -> str:
-    """Return the name of the encoding of an OpenAI model; empty if tiktoken is missing or does not know the model."""
-    try:
-        from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - an optional package
-    except ImportError:
-        return ""
+    """Return the name of the encoding of an OpenAI model; empty if tiktoken does not know the model."""
+    from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - only when used
+
     try:
         name = encoding_name_for_model(model.rpartition("/")[2])
     except KeyError:
@@ -215,7 +213,7 @@ def find_ranks(model: str) -> str:
 def find_local_encoding(
     name: str, folders: Sequence[Path], *, known: Sequence[Ranks] = KNOWN_RANKS
 ) -> tiktoken.Encoding | None:
-    """Return the encoding `name`; None if no folder has its complete file, or if tiktoken is missing.
+    """Return the encoding `name`; None if no folder has its complete file.
 
     A file with another checksum is logged and not changed.
     """
@@ -242,10 +240,8 @@ def _read_checked(path: Path, sha256: str) -> bytes | None:
 
 def _build_encoding(ranks: Ranks, content: bytes) -> tiktoken.Encoding | None:
     """Return the encoding of a file that has on each line a token in base64 and its rank."""
-    try:
-        import tiktoken  # noqa: PLC0415 - an optional package
-    except ImportError:
-        return None
+    import tiktoken  # noqa: PLC0415 - only when used
+
     try:
         pairs = (line.split() for line in content.splitlines() if line)
         merges = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}

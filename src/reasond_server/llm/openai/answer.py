@@ -346,18 +346,15 @@ class StreamedAnswer:
         if reader.is_stopped or self._fault is not None:
             return self._finish()
         try:
-            self.limits.check()
-            data = self.upstream.read_ready(granted=self._count_granted_bytes)
-            if data is None:
-                data = await self.limits.wait(self._read)
+            data = await self.limits.wait(self._read)
         except (UpstreamFaultError, WaitLimitError) as trouble:
             # A fault after the server reported the finish reason does not matter.
             return self._fail(trouble, []) if self._find_reason() is None else self._finish()
         return self._take_bytes(data) if data else self._finish()
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the answer; if the server is still writing, its connection ends at once."""
-        self.upstream.close()
+        await self.upstream.aclose()
 
     async def _read(self) -> bytes:
         return await self.upstream.read(granted=self._count_granted_bytes)
@@ -371,8 +368,6 @@ class StreamedAnswer:
         events: list[ModelEvent] = [*reader.take(data)]
         if reader.fault is not None:
             return self._finish(events) if self._is_enough else self._fail(reader.fault, events)
-        if reader.is_done and self.upstream.is_over:
-            return self._finish(events)
         if reader.progress > before:
             self.limits.note_content()
         if reader.is_done:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 
 @value
@@ -38,12 +41,17 @@ class RetryPolicy:
 
 @value
 class BackendOptions:
-    """One model at one address, Azure's if `azure_api_version` is set. `repr` does not show the key."""
+    """One model at one address, Azure's if `azure_api_version` is set. `repr` does not show the key.
+
+    `api_key` may be a function that returns the key of each request, such as one that expires. `azure_token` is such a
+    function for tokens of Microsoft Entra ID, for Azure instead of a key.
+    """
 
     name: str
     model: str
     base_url: str
-    api_key: str = field(default="", repr=False)
+    api_key: str | Callable[[], Awaitable[str]] = field(default="", repr=False)
+    azure_token: Callable[[], Awaitable[str]] | None = field(default=None, repr=False)
     protocol: Literal["chat", "responses"] = "chat"
     azure_api_version: str = ""
     profile: ModelProfile = field(default_factory=ModelProfile)

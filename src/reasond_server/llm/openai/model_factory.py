@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
 import json
 import logging
 import random as randomness
@@ -23,7 +22,6 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
-from reasond_server.llm.profiles import find_family
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -95,11 +93,10 @@ def _choose_counter(
         "auto", options.model, tokenizer=None if kind == "tiktoken" else tokenizer_file, folders=rank_folders
     )
     if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):
-        places = ", ".join(map(str, rank_folders)) or "none"
+        places, name = ", ".join(map(str, rank_folders)) or "none", find_ranks(options.model)
         raise SettingsError(
             f'count = "tiktoken", but there are no ranks of {show(options.model)} on this machine',
-            remedy=f"Install reasond-server[tiktoken] and run `reasond tokenizer fetch`, or put the file of ranks into "
-            f"one of: {places}.",
+            remedy=f"Run `reasond tokenizer fetch{name and f' {name}'}`, or put the file of ranks into one of: {places}.",
         )
     if isinstance(counter, EstimatingCounter) and not options.profile.count_path:
         how = _explain_counting(options.model)
@@ -111,8 +108,6 @@ def _explain_counting(model: str) -> str:
     """Return how to enable local token counting for `model`, with the command."""
     if name := find_ranks(model):
         return f"run `reasond tokenizer fetch {name}` once and start again"
-    if importlib.util.find_spec("tiktoken") is None and find_family(model).startswith("openai"):
-        return "run `pip install 'reasond-server[tiktoken]'` and `reasond tokenizer fetch` once and start again"
     return (
         "set tokenizer_file to the model's tokenizer.json (`pip install 'reasond-server[tokenizers]'`), or name the "
         "profile of a server that counts"

@@ -272,7 +272,7 @@ class _Attempt:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._answer.close()
+        await self._answer.aclose()
         accepted = CallHealth.HEALTHY if self.is_accepted else CallHealth.UNKNOWN
         outcome = _judge_health(error) if isinstance(error, UpstreamFaultError) else accepted
         self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - `_Attempt` is a part of `OpenAIModel`

@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import aiohttp
+from pydantic_core import to_json
 
-from reasond_server.base.http_responses import BoundedResponse
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelUnavailableError
-from reasond_server.llm.openai.request_heads import RequestHeads
+from reasond_server.llm.openai.client import ModelClient, RefusalError, close_response, find_cause, iterate_body
+from reasond_server.llm.openai.sse import SseReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
     from types import TracebackType
+
+    import httpx2
 
     from reasond_server.llm.openai.backend_options import BackendOptions
 
@@ -109,26 +114,19 @@ class ProbeClient:
     def __init__(self, *, options: BackendOptions, limit_s: float) -> None:
         self._options = options
         self._limit_s = limit_s
-        base = options.base_url.rstrip("/")
-        self._root = re.sub(r"/v1$", "", base)
-        self._head = RequestHeads(options=options).find("chat/completions")
+        self._folder = re.sub(r"/v1$", "", urlsplit(options.base_url).path.rstrip("/"))
+        # One connection per call: if a server closes its connection after a stream, the next call would fail.
+        self._client = ModelClient(options=options, keeps_connections=False)
 
     async def __aenter__(self) -> Self:
-        """Open the connections."""
-        self._session = aiohttp.ClientSession(
-            # One connection per call: if a server closes its connection after a stream, the next call would fail.
-            connector=aiohttp.TCPConnector(force_close=True),
-            headers=self._head.headers,
-            response_class=BoundedResponse,
-            timeout=aiohttp.ClientTimeout(total=self._limit_s, sock_connect=self._options.timeouts.connect_s),
-        )
+        """Return the client."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the connections."""
-        await self._session.close()
+        await self._client.aclose()
 
     async def chat(self, body: Mapping[str, Any]) -> ProbeReply:
         """Make one streamed call of Chat Completions and read at most 64 pieces of its answer.
@@ -137,38 +135,47 @@ class ProbeClient:
             ModelUnavailableError: the server cannot be reached.
         """
         reply = ProbeReply()
-        data = {"model": self._options.model, "stream": True, **body}
+        data = to_json({"model": self._options.model, "stream": True, **body})
         try:
-            async with self._session.post(self._head.url, json=data, allow_redirects=False) as response:
-                reply.status = response.status
-                await _read_reply(response, reply)
+            async with asyncio.timeout(self._limit_s):
+                response = await self._client.post("chat/completions", data)
+                reply.status = response.status_code
+                try:
+                    await _read_reply(response, reply)
+                finally:
+                    await close_response(response)
         except TimeoutError:
             reply.status, reply.error = 0, f"no end within {self._limit_s:g} s; allow more with --limit"
-        except aiohttp.ClientConnectorError:
-            raise self._build_unreachable_error() from None
-        except (aiohttp.ClientError, ValueError) as error:
-            reply.error = f"the answer broke off ({type(error).__name__})"
+        except RefusalError as refused:
+            reply.status = refused.status
+            reply.take(event := _read_json(refused.body))
+            kind = refused.headers.get("content-type", "")
+            reply.error = reply.error or (f"no JSON ({kind})" if event is None else _shorten_error(event))
+        except Exception as error:  # noqa: BLE001 - errors of the package and of what lies below it
+            cause = find_cause(error)
+            if isinstance(cause, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
+                raise self._build_unreachable_error() from None
+            reply.error = f"the answer broke off ({type(cause).__name__})"
         reply.error = self._hide_key(reply.error)
         return reply
 
     async def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
-        """Return the JSON at `path`, relative to the base URL's root; None if there is none."""
-        return await self._fetch("GET", path, None)
+        """Return the JSON at `path`, relative to the base URL without /v1; None if there is none."""
+        return await self._fetch(self._client.get(f"{self._folder}{path}"))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
-        """Send `body` to `path`, relative to the base URL's root, and return the JSON answer; None if there is none."""
-        return await self._fetch("POST", path, body)
+        """Send `body` to `path`, relative to the base URL without /v1, and return the JSON answer; None if none."""
+        return await self._fetch(self._client.post(f"{self._folder}{path}", to_json(body)))
 
-    async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - any JSON
-        try:
-            async with self._session.request(
-                method, f"{self._root}{path}", json=body, allow_redirects=False
-            ) as response:
-                if response.status != _OK:
-                    return None
-                return json.loads(await _read_whole(response))
-        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError):
-            return None
+    async def _fetch(self, call: Awaitable[httpx2.Response]) -> Any:  # noqa: ANN401 - any JSON
+        with suppress(Exception):  # a server without such a path may do anything
+            async with asyncio.timeout(self._limit_s):
+                response = await call
+                try:
+                    return _read_json(await _read_whole(response)) if response.status_code == _OK else None
+                finally:
+                    await close_response(response)
+        return None
 
     def _build_unreachable_error(self) -> ModelUnavailableError:
         return ModelUnavailableError(
@@ -178,43 +185,47 @@ class ProbeClient:
     def _hide_key(self, text: str) -> str:
         """Return `text` without the key, which some servers repeat."""
         key = self._options.api_key
-        return text.replace(key, "***") if key else text
+        return text.replace(key, "***") if isinstance(key, str) and key else text
 
 
-async def _read_reply(response: aiohttp.ClientResponse, reply: ProbeReply) -> None:
+async def _read_reply(response: httpx2.Response, reply: ProbeReply) -> None:
     """Read a stream of events, a whole completion, or an error into `reply`."""
-    if response.status != _OK or response.content_type != "text/event-stream":
-        content = await _read_whole(response)
-        try:
-            event = json.loads(content)
-        except (ValueError, RecursionError):
-            reply.error = f"no JSON ({response.content_type})"
-            return
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "text/event-stream":
+        event = _read_json(await _read_whole(response))
         reply.take(event)
-        reply.error = reply.error or ("" if response.status == _OK else _shorten_error(event))
+        reply.error = reply.error or ("" if event is not None else f"no JSON ({kind})")
         return
-    async for line in response.content:
-        data = line.strip().removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
-        if data == b"[DONE]":
-            return
-        if data:
-            reply.take(json.loads(data))
-        if reply.pieces >= _MAX_PIECES:
-            reply.is_cut = True
-            response.close()
+    events = SseReader(max_line_bytes=_MAX_BODY)
+    async for piece in iterate_body(response):
+        for event in events.feed(piece):
+            if event.data == b"[DONE]":
+                return
+            reply.take(json.loads(event.data))
+            if reply.pieces >= _MAX_PIECES:
+                reply.is_cut = True
+                return
+        if events.fault is not None:
+            reply.error = "a line of the stream is too long"
             return
 
 
-async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
+async def _read_whole(response: httpx2.Response) -> bytes:
     """Return at most 256 KiB of a body."""
     content = bytearray()
-    async for chunk in response.content.iter_chunked(65_536):
-        content += chunk
+    async for piece in iterate_body(response):
+        content += piece
         if len(content) > _MAX_BODY:
-            response.close()
             break
-        await asyncio.sleep(0)
     return bytes(content)
+
+
+def _read_json(content: bytes) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value of `content`; None if it is not JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _shorten_error(event: object) -> str:

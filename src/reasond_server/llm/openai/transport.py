@@ -1,6 +1,6 @@
-"""Requests to a model server, sent by aiohttp over persistent connections, and their answers.
+"""Requests to a model server, sent by the client of the `openai` package, and their answers.
 
-aiohttp is imported only when a backend is built, because the import takes long.
+The package is imported only when a backend is built, because the import takes long.
 """
 
 from __future__ import annotations
@@ -8,35 +8,27 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import socket
 import ssl
 from contextlib import suppress
-from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import show
+from reasond_server.errors.base import SettingsError, show
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import parse_json
-from reasond_server.llm.openai.request_heads import RequestHeads, build_missing_package_error, find_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import aiohttp
+    import httpx2
 
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.llm.openai.request_heads import RequestHead
 
 
-_MAX_REFUSAL_BYTES = 65_536
-_REFUSAL_PATIENCE_S = 2.0
-_READ_BYTES = 16_384
-_SUCCESS, _REDIRECT = 200, 300
 _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "XML", "application/xml": "XML"}
 
 
@@ -48,13 +40,8 @@ class Upstream(Protocol):
         """Headers of the answer; the keys are names in lower case."""
         ...
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the body has ended and all of it was returned."""
-        ...
-
-    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
-        """Return the received bytes of the body, at most 16 KiB; empty at its end; None if none have arrived yet.
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        """Wait for bytes of the body and return them; empty at its end.
 
         `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
 
@@ -63,17 +50,13 @@ class Upstream(Protocol):
         """
         ...
 
-    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Wait for bytes and return them like `read_ready`. Raises the same error."""
-        ...
-
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the answer; if the server is still writing, its connection ends at once."""
         ...
 
 
 class OpenAITransport:
-    """Requests to one backend over aiohttp. Paths are relative to its base URL; with a leading slash, to the root.
+    """Requests to one backend. Paths are relative to its base URL; with a leading slash, to the root.
 
     It does not follow redirects, and repeats a request only after a dropped connection.
 
@@ -88,10 +71,17 @@ class OpenAITransport:
     """
 
     def __init__(self, *, options: BackendOptions, now: Callable[[], float]) -> None:
+        try:
+            from reasond_server.llm.openai import client  # noqa: PLC0415 - only when used
+        except ImportError:
+            raise SettingsError(
+                "The provider 'openai' needs the packages openai and aiohttp, which are not installed",
+                remedy="Install reasond-server again: its dependencies are not complete.",
+            ) from None
         self._options = options
         self._now = now
-        self._heads = RequestHeads(options=options)
-        self._pool = ConnectionPool(options=options)
+        self._http = client
+        self._client = client.ModelClient(options=options)
         self._keeps_connections = True
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
@@ -100,14 +90,13 @@ class OpenAITransport:
         Raises:
             UpstreamFaultError: there is no answer, or its status is an error.
         """
-        answer = await self._send(path, body, messages)
-        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        response = await self._send(path, body, messages)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
-            try:
-                raise await self._read_other_content(answer, _OTHER_CONTENT[kind])
-            finally:
-                answer.close()
-        return answer
+            beginning = await self._http.read_beginning(response)
+            await self._http.close_response(response)
+            raise self._judge_other_content(beginning, _OTHER_CONTENT[kind])
+        return await self._build_answer(response)
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Send `body` and return the JSON answer.
@@ -119,58 +108,57 @@ class OpenAITransport:
         content = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._send(path, body)
+                answer = await self._build_answer(await self._send(path, body))
                 try:
                     while piece := await answer.read():
                         content += piece
                 finally:
-                    answer.close()
+                    await answer.aclose()
         except TimeoutError:
             raise faults.build_timeout_fault(self._options, "did not answer", timeout_s, "timeout_s") from None
         return parse_json(bytes(content))
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._pool.aclose()
+        await self._client.aclose()
 
-    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _HttpAnswer:
+    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> httpx2.Response:
         """Send a request and return its answer, whose body is not read yet.
 
         llama.cpp promises to keep a connection open but closes it after a stream, so the next call on it fails. Then
         the request is sent once more, and from then on no connection is kept. For other servers, a new connection would
         take a third of the time of each call.
         """
-        request = self._heads.find(path)
         content = encode_body(self._options, body, messages=messages)
         while True:
             keeps = self._keeps_connections
             try:
-                response = await self._pool.send(request, content, keeps=keeps)
-                break
+                return await self._client.post(path, content, keeps=keeps)
+            except self._http.RefusalError as refused:
+                wait_s = read_retry_after_s(refused.headers, now=self._now)
+                raise faults.classify_status(
+                    self._options, status=refused.status, body=refused.body, retry_after_s=wait_s
+                ) from None
             except Exception as error:  # noqa: BLE001 - every error of the layers below is converted
+                cause = self._http.find_cause(error)
                 # On a connection of its own, a request may have been read, and be billed, before that ended.
-                if not (keeps and is_dropped(error) and self._pool.has_reused_connection()):
-                    raise build_open_fault(self._options, error) from None
+                if not (keeps and is_dropped(cause) and self._http.has_reused_connection()):
+                    raise build_open_fault(self._options, cause) from None
                 self._keeps_connections = False
-        answer = _HttpAnswer(response, options=self._options)
-        if not _SUCCESS <= response.status < _REDIRECT:
-            raise await self._read_refusal(answer, response.status)
-        return answer
 
-    async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
-        """Read a bounded part of an answer with an error status and return its fault."""
+    async def _build_answer(self, response: httpx2.Response) -> _HttpAnswer:
         try:
-            body = await answer.read_beginning()
-        finally:
-            answer.close()
-        wait = read_retry_after_s(answer.headers, now=self._now)
-        return faults.classify_status(self._options, status=status, body=body, retry_after_s=wait)
+            return _HttpAnswer(response, options=self._options)
+        except self._http.CodingError:
+            await self._http.close_response(response)
+            raise faults.build_protocol_fault(
+                self._options, "compressed its answer in a way that has no bound, though it was asked not to"
+            ) from None
 
-    async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
+    def _judge_other_content(self, beginning: bytes, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with a success status that is not a stream of events."""
-        body = await answer.read_beginning()
         try:
-            report = parse_json(body) if kind == "JSON" else None
+            report = parse_json(beginning) if kind == "JSON" else None
         except ModelProtocolError:
             report = None
         if isinstance(report, dict) and report.get("error"):
@@ -181,55 +169,32 @@ class OpenAITransport:
 class _HttpAnswer:
     """One answer of the server."""
 
-    def __init__(self, response: aiohttp.ClientResponse, *, options: BackendOptions) -> None:
+    def __init__(self, response: httpx2.Response, *, options: BackendOptions) -> None:
+        from reasond_server.llm.openai import client  # noqa: PLC0415 - imported already, by the transport
+
         self._response = response
         self._options = options
         self._came = 0
+        self._close = client.close_response
+        self._pieces = client.iterate_body(response)
 
     @property
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
-    @property
-    def is_over(self) -> bool:
-        return self._response.content.at_eof()
-
-    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
-        content = self._response.content
-        try:
-            piece = content.read_nowait(_READ_BYTES)
-        except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise build_lost_connection_fault(self._options) from None
-        return self._count(piece, granted) if piece or content.is_eof() else None
-
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
-            piece = await self._response.content.read(_READ_BYTES)
-        except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
+            piece = await anext(self._pieces, b"")
+        except Exception:  # noqa: BLE001 - errors of the package, and those of decoders and transports below it
             raise build_lost_connection_fault(self._options) from None
-        return self._count(piece, granted)
-
-    def _count(self, piece: bytes, granted: Callable[[], int]) -> bytes:
         self._came += len(piece)
         most = self._options.max_response_bytes
         if self._came > most and self._came > most + granted():
             raise _build_size_fault(self._options, most + granted())
         return piece
 
-    async def read_beginning(self) -> bytes:
-        """Return the beginning of the body: a bounded number of bytes that arrive within two seconds."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_REFUSAL_PATIENCE_S):
-                while len(body) <= _MAX_REFUSAL_BYTES and (piece := await self.read()):
-                    body += piece
-        except (TimeoutError, UpstreamFaultError):
-            return bytes(body)
-        return bytes(body[:_MAX_REFUSAL_BYTES])
-
-    def close(self) -> None:
-        # This closes the connection, unless the body was read to its end and the pool has taken it back.
-        self._response.close()
+    async def aclose(self) -> None:
+        await self._close(self._response)
 
 
 def build_lost_connection_fault(options: BackendOptions) -> UpstreamFaultError:
@@ -246,63 +211,8 @@ def _build_size_fault(options: BackendOptions, limit: int) -> UpstreamFaultError
     return faults.build_protocol_fault(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
 
 
-_SPARE_CONNECTIONS = 16
-_KEPT_S = 5.0
-_opened: ContextVar[list[socket.socket]] = ContextVar("sockets that were opened for the last request of a task")
-
-
-class ConnectionPool:
-    """Connections to one backend, kept open for 5 s after an answer that was read to its end.
-
-    All requests have the `headers` of the first head.
-
-    There are no retries, redirects, cookies or netrc credentials, and the only timeout is that of connecting.
-    The proxy is read from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is built.
-
-    Raises:
-        SettingsError: aiohttp is not installed, or the proxy is not an HTTP proxy.
-    """
-
-    def __init__(self, *, options: BackendOptions) -> None:
-        try:
-            import aiohttp  # noqa: F401, PLC0415 - only when used; here to report early that it is missing
-            from httpx2 import create_ssl_context  # noqa: PLC0415 - only when used
-        except ImportError:
-            raise build_missing_package_error() from None
-        self._options = options
-        self._session: aiohttp.ClientSession | None = None
-        self._proxy = find_proxy(options.base_url)
-        # The package's default authorities, SSL_CERT_FILE and SSL_CERT_DIR included. Plain HTTP skips the slow loading.
-        self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
-
-    async def send(self, request: RequestHead, content: bytes, *, keeps: bool) -> aiohttp.ClientResponse:
-        """Send a request and return its answer, whose body is not read yet. Raises the errors of aiohttp."""
-        session = self._session
-        if session is None:
-            # aiohttp copies the headers of a session at once, and those of a request one by one.
-            session = self._session = _open_session(self._options, tls=self._tls, headers=request.headers)
-        # A list: sockets are opened in tasks that share it with this one.
-        _opened.set([])
-        return await session.post(
-            request.url,
-            data=content,
-            headers=request.build_headers(keeps=keeps),
-            allow_redirects=False,
-            proxy=self._proxy,
-        )
-
-    def has_reused_connection(self) -> bool:
-        """Return whether the last request of this task was sent on a connection of an earlier one."""
-        return not _opened.get()
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-
-
-def build_open_fault(options: BackendOptions, error: Exception) -> UpstreamFaultError:
-    """Return the fault for an error of `ConnectionPool.send`."""
+def build_open_fault(options: BackendOptions, error: BaseException) -> UpstreamFaultError:
+    """Return the fault for an error of aiohttp or of the system before an answer began."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     faults.log_fault(options, f"not opened: {type(error).__name__}")
@@ -329,57 +239,12 @@ def build_open_fault(options: BackendOptions, error: Exception) -> UpstreamFault
     return fault
 
 
-def is_dropped(error: Exception) -> bool:
+def is_dropped(error: BaseException) -> bool:
     """Return whether an open connection ended before an answer began."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     is_ended = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))
     return is_ended and not isinstance(error, aiohttp.ClientConnectorError)
-
-
-def _open_session(
-    options: BackendOptions, *, tls: ssl.SSLContext | bool, headers: Mapping[str, str]
-) -> aiohttp.ClientSession:
-    """Return a session, which belongs to the running event loop."""
-    import aiohttp  # noqa: PLC0415 - only when used
-
-    from reasond_server.base.http_responses import BoundedResponse  # noqa: PLC0415 - as above
-
-    connector = aiohttp.TCPConnector(
-        ssl=tls,
-        limit=options.max_concurrency + _SPARE_CONNECTIONS,
-        keepalive_timeout=_KEPT_S,
-        socket_factory=_build_opener(user_timeout_s=options.timeouts.first_token_s),
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        response_class=BoundedResponse,
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(
-            total=None, connect=options.timeouts.connect_s, sock_connect=options.timeouts.connect_s
-        ),
-    )
-
-
-def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
-    """Return a function that opens sockets with TCP_USER_TIMEOUT.
-
-    The system closes such a socket if the server acknowledges no data for `user_timeout_s` seconds. The deadlines of a
-    call do not suffice: a socket is closed only after all its data was sent, so a server that never reads a long
-    request would keep the socket, and megabytes of data, forever.
-    """
-
-    def open_socket(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        _opened.get().append(made)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            with suppress(OSError):  # some systems have the option, but not for this kind of socket
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(user_timeout_s * 1000)))
-        return made
-
-    return open_socket
 
 
 def encode_body(options: BackendOptions, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -135,11 +134,3 @@ def test_a_file_that_is_no_list_of_ranks_is_not_used(
 )
 def test_models_of_openai_have_an_encoding_and_others_none(model: str, name: str) -> None:
     assert find_ranks(model) == name
-
-
-def test_without_the_package_there_is_no_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = made_up_ranks(tmp_path)
-    for name in ("tiktoken", "tiktoken.model"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert find_ranks("gpt-4o") == ""
-    assert find_local_encoding("o200k_base", [tmp_path], known=[ranks]) is None

@@ -25,35 +25,21 @@ OPTIONS = BackendOptions(name="main", model="m-1", base_url="http://host.example
 
 
 class Pieces:
-    """An answer in the given pieces, then its end or a failure. The end can be known together with the last piece."""
+    """An answer in the given pieces, then its end or a failure."""
 
-    def __init__(self, *pieces: bytes, breaks: bool = False, ends_with_last: bool = False) -> None:
+    def __init__(self, *pieces: bytes, breaks: bool = False) -> None:
         self.headers: dict[str, str] = {}
-        self._ends_with_last = ends_with_last
         self._pieces = deque(pieces)
         self._breaks = breaks
-        self._is_told = False
         self.is_closed = False
 
-    @property
-    def is_over(self) -> bool:
-        return self._ends_with_last and not self._pieces
-
-    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         assert granted() >= 0
         if not self._pieces and self._breaks:
             raise build_lost_connection_fault(OPTIONS)
-        self._is_told = not self._is_told
-        if self._is_told:
-            return None
         return self._pieces.popleft() if self._pieces else b""
 
-    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        piece = self.read_ready(granted=granted)
-        assert piece is not None
-        return piece
-
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self.is_closed = True
 
 
@@ -84,20 +70,12 @@ async def test_each_read_is_one_batch_and_the_end_is_the_last() -> None:
     assert finished.warnings == ("told",)
 
 
-async def test_an_end_that_came_with_the_last_bytes_is_not_waited_for() -> None:
-    one = answer(Pieces(b"".join(GOOD), ends_with_last=True))
-    text, finished = await one.read_events()
-    assert text == Text(text="Hello world")
-    assert isinstance(finished, Finished)
-    assert one.is_over
-
-
 async def test_what_came_with_an_end_that_tells_no_reason_is_returned_before_that_is_a_fault() -> None:
-    one = answer(Pieces(chunk("Hello") + DONE, ends_with_last=True))
+    one = answer(Pieces(chunk("Hello") + DONE))
     assert list(await one.read_events()) == [Text(text="Hello")]
     with pytest.raises(UpstreamFaultError, match="without telling why"):
         await one.read_events()
-    cut = answer(Pieces(b"".join(GOOD[:-1]), ends_with_last=True))
+    cut = answer(Pieces(b"".join(GOOD[:-1])))
     assert not any(isinstance(event, Finished) for event in await cut.read_events())
 
 
@@ -136,7 +114,7 @@ async def test_an_end_without_a_reason_returns_the_held_text_and_then_raises() -
         await one.read_events()
 
 
-def test_closing_lets_go_of_the_answer() -> None:
+async def test_closing_lets_go_of_the_answer() -> None:
     pieces = Pieces()
-    answer(pieces).close()
+    await answer(pieces).aclose()
     assert pieces.is_closed

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -70,25 +69,16 @@ async def test_without_anything_at_hand_auto_estimates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "has_tiktoken", "command"),
+    ("model", "command"),
     [
-        ("gpt-4o", False, "pip install 'reasond-server[tiktoken]'` and `reasond tokenizer fetch`"),
-        ("gpt-4o", True, "reasond tokenizer fetch o200k_base`"),
-        ("gpt-4", True, "reasond tokenizer fetch cl100k_base`"),
-        ("qwen3-8b", True, "tokenizer_file to the model's tokenizer.json (`pip install 'reasond-server[tokenizers]'`)"),
+        ("gpt-4o", "reasond tokenizer fetch o200k_base`"),
+        ("gpt-4", "reasond tokenizer fetch cl100k_base`"),
+        ("qwen3-8b", "tokenizer_file to the model's tokenizer.json (`pip install 'reasond-server[tokenizers]'`)"),
     ],
 )
 def test_that_tokens_will_be_estimated_is_told_once_with_the_command_that_ends_it(
-    model: str,
-    has_tiktoken: bool,  # noqa: FBT001 - a parameter of the cases
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    model: str, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if not has_tiktoken:
-        for name in [one for one in sys.modules if one.partition(".")[0] == "tiktoken"]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "tiktoken", None)
     build_model(options(profile="generic", model=model))
     (line,) = [one.getMessage() for one in caplog.records]
     assert line.startswith(f"tokens of '{model}' are estimated")
@@ -105,6 +95,7 @@ def test_a_way_of_counting_that_is_not_there_is_refused_with_what_to_do(tmp_path
     with pytest.raises(SettingsError, match="profile 'generic' knows no place"):
         build_model(options(profile="generic"), counter_kind="server")
     with pytest.raises(SettingsError) as caught:
-        build_model(options(), counter_kind="tiktoken", rank_folders=[tmp_path])
-    assert "no ranks of 'm'" in caught.value.message
+        build_model(options(model="gpt-4o"), counter_kind="tiktoken", rank_folders=[tmp_path])
+    assert "no ranks of 'gpt-4o'" in caught.value.message
+    assert "`reasond tokenizer fetch o200k_base`" in caught.value.remedy
     assert str(tmp_path) in caught.value.remedy
