@@ -93,10 +93,11 @@ def _choose_counter(
         "auto", options.model, tokenizer=None if kind == "tiktoken" else tokenizer_file, folders=rank_folders
     )
     if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):
-        places, name = ", ".join(map(str, rank_folders)) or "none", find_ranks(options.model)
+        places = ", ".join(map(str, rank_folders)) or "none"
+        command = f"reasond tokenizer fetch {find_ranks(options.model)}".strip()
         raise SettingsError(
             f'count = "tiktoken", but there are no ranks of {show(options.model)} on this machine',
-            remedy=f"Run `reasond tokenizer fetch{name and f' {name}'}`, or put the file of ranks into one of: {places}.",
+            remedy=f"Run `{command}`, or put the file of ranks into one of: {places}.",
         )
     if isinstance(counter, EstimatingCounter) and not options.profile.count_path:
         how = _explain_counting(options.model)
