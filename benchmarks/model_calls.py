@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.model_factory import build_model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.llm.openai.openai_model import OpenAIModel
 
@@ -68,22 +69,25 @@ async def stream(model: OpenAIModel, messages: Sequence[Message]) -> int:
         return sum([len(event.text) async for event in events if isinstance(event, Text)])
 
 
+async def time_calls(ask: Callable[[], Awaitable[int]]) -> float:
+    """Return the microseconds of processor time of a call; a first one warms up."""
+    await ask()
+    gc.collect()
+    begun = time.process_time_ns()
+    for _ in range(CALLS):
+        await ask()
+    return (time.process_time_ns() - begun) / CALLS / 1000
+
+
 async def measure_round(client: openai.AsyncOpenAI, base_url: str) -> dict[str, tuple[float, float]]:
     """Return by kind the microseconds of processor time of a call by `create()` and by ours."""
     figures: dict[str, tuple[float, float]] = {}
     for kind, (number, model) in KINDS.items():
         messages = build_messages(number)
         backend = build_model(BackendOptions(name="bench", model=model, base_url=base_url, api_key="none"))
-        spent: list[float] = []
-        for ask in (lambda: create(client, model, messages), lambda: stream(backend, messages)):  # noqa: B023 - called in this turn
-            await ask()
-            gc.collect()
-            begun = time.process_time_ns()
-            for _ in range(CALLS):
-                await ask()
-            spent.append((time.process_time_ns() - begun) / CALLS / 1000)
+        theirs = await time_calls(partial(create, client, model, messages))
+        figures[kind] = (theirs, await time_calls(partial(stream, backend, messages)))
         await backend.aclose()
-        figures[kind] = (spent[0], spent[1])
     shares = zip(figures[STREAM], figures[SHORT], strict=True)
     theirs, ours = ((many - one) / (CHUNKS - 1) for many, one in shares)
     return {**figures, CHUNK: (theirs, ours)}
