@@ -19,7 +19,13 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelUnavailableError
-from reasond_server.llm.openai.client import ModelClient, RefusalError, close_response, find_cause, iterate_body
+from reasond_server.llm.openai.model_client import (
+    ErrorStatusError,
+    ModelClient,
+    close_response,
+    find_cause,
+    iterate_body,
+)
 from reasond_server.llm.openai.sse import SseReader
 
 if TYPE_CHECKING:
@@ -146,7 +152,7 @@ class ProbeClient:
                     await close_response(response)
         except TimeoutError:
             reply.status, reply.error = 0, f"no end within {self._limit_s:g} s; allow more with --limit"
-        except RefusalError as refused:
+        except ErrorStatusError as refused:
             reply.status = refused.status
             reply.take(event := _read_json(refused.body))
             kind = refused.headers.get("content-type", "")

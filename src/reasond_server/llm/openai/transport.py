@@ -72,7 +72,7 @@ class OpenAITransport:
 
     def __init__(self, *, options: BackendOptions, now: Callable[[], float]) -> None:
         try:
-            from reasond_server.llm.openai import client  # noqa: PLC0415 - only when used
+            from reasond_server.llm.openai import model_client  # noqa: PLC0415 - only when used
         except ImportError:
             raise SettingsError(
                 "The provider 'openai' needs the packages openai and aiohttp, which are not installed",
@@ -80,8 +80,8 @@ class OpenAITransport:
             ) from None
         self._options = options
         self._now = now
-        self._http = client
-        self._client = client.ModelClient(options=options)
+        self._http = model_client
+        self._client = model_client.ModelClient(options=options)
         self._keeps_connections = True
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
@@ -134,7 +134,7 @@ class OpenAITransport:
             keeps = self._keeps_connections
             try:
                 return await self._client.post(path, content, keeps=keeps)
-            except self._http.RefusalError as refused:
+            except self._http.ErrorStatusError as refused:
                 wait_s = read_retry_after_s(refused.headers, now=self._now)
                 raise faults.classify_status(
                     self._options, status=refused.status, body=refused.body, retry_after_s=wait_s
@@ -170,13 +170,13 @@ class _HttpAnswer:
     """One answer of the server."""
 
     def __init__(self, response: httpx2.Response, *, options: BackendOptions) -> None:
-        from reasond_server.llm.openai import client  # noqa: PLC0415 - imported already, by the transport
+        from reasond_server.llm.openai import model_client  # noqa: PLC0415 - imported already, by the transport
 
         self._response = response
         self._options = options
         self._came = 0
-        self._close = client.close_response
-        self._pieces = client.iterate_body(response)
+        self._close = model_client.close_response
+        self._pieces = model_client.iterate_body(response)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.llm.openai.client import CodingError, ModelClient, RefusalError, close_response, iterate_body
+from reasond_server.llm.openai.model_client import (
+    CodingError,
+    ErrorStatusError,
+    ModelClient,
+    close_response,
+    iterate_body,
+)
 from tests.faults.upstream import GOOD, STREAM_HEAD, Conversation, refusing, streaming, upstream
 
 if TYPE_CHECKING:
@@ -179,7 +185,7 @@ async def test_a_key_may_be_another_one_for_each_request(monkeypatch: pytest.Mon
 async def test_cookies_are_not_kept_and_redirects_not_followed() -> None:
     scripts = (refusing("302 Found", b"", "set-cookie: a=b", "location: /elsewhere"), streaming(*GOOD))
     async with upstream(*scripts) as server, client(server.address) as one:
-        with pytest.raises(RefusalError) as refused:
+        with pytest.raises(ErrorStatusError) as refused:
             await one.post(CHAT, b"{}")
         assert refused.value.status == 302
         assert await read(await one.post(CHAT, b"{}")) == b"".join(GOOD)
@@ -200,7 +206,7 @@ async def test_a_refusal_brings_the_beginning_of_its_body_and_no_more() -> None:
         upstream(refusing("500 Internal Server Error", b"x" * 1_000_000)) as server,
         client(server.address) as one,
     ):
-        with pytest.raises(RefusalError) as refused:
+        with pytest.raises(ErrorStatusError) as refused:
             await one.post(CHAT, b"{}")
     assert len(refused.value.body) == 65_536
 

@@ -44,7 +44,7 @@ _SAFE_IN_SEGMENTS: Final = "!$&'()*+,;=:@"
 _opened: ContextVar[list[socket.socket]] = ContextVar("sockets that were opened for the last request of a task")
 
 
-class RefusalError(Exception):
+class ErrorStatusError(Exception):
     """An answer with another status than success. `body`: what arrived of its body in two seconds, at most 64 KiB."""
 
     def __init__(self, *, status: int, headers: httpx2.Headers, body: bytes) -> None:
@@ -96,7 +96,7 @@ class ModelClient:
         """Send JSON and return the answer, unread; `path` is relative to the base URL, with a slash to the root.
 
         Raises:
-            RefusalError: the status is not one of success.
+            ErrorStatusError: the status is not one of success.
             Exception: the package's errors; `find_cause` returns what is below them.
         """
         # A list: sockets are opened in tasks that share it with this one.
@@ -226,12 +226,12 @@ def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
 
 
 async def _refuse(response: httpx2.Response) -> None:
-    """Raise `RefusalError` for a status of no success, before the package reads the whole body."""
+    """Raise `ErrorStatusError` for a status of no success, before the package reads the whole body."""
     if response.status_code < _ERRORS_FROM:
         return
     body = await read_beginning(response)
     await close_response(response)
-    raise RefusalError(status=response.status_code, headers=response.headers, body=body)
+    raise ErrorStatusError(status=response.status_code, headers=response.headers, body=body)
 
 
 def iterate_body(response: httpx2.Response) -> AsyncIterator[bytes]:
