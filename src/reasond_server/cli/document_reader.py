@@ -13,10 +13,11 @@ import logging
 import resource
 import sys
 import zipfile
+from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pypdf import PdfReader
 
@@ -77,11 +78,30 @@ def _read_pages(reader: PdfReader, most_bytes: int) -> Mapping[str, Any]:
         raise UnreadableError("too_many_pages")
     text = _Text(most_bytes)
     blank = sum(not text.add(page.extract_text()) for page in reader.pages)
-    return {"text": str(text), "pages": pages, "blank": blank}
+    for line in _read_fields(reader):
+        text.add(line)
+    for number, page in enumerate(reader.pages, 1):
+        for note in page.annotations or ():
+            written = note.get_object().get("/Contents")
+            if written:
+                text.add(f"Note on page {number}: {written}")
+    return {"text": str(text), "pages": pages, "blank": blank, "left_out": ["an XFA form"] if reader.xfa else []}
+
+
+def _read_fields(reader: PdfReader) -> Iterator[str]:
+    """Yield what is filled in into the fields of a form: pages show it only where a program has drawn it."""
+    for name, field in (reader.get_fields() or {}).items():
+        value = field.get("/V")
+        values = value if isinstance(value, list) else [value]
+        words = [str(one).removeprefix("/") for one in values if one is not None]
+        if any(words) and words != ["Off"]:
+            yield f"Field {field.get('/TU') or name}: {', '.join(words)}"
 
 
 def read_docx(file: BinaryIO, most_bytes: int) -> Mapping[str, Any]:
-    """Return the text of a Word document: paragraphs and rows of tables in their order.
+    """Return the text of a Word document: its body in order, then headers, footers, notes and comments.
+
+    Text that was inserted or moved under tracked changes counts, deleted text does not.
 
     Raises:
         UnreadableError: the file is too large when unpacked, or has too much text.
@@ -90,24 +110,102 @@ def read_docx(file: BinaryIO, most_bytes: int) -> Mapping[str, Any]:
         if sum(one.file_size for one in packed.infolist()) > MOST_UNPACKED_BYTES:
             raise UnreadableError("too_large")
     from docx import Document  # noqa: PLC0415 - as pypdf
+    from docx.oxml import parse_xml  # noqa: PLC0415 - as pypdf
 
     file.seek(0)
-    text = _Text(most_bytes)
-    for line in _lines_of(Document(file).iter_inner_content()):
+    main = Document(file).part
+    text, lines = _Text(most_bytes), _WordLines()
+    for line in lines.read(main.element):
         text.add(line)
-    return {"text": str(text), "pages": 1, "blank": 0 if str(text) else 1}
+    for part in main.package.iter_parts():
+        kind = next((label for mark, label in _WORD_PARTS.items() if part.partname.startswith(mark)), "")
+        if kind:
+            for line in lines.read(parse_xml(part.blob)):
+                text.add(f"{kind}: {line}" if line.strip() else "")
+    left_out = [f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in lines.left_out.items()]
+    return {"text": str(text), "pages": 1, "blank": 0 if str(text) else 1, "left_out": left_out}
 
 
-def _lines_of(blocks: Iterable[Any]) -> Iterator[str]:
-    """Yield the text of paragraphs, and of each row of a table with tabs between its cells."""
-    for block in blocks:
-        if not hasattr(block, "rows"):
-            yield block.text
-            continue
-        for row in block.rows:
-            # Cells that are merged come once for each column that they span.
-            cells = {id(cell._tc): cell for cell in row.cells}  # noqa: SLF001 - the only name of a cell's identity
-            yield "\t".join(" ".join(_lines_of(cell.iter_inner_content())) for cell in cells.values())
+_WORD_PARTS: Final = {
+    "/word/header": "Header",
+    "/word/footer": "Footer",
+    "/word/footnotes": "Footnote",
+    "/word/endnotes": "Endnote",
+    "/word/comments.": "Comment",
+}
+_SIGNS: Final = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+# Properties, codes of fields, and what tracked changes took away.
+_UNREAD: Final = frozenset({"pPr", "rPr", "tblPr", "trPr", "tcPr", "sectPr", "sdtPr", "instrText", "del", "moveFrom"})
+_LEFT_OUT: Final = {
+    "blip": "picture",
+    "imagedata": "picture",
+    "OLEObject": "embedded object",
+    "altChunk": "embedded file",
+    "chart": "chart",
+    "relIds": "diagram",
+}
+
+
+class _WordLines:
+    """Reads the elements of a part of a Word document; counts in `left_out` what has text that is not read."""
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+
+    def read(self, node: Any) -> Iterator[str]:  # noqa: ANN401 - an element of lxml, which has no types
+        """Yield the text of the paragraphs in `node`, and of each row of a table with tabs between its cells."""
+        for child in _list_children(node):
+            name = _name_of(child)
+            if name == "p":
+                yield from self._read_paragraph(child)
+            elif name == "tr":
+                yield "\t".join(" ".join(self.read(cell)) for cell in _find_cells(child))
+            elif name in _LEFT_OUT:
+                self.left_out[_LEFT_OUT[name]] += 1
+            elif name not in _UNREAD:
+                yield from self.read(child)
+
+    def _read_paragraph(self, paragraph: Any) -> Iterator[str]:  # noqa: ANN401 - as above
+        line: list[str] = []
+        boxes: list[Any] = []
+        self._collect(paragraph, line, boxes)
+        yield "".join(line)
+        for box in boxes:
+            yield from self.read(box)
+
+    def _collect(self, node: Any, line: list[str], boxes: list[Any]) -> None:  # noqa: ANN401 - as above
+        for child in _list_children(node):
+            name = _name_of(child)
+            if name in _SIGNS:
+                line.append(_SIGNS[name])
+            elif name == "t":
+                line.append(child.text or "")
+            elif name == "txbxContent":
+                boxes.append(child)
+            elif name in {"footnoteReference", "endnoteReference"}:
+                line.append("*")
+            elif name in _LEFT_OUT:
+                self.left_out[_LEFT_OUT[name]] += 1
+            elif name not in _UNREAD:
+                self._collect(child, line, boxes)
+
+
+def _name_of(node: Any) -> str:  # noqa: ANN401 - as above
+    # Comments and processing instructions have a function in place of a tag.
+    return node.tag.rpartition("}")[2] if isinstance(node.tag, str) else "sectPr"
+
+
+def _list_children(node: Any) -> Sequence[Any]:  # noqa: ANN401 - as above
+    """Return the children of `node`; of two forms of one thing, for newer and older programs, the first."""
+    return list(node)[:1] if _name_of(node) == "AlternateContent" else list(node)
+
+
+def _find_cells(row: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+    for child in _list_children(row):
+        if _name_of(child) == "tc":
+            yield child
+        elif _name_of(child) not in _UNREAD:
+            yield from _find_cells(child)
 
 
 READERS: Final[Mapping[str, Callable[[BinaryIO, int], Mapping[str, Any]]]] = {"pdf": read_pdf, "docx": read_docx}

@@ -151,6 +151,8 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
         )
     if blank:
         warn(f"{blank} of the {pages} pages of {shown} have no text, and are left out: pictures, or scanned")
+    if told.get("left_out"):
+        warn(f"what was left out of {shown}, because it is no text that can be read: {', '.join(told['left_out'])}")
     return str(told["text"])
 
 

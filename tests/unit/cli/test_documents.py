@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from typing import TYPE_CHECKING
 
 import pytest
+from docx import Document
+from pypdf import PdfWriter
+from pypdf.generic import ArrayObject, DictionaryObject, NameObject, TextStringObject
 
 from reasond_server.cli.documents import ReaderLimits, find_kind, may_be_document, read_document
 from reasond_server.cli.outcome import CommandError, ExitCode
@@ -172,3 +176,86 @@ def test_only_documents_may_be_larger_than_a_text() -> None:
 def test_a_missing_library_names_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert "pip install 'reasond-server[documents]'" in find_refusal(build_pdf(["x"]))
+
+
+WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+MATH = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+BOX = (
+    "<w:r><mc:AlternateContent xmlns:mc='http://schemas.openxmlformats.org/markup-compatibility/2006'><mc:Choice>"
+    "<w:txbxContent><w:p><w:r><w:t>{0}</w:t></w:r></w:p></w:txbxContent></mc:Choice><mc:Fallback>"
+    "<w:txbxContent><w:p><w:r><w:t>{0}</w:t></w:r></w:p></w:txbxContent></mc:Fallback></mc:AlternateContent></w:r>"
+)
+RUN = "<w:r><w:t>{}</w:t></w:r>"
+LOST = {
+    "an insertion": f"<w:p><w:ins>{RUN}</w:ins></w:p>",
+    "moved text": f"<w:p><w:moveFrom>{RUN.format('GONE')}</w:moveFrom><w:moveTo>{RUN}</w:moveTo></w:p>",
+    "a content control in a line": f"<w:p><w:sdt><w:sdtPr/><w:sdtContent>{RUN}</w:sdtContent></w:sdt></w:p>",
+    "a content control around paragraphs": f"<w:sdt><w:sdtContent><w:p>{RUN}</w:p></w:sdtContent></w:sdt>",
+    "a control around a row": (
+        f"<w:tbl><w:sdt><w:sdtContent><w:tr><w:tc><w:p>{RUN}</w:p></w:tc></w:tr></w:sdtContent></w:sdt></w:tbl>"
+    ),
+    "a control around a cell": (
+        f"<w:tbl><w:tr><w:sdt><w:sdtContent><w:tc><w:p>{RUN}</w:p></w:tc></w:sdtContent></w:sdt></w:tr></w:tbl>"
+    ),
+    "a simple field": f"<w:p><w:fldSimple>{RUN}</w:fldSimple></w:p>",
+    "a field with its code": f"<w:p><w:r><w:instrText>GONE</w:instrText></w:r>{RUN}</w:p>",
+    "a formula": "<w:p><m:oMath><m:r><m:t>{}</m:t></m:r></m:oMath></w:p>",
+    "a link": f"<w:p><w:hyperlink>{RUN}</w:hyperlink></w:p>",
+    "a smart tag": f"<w:p><w:smartTag>{RUN}</w:smartTag></w:p>",
+    "a text box": f"<w:p>{BOX}</w:p>",
+    "a table in a table": (
+        f"<w:tbl><w:tr><w:tc><w:tbl><w:tr><w:tc><w:p>{RUN}</w:p></w:tc></w:tr></w:tbl></w:tc></w:tr></w:tbl>"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", LOST.values(), ids=list(LOST))
+def test_text_of_a_word_document_is_read_wherever_it_stands(body: str) -> None:
+    document = f"<w:document {WORD} {MATH}><w:body>{body.format('FOUND')}</w:body></w:document>"
+    assert read(replace_part(build_docx([]), PART, document.encode())).strip() == "FOUND"
+
+
+def test_deleted_text_is_not_read() -> None:
+    body = "<w:p><w:del><w:r><w:delText>GONE</w:delText></w:r></w:del><w:r><w:t>Stays.</w:t></w:r></w:p>"
+    document = f"<w:document {WORD}><w:body>{body}</w:body></w:document>"
+    assert read(replace_part(build_docx([]), PART, document.encode())) == "Stays."
+
+
+def test_headers_and_footers_are_read_after_the_text() -> None:
+    document = Document()
+    document.add_paragraph("Body.")
+    document.sections[0].header.paragraphs[0].text = "HEADER12"
+    document.sections[0].footer.paragraphs[0].text = "FOOTER13"
+    document.add_comment(document.paragraphs[0].runs, text="COMMENT14", author="A")
+    file = io.BytesIO()
+    document.save(file)
+    assert set(read(file.getvalue()).splitlines()) == {
+        *("Body.", "Header: HEADER12", "Footer: FOOTER13", "Comment: COMMENT14")
+    }
+
+
+def test_what_is_no_text_in_a_word_document_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    body = "<w:p><w:r><w:t>See</w:t><w:drawing><a:blip xmlns:a='a'/></w:drawing></w:r></w:p><w:altChunk/>"
+    document = f"<w:document {WORD}><w:body>{body}</w:body></w:document>"
+    assert read(replace_part(build_docx([]), PART, document.encode())) == "See"
+    assert "1 picture, 1 embedded file" in capsys.readouterr().err
+
+
+def test_what_is_filled_in_into_a_form_and_noted_on_a_page_is_read() -> None:
+    writer = PdfWriter(clone_from=io.BytesIO(build_pdf(["Name:"])))
+    field = DictionaryObject(
+        {
+            NameObject("/FT"): NameObject("/Tx"),
+            NameObject("/T"): TextStringObject("surname"),
+            NameObject("/V"): TextStringObject("FILLED42"),
+        }
+    )
+    fields = ArrayObject([writer._add_object(field)])
+    writer.root_object[NameObject("/AcroForm")] = DictionaryObject({NameObject("/Fields"): fields})
+    note = DictionaryObject(
+        {NameObject("/Subtype"): NameObject("/FreeText"), NameObject("/Contents"): TextStringObject("NOTE43")}
+    )
+    writer.pages[0][NameObject("/Annots")] = ArrayObject([writer._add_object(note)])
+    file = io.BytesIO()
+    writer.write(file)
+    assert read(file.getvalue()).splitlines() == ["Name:", "Field surname: FILLED42", "Note on page 1: NOTE43"]
