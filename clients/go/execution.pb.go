@@ -358,6 +358,8 @@ const (
 	Speaker_SPEAKER_USER Speaker = 1
 	// The model.
 	Speaker_SPEAKER_ASSISTANT Speaker = 2
+	// The tools that the model called.
+	Speaker_SPEAKER_TOOL Speaker = 3
 )
 
 // Enum value maps for Speaker.
@@ -366,11 +368,13 @@ var (
 		0: "SPEAKER_UNSPECIFIED",
 		1: "SPEAKER_USER",
 		2: "SPEAKER_ASSISTANT",
+		3: "SPEAKER_TOOL",
 	}
 	Speaker_value = map[string]int32{
 		"SPEAKER_UNSPECIFIED": 0,
 		"SPEAKER_USER":        1,
 		"SPEAKER_ASSISTANT":   2,
+		"SPEAKER_TOOL":        3,
 	}
 )
 
@@ -579,8 +583,16 @@ type HistoryMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Who wrote it. Required.
 	Role Speaker `protobuf:"varint,1,opt,name=role,proto3,enum=reasond.v1.Speaker" json:"role,omitempty"`
-	// What was written, 1-100,000 characters. Required.
-	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What was written. Required, unless there is something else; a message of tools has none.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What the user showed; counted with the images of the task.
+	Images []*Image `protobuf:"bytes,3,rep,name=images,proto3" json:"images,omitempty"`
+	// How the model reasoned before this message. It is sent back only to models that require it.
+	Reasoning string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
+	// The tools that the model called in this message.
+	ToolCalls []*ToolCall `protobuf:"bytes,5,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// What came of calls of the message before; only in messages of tools.
+	ToolResults   []*ToolResult `protobuf:"bytes,6,rep,name=tool_results,json=toolResults,proto3" json:"tool_results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -627,6 +639,34 @@ func (x *HistoryMessage) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *HistoryMessage) GetImages() []*Image {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *HistoryMessage) GetReasoning() string {
+	if x != nil {
+		return x.Reasoning
+	}
+	return ""
+}
+
+func (x *HistoryMessage) GetToolCalls() []*ToolCall {
+	if x != nil {
+		return x.ToolCalls
+	}
+	return nil
+}
+
+func (x *HistoryMessage) GetToolResults() []*ToolResult {
+	if x != nil {
+		return x.ToolResults
+	}
+	return nil
 }
 
 // An image that a question is about.
@@ -717,8 +757,8 @@ type ReasoningTask struct {
 	Budget *Budget `protobuf:"bytes,12,opt,name=budget,proto3" json:"budget,omitempty"`
 	// Instructions of the application, at most 100,000 characters; part of every model call.
 	System string `protobuf:"bytes,13,opt,name=system,proto3" json:"system,omitempty"`
-	// The earlier messages of the conversation, the oldest first; at most 200, and at most 200,000 bytes of UTF-8
-	// together. They are part of every model call.
+	// The earlier messages of the conversation, the oldest first; by default at most 10,000, and at most 4,194,304 bytes of
+	// UTF-8 together. They are part of every model call: calls of tools as calls, and results as results.
 	History []*HistoryMessage `protobuf:"bytes,14,rep,name=history,proto3" json:"history,omitempty"`
 	// Name of a backend that the operator offers; ListStrategies names them. Unset: the server's model.
 	Model *string `protobuf:"bytes,15,opt,name=model,proto3,oneof" json:"model,omitempty"`
@@ -2090,10 +2130,15 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x10reasoning_tokens\x18\x04 \x01(\x03R\x0freasoningTokens\x12\x1f\n" +
 	"\vmodel_calls\x18\x05 \x01(\x05R\n" +
 	"modelCalls\x12/\n" +
-	"\x06source\x18\x06 \x01(\x0e2\x17.reasond.v1.UsageSourceR\x06source\"M\n" +
+	"\x06source\x18\x06 \x01(\x0e2\x17.reasond.v1.UsageSourceR\x06source\"\x86\x02\n" +
 	"\x0eHistoryMessage\x12'\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x13.reasond.v1.SpeakerR\x04role\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\":\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12)\n" +
+	"\x06images\x18\x03 \x03(\v2\x11.reasond.v1.ImageR\x06images\x12\x1c\n" +
+	"\treasoning\x18\x04 \x01(\tR\treasoning\x123\n" +
+	"\n" +
+	"tool_calls\x18\x05 \x03(\v2\x14.reasond.v1.ToolCallR\ttoolCalls\x129\n" +
+	"\ftool_results\x18\x06 \x03(\v2\x16.reasond.v1.ToolResultR\vtoolResults\":\n" +
 	"\x05Image\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x12\n" +
@@ -2238,11 +2283,12 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x16TRACE_VIEW_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fTRACE_VIEW_NONE\x10\x01\x12\x14\n" +
 	"\x10TRACE_VIEW_STEPS\x10\x02\x12\x13\n" +
-	"\x0fTRACE_VIEW_FULL\x10\x03*K\n" +
+	"\x0fTRACE_VIEW_FULL\x10\x03*]\n" +
 	"\aSpeaker\x12\x17\n" +
 	"\x13SPEAKER_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSPEAKER_USER\x10\x01\x12\x15\n" +
-	"\x11SPEAKER_ASSISTANT\x10\x02B9\n" +
+	"\x11SPEAKER_ASSISTANT\x10\x02\x12\x10\n" +
+	"\fSPEAKER_TOOL\x10\x03B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"
@@ -2283,95 +2329,100 @@ var file_reasond_v1_execution_proto_goTypes = []any{
 	(*Reasoning)(nil),                  // 18: reasond.v1.Reasoning
 	(*Execution)(nil),                  // 19: reasond.v1.Execution
 	(*durationpb.Duration)(nil),        // 20: google.protobuf.Duration
-	(*ChainOfThoughtConfig)(nil),       // 21: reasond.v1.ChainOfThoughtConfig
-	(*BoundedContextConfig)(nil),       // 22: reasond.v1.BoundedContextConfig
-	(*ReactConfig)(nil),                // 23: reasond.v1.ReactConfig
-	(*TreeOfThoughtConfig)(nil),        // 24: reasond.v1.TreeOfThoughtConfig
-	(*SelfConsistencyConfig)(nil),      // 25: reasond.v1.SelfConsistencyConfig
-	(*structpb.Struct)(nil),            // 26: google.protobuf.Struct
-	(*BestOfNConfig)(nil),              // 27: reasond.v1.BestOfNConfig
-	(*SelfRefineConfig)(nil),           // 28: reasond.v1.SelfRefineConfig
-	(*PlanAndSolveConfig)(nil),         // 29: reasond.v1.PlanAndSolveConfig
-	(*ChainOfVerificationConfig)(nil),  // 30: reasond.v1.ChainOfVerificationConfig
-	(*ProgramOfThoughtConfig)(nil),     // 31: reasond.v1.ProgramOfThoughtConfig
-	(*Thought)(nil),                    // 32: reasond.v1.Thought
-	(*BoundedContextStep)(nil),         // 33: reasond.v1.BoundedContextStep
-	(*ReactStep)(nil),                  // 34: reasond.v1.ReactStep
-	(*TreeStep)(nil),                   // 35: reasond.v1.TreeStep
-	(*Sample)(nil),                     // 36: reasond.v1.Sample
-	(*StageStep)(nil),                  // 37: reasond.v1.StageStep
-	(*ChainOfThoughtMetrics)(nil),      // 38: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextMetrics)(nil),      // 39: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),               // 40: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),       // 41: reasond.v1.TreeOfThoughtMetrics
-	(*SelfConsistencyMetrics)(nil),     // 42: reasond.v1.SelfConsistencyMetrics
-	(*BestOfNMetrics)(nil),             // 43: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),          // 44: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),        // 45: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil), // 46: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),    // 47: reasond.v1.ProgramOfThoughtMetrics
-	(ErrorReason)(0),                   // 48: reasond.v1.ErrorReason
-	(*timestamppb.Timestamp)(nil),      // 49: google.protobuf.Timestamp
+	(*ToolCall)(nil),                   // 21: reasond.v1.ToolCall
+	(*ToolResult)(nil),                 // 22: reasond.v1.ToolResult
+	(*ChainOfThoughtConfig)(nil),       // 23: reasond.v1.ChainOfThoughtConfig
+	(*BoundedContextConfig)(nil),       // 24: reasond.v1.BoundedContextConfig
+	(*ReactConfig)(nil),                // 25: reasond.v1.ReactConfig
+	(*TreeOfThoughtConfig)(nil),        // 26: reasond.v1.TreeOfThoughtConfig
+	(*SelfConsistencyConfig)(nil),      // 27: reasond.v1.SelfConsistencyConfig
+	(*structpb.Struct)(nil),            // 28: google.protobuf.Struct
+	(*BestOfNConfig)(nil),              // 29: reasond.v1.BestOfNConfig
+	(*SelfRefineConfig)(nil),           // 30: reasond.v1.SelfRefineConfig
+	(*PlanAndSolveConfig)(nil),         // 31: reasond.v1.PlanAndSolveConfig
+	(*ChainOfVerificationConfig)(nil),  // 32: reasond.v1.ChainOfVerificationConfig
+	(*ProgramOfThoughtConfig)(nil),     // 33: reasond.v1.ProgramOfThoughtConfig
+	(*Thought)(nil),                    // 34: reasond.v1.Thought
+	(*BoundedContextStep)(nil),         // 35: reasond.v1.BoundedContextStep
+	(*ReactStep)(nil),                  // 36: reasond.v1.ReactStep
+	(*TreeStep)(nil),                   // 37: reasond.v1.TreeStep
+	(*Sample)(nil),                     // 38: reasond.v1.Sample
+	(*StageStep)(nil),                  // 39: reasond.v1.StageStep
+	(*ChainOfThoughtMetrics)(nil),      // 40: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextMetrics)(nil),      // 41: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),               // 42: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),       // 43: reasond.v1.TreeOfThoughtMetrics
+	(*SelfConsistencyMetrics)(nil),     // 44: reasond.v1.SelfConsistencyMetrics
+	(*BestOfNMetrics)(nil),             // 45: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),          // 46: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),        // 47: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil), // 48: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),    // 49: reasond.v1.ProgramOfThoughtMetrics
+	(ErrorReason)(0),                   // 50: reasond.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil),      // 51: google.protobuf.Timestamp
 }
 var file_reasond_v1_execution_proto_depIdxs = []int32{
 	20, // 0: reasond.v1.Budget.max_elapsed:type_name -> google.protobuf.Duration
 	2,  // 1: reasond.v1.Usage.source:type_name -> reasond.v1.UsageSource
 	5,  // 2: reasond.v1.HistoryMessage.role:type_name -> reasond.v1.Speaker
-	21, // 3: reasond.v1.ReasoningTask.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtConfig
-	22, // 4: reasond.v1.ReasoningTask.bounded_context:type_name -> reasond.v1.BoundedContextConfig
-	23, // 5: reasond.v1.ReasoningTask.react:type_name -> reasond.v1.ReactConfig
-	24, // 6: reasond.v1.ReasoningTask.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtConfig
-	25, // 7: reasond.v1.ReasoningTask.self_consistency:type_name -> reasond.v1.SelfConsistencyConfig
-	26, // 8: reasond.v1.ReasoningTask.custom:type_name -> google.protobuf.Struct
-	27, // 9: reasond.v1.ReasoningTask.best_of_n:type_name -> reasond.v1.BestOfNConfig
-	28, // 10: reasond.v1.ReasoningTask.self_refine:type_name -> reasond.v1.SelfRefineConfig
-	29, // 11: reasond.v1.ReasoningTask.plan_and_solve:type_name -> reasond.v1.PlanAndSolveConfig
-	30, // 12: reasond.v1.ReasoningTask.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationConfig
-	31, // 13: reasond.v1.ReasoningTask.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtConfig
-	6,  // 14: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
-	8,  // 15: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
-	9,  // 16: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
-	0,  // 17: reasond.v1.ExecutionStarted.strategy_source:type_name -> reasond.v1.StrategySource
-	7,  // 18: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
-	20, // 19: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
-	32, // 20: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
-	33, // 21: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
-	34, // 22: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
-	35, // 23: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
-	36, // 24: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
-	26, // 25: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
-	37, // 26: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
-	20, // 27: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
-	7,  // 28: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
-	38, // 29: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
-	39, // 30: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
-	40, // 31: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
-	41, // 32: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
-	42, // 33: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
-	26, // 34: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
-	43, // 35: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
-	44, // 36: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
-	45, // 37: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
-	46, // 38: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
-	47, // 39: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
-	48, // 40: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
-	0,  // 41: reasond.v1.Reasoning.strategy_source:type_name -> reasond.v1.StrategySource
-	1,  // 42: reasond.v1.Reasoning.finish_reason:type_name -> reasond.v1.FinishReason
-	16, // 43: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
-	13, // 44: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
-	17, // 45: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
-	3,  // 46: reasond.v1.Execution.state:type_name -> reasond.v1.ExecutionState
-	0,  // 47: reasond.v1.Execution.strategy_source:type_name -> reasond.v1.StrategySource
-	1,  // 48: reasond.v1.Execution.finish_reason:type_name -> reasond.v1.FinishReason
-	49, // 49: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
-	49, // 50: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
-	49, // 51: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
-	7,  // 52: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	9,  // 3: reasond.v1.HistoryMessage.images:type_name -> reasond.v1.Image
+	21, // 4: reasond.v1.HistoryMessage.tool_calls:type_name -> reasond.v1.ToolCall
+	22, // 5: reasond.v1.HistoryMessage.tool_results:type_name -> reasond.v1.ToolResult
+	23, // 6: reasond.v1.ReasoningTask.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtConfig
+	24, // 7: reasond.v1.ReasoningTask.bounded_context:type_name -> reasond.v1.BoundedContextConfig
+	25, // 8: reasond.v1.ReasoningTask.react:type_name -> reasond.v1.ReactConfig
+	26, // 9: reasond.v1.ReasoningTask.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtConfig
+	27, // 10: reasond.v1.ReasoningTask.self_consistency:type_name -> reasond.v1.SelfConsistencyConfig
+	28, // 11: reasond.v1.ReasoningTask.custom:type_name -> google.protobuf.Struct
+	29, // 12: reasond.v1.ReasoningTask.best_of_n:type_name -> reasond.v1.BestOfNConfig
+	30, // 13: reasond.v1.ReasoningTask.self_refine:type_name -> reasond.v1.SelfRefineConfig
+	31, // 14: reasond.v1.ReasoningTask.plan_and_solve:type_name -> reasond.v1.PlanAndSolveConfig
+	32, // 15: reasond.v1.ReasoningTask.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationConfig
+	33, // 16: reasond.v1.ReasoningTask.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtConfig
+	6,  // 17: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
+	8,  // 18: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
+	9,  // 19: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
+	0,  // 20: reasond.v1.ExecutionStarted.strategy_source:type_name -> reasond.v1.StrategySource
+	7,  // 21: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
+	20, // 22: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
+	34, // 23: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
+	35, // 24: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
+	36, // 25: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
+	37, // 26: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
+	38, // 27: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
+	28, // 28: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
+	39, // 29: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
+	20, // 30: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
+	7,  // 31: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
+	40, // 32: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
+	41, // 33: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
+	42, // 34: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
+	43, // 35: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
+	44, // 36: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
+	28, // 37: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
+	45, // 38: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
+	46, // 39: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
+	47, // 40: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
+	48, // 41: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
+	49, // 42: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
+	50, // 43: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
+	0,  // 44: reasond.v1.Reasoning.strategy_source:type_name -> reasond.v1.StrategySource
+	1,  // 45: reasond.v1.Reasoning.finish_reason:type_name -> reasond.v1.FinishReason
+	16, // 46: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
+	13, // 47: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
+	17, // 48: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
+	3,  // 49: reasond.v1.Execution.state:type_name -> reasond.v1.ExecutionState
+	0,  // 50: reasond.v1.Execution.strategy_source:type_name -> reasond.v1.StrategySource
+	1,  // 51: reasond.v1.Execution.finish_reason:type_name -> reasond.v1.FinishReason
+	51, // 52: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
+	51, // 53: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
+	51, // 54: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
+	7,  // 55: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_execution_proto_init() }

@@ -546,9 +546,24 @@ type TurnStart struct {
 	Budget *Budget `protobuf:"bytes,8,opt,name=budget,proto3" json:"budget,omitempty"`
 	// Instructions for every model call of the turn, at most 100,000 characters.
 	System string `protobuf:"bytes,9,opt,name=system,proto3" json:"system,omitempty"`
-	// What was said before, the oldest first: at most 200 messages of 200,000 bytes of UTF-8 together. Only without a session,
-	// which keeps its own. The oldest are left out of a prompt that has no room for all.
-	History       []*HistoryMessage `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	// What was said before, the oldest first: by default at most 10,000 messages of 4,194,304 bytes of UTF-8 together. Only
+	// without a session, which keeps its own. The oldest are left out of a prompt that has no room for all.
+	History []*HistoryMessage `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	// What the model must do first: `auto` (or empty) lets it decide, `none` forbids calls, `required` asks for a call of any
+	// tool, and the name of a client tool for a call of that one.
+	ToolChoice string `protobuf:"bytes,11,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
+	// If false, at most one call of a client tool is handed off at a time.
+	ParallelToolCalls *bool `protobuf:"varint,12,opt,name=parallel_tool_calls,json=parallelToolCalls,proto3,oneof" json:"parallel_tool_calls,omitempty"`
+	// A JSON Schema (draft 2020-12) that the answer must satisfy, as in ReasoningTask.
+	AnswerSchemaJson string `protobuf:"bytes,13,opt,name=answer_schema_json,json=answerSchemaJson,proto3" json:"answer_schema_json,omitempty"`
+	// At most 8 strings of 1-100 characters. The answer ends before the first of them.
+	Stop []string `protobuf:"bytes,14,rep,name=stop,proto3" json:"stop,omitempty"`
+	// At most 8 images and 3,000,000 bytes together that the message shows. Refused where the model takes none.
+	Images []*Image `protobuf:"bytes,15,rep,name=images,proto3" json:"images,omitempty"`
+	// Sampling temperature of the model, 0 to 2. Unset: that of the server.
+	Temperature *float64 `protobuf:"fixed64,16,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	// Seed of the sampling, for models that take one.
+	Seed          *int64 `protobuf:"varint,17,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +666,55 @@ func (x *TurnStart) GetHistory() []*HistoryMessage {
 		return x.History
 	}
 	return nil
+}
+
+func (x *TurnStart) GetToolChoice() string {
+	if x != nil {
+		return x.ToolChoice
+	}
+	return ""
+}
+
+func (x *TurnStart) GetParallelToolCalls() bool {
+	if x != nil && x.ParallelToolCalls != nil {
+		return *x.ParallelToolCalls
+	}
+	return false
+}
+
+func (x *TurnStart) GetAnswerSchemaJson() string {
+	if x != nil {
+		return x.AnswerSchemaJson
+	}
+	return ""
+}
+
+func (x *TurnStart) GetStop() []string {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+func (x *TurnStart) GetImages() []*Image {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *TurnStart) GetTemperature() float64 {
+	if x != nil && x.Temperature != nil {
+		return *x.Temperature
+	}
+	return 0
+}
+
+func (x *TurnStart) GetSeed() int64 {
+	if x != nil && x.Seed != nil {
+		return *x.Seed
+	}
+	return 0
 }
 
 // A decision about a call that needs approval.
@@ -1896,7 +1960,7 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\fContextBlock\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x18.reasond.v1.ContextScopeR\x05scope\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\xa1\x03\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xd5\x05\n" +
 	"\tTurnStart\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12$\n" +
@@ -1910,9 +1974,20 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x06budget\x18\b \x01(\v2\x12.reasond.v1.BudgetR\x06budget\x12\x16\n" +
 	"\x06system\x18\t \x01(\tR\x06system\x124\n" +
 	"\ahistory\x18\n" +
-	" \x03(\v2\x1a.reasond.v1.HistoryMessageR\ahistoryB\x0e\n" +
+	" \x03(\v2\x1a.reasond.v1.HistoryMessageR\ahistory\x12\x1f\n" +
+	"\vtool_choice\x18\v \x01(\tR\n" +
+	"toolChoice\x123\n" +
+	"\x13parallel_tool_calls\x18\f \x01(\bH\x02R\x11parallelToolCalls\x88\x01\x01\x12,\n" +
+	"\x12answer_schema_json\x18\r \x01(\tR\x10answerSchemaJson\x12\x12\n" +
+	"\x04stop\x18\x0e \x03(\tR\x04stop\x12)\n" +
+	"\x06images\x18\x0f \x03(\v2\x11.reasond.v1.ImageR\x06images\x12%\n" +
+	"\vtemperature\x18\x10 \x01(\x01H\x03R\vtemperature\x88\x01\x01\x12\x17\n" +
+	"\x04seed\x18\x11 \x01(\x03H\x04R\x04seed\x88\x01\x01B\x0e\n" +
 	"\f_if_revisionB\a\n" +
-	"\x05_mode\"\\\n" +
+	"\x05_modeB\x16\n" +
+	"\x14_parallel_tool_callsB\x0e\n" +
+	"\f_temperatureB\a\n" +
+	"\x05_seed\"\\\n" +
 	"\bDecision\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x1f\n" +
 	"\vis_approved\x18\x02 \x01(\bR\n" +
@@ -2105,13 +2180,14 @@ var file_reasond_v1_turns_proto_goTypes = []any{
 	(*Session)(nil),               // 22: reasond.v1.Session
 	(*Budget)(nil),                // 23: reasond.v1.Budget
 	(*HistoryMessage)(nil),        // 24: reasond.v1.HistoryMessage
-	(*ToolResult)(nil),            // 25: reasond.v1.ToolResult
-	(*Usage)(nil),                 // 26: reasond.v1.Usage
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
-	(*ToolCall)(nil),              // 28: reasond.v1.ToolCall
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(FinishReason)(0),             // 30: reasond.v1.FinishReason
-	(*ExecutionError)(nil),        // 31: reasond.v1.ExecutionError
+	(*Image)(nil),                 // 25: reasond.v1.Image
+	(*ToolResult)(nil),            // 26: reasond.v1.ToolResult
+	(*Usage)(nil),                 // 27: reasond.v1.Usage
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*ToolCall)(nil),              // 29: reasond.v1.ToolCall
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(FinishReason)(0),             // 31: reasond.v1.FinishReason
+	(*ExecutionError)(nil),        // 32: reasond.v1.ExecutionError
 }
 var file_reasond_v1_turns_proto_depIdxs = []int32{
 	0,  // 0: reasond.v1.ContextBlock.scope:type_name -> reasond.v1.ContextScope
@@ -2119,40 +2195,41 @@ var file_reasond_v1_turns_proto_depIdxs = []int32{
 	7,  // 2: reasond.v1.TurnStart.context:type_name -> reasond.v1.ContextBlock
 	23, // 3: reasond.v1.TurnStart.budget:type_name -> reasond.v1.Budget
 	24, // 4: reasond.v1.TurnStart.history:type_name -> reasond.v1.HistoryMessage
-	25, // 5: reasond.v1.TurnReentry.results:type_name -> reasond.v1.ToolResult
-	9,  // 6: reasond.v1.TurnReentry.decisions:type_name -> reasond.v1.Decision
-	2,  // 7: reasond.v1.ContextItem.rendering:type_name -> reasond.v1.Rendering
-	1,  // 8: reasond.v1.ModelCallStep.goal:type_name -> reasond.v1.ContextGoal
-	26, // 9: reasond.v1.ModelCallStep.usage:type_name -> reasond.v1.Usage
-	27, // 10: reasond.v1.ModelCallStep.elapsed:type_name -> google.protobuf.Duration
-	11, // 11: reasond.v1.ModelCallStep.context:type_name -> reasond.v1.ContextItem
-	28, // 12: reasond.v1.ModelCallStep.calls:type_name -> reasond.v1.ToolCall
-	4,  // 13: reasond.v1.ToolStep.state:type_name -> reasond.v1.LedgerState
-	27, // 14: reasond.v1.ToolStep.elapsed:type_name -> google.protobuf.Duration
-	28, // 15: reasond.v1.PendingCall.call:type_name -> reasond.v1.ToolCall
-	3,  // 16: reasond.v1.PendingCall.kind:type_name -> reasond.v1.CallKind
-	29, // 17: reasond.v1.HandedOff.expire_time:type_name -> google.protobuf.Timestamp
-	16, // 18: reasond.v1.HandedOff.calls:type_name -> reasond.v1.PendingCall
-	30, // 19: reasond.v1.TurnResult.finish_reason:type_name -> reasond.v1.FinishReason
-	26, // 20: reasond.v1.TurnResult.usage:type_name -> reasond.v1.Usage
-	27, // 21: reasond.v1.TurnResult.elapsed:type_name -> google.protobuf.Duration
-	31, // 22: reasond.v1.TurnResult.error:type_name -> reasond.v1.ExecutionError
-	4,  // 23: reasond.v1.LedgerEntry.state:type_name -> reasond.v1.LedgerState
-	5,  // 24: reasond.v1.Turn.state:type_name -> reasond.v1.TurnState
-	17, // 25: reasond.v1.Turn.handoff:type_name -> reasond.v1.HandedOff
-	20, // 26: reasond.v1.Turn.ledger:type_name -> reasond.v1.LedgerEntry
-	29, // 27: reasond.v1.Turn.create_time:type_name -> google.protobuf.Timestamp
-	29, // 28: reasond.v1.Turn.end_time:type_name -> google.protobuf.Timestamp
-	29, // 29: reasond.v1.Turn.expire_time:type_name -> google.protobuf.Timestamp
-	26, // 30: reasond.v1.Turn.usage:type_name -> reasond.v1.Usage
-	29, // 31: reasond.v1.Session.create_time:type_name -> google.protobuf.Timestamp
-	29, // 32: reasond.v1.Session.update_time:type_name -> google.protobuf.Timestamp
-	29, // 33: reasond.v1.Session.expire_time:type_name -> google.protobuf.Timestamp
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 5: reasond.v1.TurnStart.images:type_name -> reasond.v1.Image
+	26, // 6: reasond.v1.TurnReentry.results:type_name -> reasond.v1.ToolResult
+	9,  // 7: reasond.v1.TurnReentry.decisions:type_name -> reasond.v1.Decision
+	2,  // 8: reasond.v1.ContextItem.rendering:type_name -> reasond.v1.Rendering
+	1,  // 9: reasond.v1.ModelCallStep.goal:type_name -> reasond.v1.ContextGoal
+	27, // 10: reasond.v1.ModelCallStep.usage:type_name -> reasond.v1.Usage
+	28, // 11: reasond.v1.ModelCallStep.elapsed:type_name -> google.protobuf.Duration
+	11, // 12: reasond.v1.ModelCallStep.context:type_name -> reasond.v1.ContextItem
+	29, // 13: reasond.v1.ModelCallStep.calls:type_name -> reasond.v1.ToolCall
+	4,  // 14: reasond.v1.ToolStep.state:type_name -> reasond.v1.LedgerState
+	28, // 15: reasond.v1.ToolStep.elapsed:type_name -> google.protobuf.Duration
+	29, // 16: reasond.v1.PendingCall.call:type_name -> reasond.v1.ToolCall
+	3,  // 17: reasond.v1.PendingCall.kind:type_name -> reasond.v1.CallKind
+	30, // 18: reasond.v1.HandedOff.expire_time:type_name -> google.protobuf.Timestamp
+	16, // 19: reasond.v1.HandedOff.calls:type_name -> reasond.v1.PendingCall
+	31, // 20: reasond.v1.TurnResult.finish_reason:type_name -> reasond.v1.FinishReason
+	27, // 21: reasond.v1.TurnResult.usage:type_name -> reasond.v1.Usage
+	28, // 22: reasond.v1.TurnResult.elapsed:type_name -> google.protobuf.Duration
+	32, // 23: reasond.v1.TurnResult.error:type_name -> reasond.v1.ExecutionError
+	4,  // 24: reasond.v1.LedgerEntry.state:type_name -> reasond.v1.LedgerState
+	5,  // 25: reasond.v1.Turn.state:type_name -> reasond.v1.TurnState
+	17, // 26: reasond.v1.Turn.handoff:type_name -> reasond.v1.HandedOff
+	20, // 27: reasond.v1.Turn.ledger:type_name -> reasond.v1.LedgerEntry
+	30, // 28: reasond.v1.Turn.create_time:type_name -> google.protobuf.Timestamp
+	30, // 29: reasond.v1.Turn.end_time:type_name -> google.protobuf.Timestamp
+	30, // 30: reasond.v1.Turn.expire_time:type_name -> google.protobuf.Timestamp
+	27, // 31: reasond.v1.Turn.usage:type_name -> reasond.v1.Usage
+	30, // 32: reasond.v1.Session.create_time:type_name -> google.protobuf.Timestamp
+	30, // 33: reasond.v1.Session.update_time:type_name -> google.protobuf.Timestamp
+	30, // 34: reasond.v1.Session.expire_time:type_name -> google.protobuf.Timestamp
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_turns_proto_init() }

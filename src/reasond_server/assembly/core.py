@@ -35,6 +35,7 @@ from reasond_server.reasoning.strategy_work import REASONING, ReasoningKind
 from reasond_server.repair.service.repair_service import RepairService
 from reasond_server.repair.service.repair_work import REPAIR, RepairKind
 from reasond_server.repair.service.workbench import Workshop
+from reasond_server.requests.task_checks import HistoryBounds
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.levels import UnavailableSandbox
@@ -231,7 +232,14 @@ def assemble(
         executions=desks.tasks,
         observed=desks.observed,
         turns=_assemble_turns(
-            turn_kind, store=store, runner=runner, desk=desks.turns, clock=clock, tools=tools, limits=limits
+            turn_kind,
+            store=store,
+            runner=runner,
+            desk=desks.turns,
+            clock=clock,
+            tools=tools,
+            limits=limits,
+            history=_bound_history(settings),
         ),
         repairs=RepairService(runner=runner, desk=desks.repairs, kind=repair_kind, limits=limits),
         directory=directory,
@@ -278,9 +286,15 @@ def _assemble_reasoning(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             is_auto_enabled=settings.reasoning.auto,
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
+            history=_bound_history(settings),
         ),
         limits=limits,
     )
+
+
+def _bound_history(settings: Settings) -> HistoryBounds:
+    own = settings.server
+    return HistoryBounds(max_messages=own.max_history_messages, max_bytes=own.max_history_bytes)
 
 
 def _build_programs(settings: Settings, workshop: Workshop | None, *, observer: Observer) -> ProgramRunner:
@@ -370,6 +384,7 @@ def _assemble_turns(
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
+    history: HistoryBounds,
 ) -> TurnService:
     return TurnService(
         store=store,
@@ -380,6 +395,7 @@ def _assemble_turns(
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
+        history=history,
         observer=kind.observer,
     )
 

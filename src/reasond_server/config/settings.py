@@ -122,6 +122,15 @@ class ServerSettings(Section):
     max_http_body_bytes: int = Field(
         default=8 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest HTTP body that is accepted, in bytes."
     )
+    max_history_bytes: int = Field(
+        default=4 * _MEBI,
+        ge=64 * _KIBI,
+        le=64 * _MEBI,
+        description="Most bytes of the earlier messages that a task or a turn may bring, images aside.",
+    )
+    max_history_messages: int = Field(
+        default=10_000, ge=100, le=1_000_000, description="Most earlier messages that a task or a turn may bring."
+    )
     max_metadata_bytes: int = Field(
         default=8192, ge=1024, le=64 * _KIBI, description="Most bytes of gRPC metadata that are accepted with one call."
     )

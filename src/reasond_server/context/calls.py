@@ -92,6 +92,7 @@ class ReplyListener:
         tools: Sequence[ToolSpec] = (),
         tool_choice: str = "auto",
         label: str = "",
+        seed: int | None = None,
     ) -> None:
         self._kinds = kinds
         self._cut_usage = NOTHING
@@ -106,6 +107,7 @@ class ReplyListener:
             tools=tools,
             tool_choice=tool_choice,
             label=label,
+            seed=seed,
             has_enough=lambda: parser.is_done,
         )
         self._past = 0

@@ -54,7 +54,13 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     message.system = task.system
     for each in task.history:
         role = execution_pb2.Speaker.Value(f"SPEAKER_{each.role.name}")
-        message.history.add(role=role, text=each.text)
+        added = message.history.add(role=role, text=each.text, reasoning=each.reasoning)
+        for image in each.images:
+            added.images.add(media_type=image.media_type, data=b64decode(image.base64))
+        for call in each.tool_calls:
+            added.tool_calls.add(call_id=call.call_id, tool=call.name, arguments_json=call.arguments_json)
+        for result in each.tool_results:
+            added.tool_results.add(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
     if task.model is not None:
         message.model = task.model
     message.stop.extend(task.stop)

@@ -9,13 +9,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2
+from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.grpc_api.structs import read_struct
 from reasond_server.requests.task_checks import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_parser import read_strict_json
-from reasond_server.types import NO_BUDGET, Budget, ExecutionState, FinishReason, HistoryMessage, Image, Speaker, Task
+from reasond_server.types import (
+    NO_BUDGET,
+    Budget,
+    ExecutionState,
+    FinishReason,
+    HistoryMessage,
+    Image,
+    Speaker,
+    Task,
+    ToolCall,
+    ToolResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -65,7 +76,7 @@ def read_task(task: execution_pb2.ReasoningTask) -> Task:
         model=get("model"),
         stop=tuple(get("stop", ())),
         answer_schema=_read_schema(given["answer_schema_json"]) if "answer_schema_json" in given else None,
-        images=tuple(map(_read_image, given["images"])) if "images" in given else (),
+        images=tuple(map(read_image, given["images"])) if "images" in given else (),
     )
 
 
@@ -79,11 +90,27 @@ def read_history(messages: Iterable[execution_pb2.HistoryMessage], *, path: str)
         role = f"{path}[{index}].role"
         word = read_enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=role)
         if word is None:
-            raise invalid(role, "is required: SPEAKER_USER or SPEAKER_ASSISTANT")
-        yield HistoryMessage(role=Speaker(word), text=message.text)
+            raise invalid(role, "is required: SPEAKER_USER, SPEAKER_ASSISTANT or SPEAKER_TOOL")
+        yield HistoryMessage(
+            role=Speaker(word),
+            text=message.text,
+            images=tuple(map(read_image, message.images)),
+            reasoning=message.reasoning,
+            tool_calls=tuple(
+                ToolCall(call_id=each.call_id, name=each.tool, arguments_json=each.arguments_json)
+                for each in message.tool_calls
+            ),
+            tool_results=tuple(map(read_result, message.tool_results)),
+        )
 
 
-def _read_image(image: execution_pb2.Image) -> Image:
+def read_result(result: strategies_pb2.ToolResult) -> ToolResult:
+    """Return the result of a call."""
+    return ToolResult(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
+
+
+def read_image(image: execution_pb2.Image) -> Image:
+    """Return an image of a request."""
     return Image(media_type=image.media_type, base64=base64.b64encode(image.data).decode("ascii"))
 
 

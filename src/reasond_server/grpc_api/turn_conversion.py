@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
 from reasond_server.grpc_api.message_writers import Alternatives, fill
-from reasond_server.grpc_api.requests import invalid, read_budget, read_enum_word, read_history, require_id
+from reasond_server.grpc_api.requests import (
+    invalid,
+    read_budget,
+    read_enum_word,
+    read_history,
+    read_image,
+    read_result,
+    require_id,
+)
 from reasond_server.grpc_api.times import fill_timestamp
 from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import NO_BUDGET, ToolResult
+from reasond_server.types import NO_BUDGET
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.turns import (
     ClientTool,
@@ -78,6 +86,13 @@ def read_start(start: turns_pb2.TurnStart) -> TurnStart:
         budget=read_budget(start.budget, path="start.budget") if start.HasField("budget") else NO_BUDGET,
         system=start.system,
         history=tuple(read_history(start.history, path="start.history")),
+        tool_choice=start.tool_choice,
+        parallel_tool_calls=start.parallel_tool_calls if start.HasField("parallel_tool_calls") else True,
+        answer_schema_json=start.answer_schema_json,
+        stop=tuple(start.stop),
+        images=tuple(map(read_image, start.images)),
+        temperature=start.temperature if start.HasField("temperature") else None,
+        seed=start.seed if start.HasField("seed") else None,
     )
 
 
@@ -86,10 +101,7 @@ def read_reentry(reentry: turns_pb2.TurnReentry) -> TurnReentry:
     return TurnReentry(
         turn_id=reentry.turn_id,
         etag=reentry.etag,
-        results=tuple(
-            ToolResult(call_id=each.call_id, result_json=each.result_json, is_error=each.is_error)
-            for each in reentry.results
-        ),
+        results=tuple(map(read_result, reentry.results)),
         decisions=tuple(
             Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
             for each in reentry.decisions

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import Execution, Metrics, StreamEvent, Task, ToolCall, ToolResult
+    from reasond_server.types import (
+        Execution,
+        HistoryMessage,
+        Image,
+        Metrics,
+        StreamEvent,
+        Task,
+        ToolCall,
+        ToolResult,
+    )
     from reasond_server.types.repairs import RepairView
     from reasond_server.types.snapshots import Snapshot
     from reasond_server.types.turns import Turn, TurnResult
@@ -60,8 +69,30 @@ def build_task_json(task: Task) -> JsonObject:
     elapsed_s = budget.pop("max_elapsed_s")
     budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
     told["strategy_config"] = told.pop("config")
-    told["images"] = [{"media_type": image.media_type, "data": image.base64} for image in task.images]
+    told["images"] = _list_images(task.images)
+    told["history"] = [_build_message_json(message) for message in task.history]
+    # It is no parameter: the protocol that the task came by wrote it.
+    del told["echo_json"]
     return told
+
+
+def _build_message_json(message: HistoryMessage) -> JsonObject:
+    calls = [
+        {"call_id": call.call_id, "tool": call.name, "arguments_json": call.arguments_json}
+        for call in message.tool_calls
+    ]
+    return {
+        "role": message.role.value,
+        "text": message.text,
+        "images": _list_images(message.images),
+        "reasoning": message.reasoning,
+        "tool_calls": calls,
+        "tool_results": [asdict(result) for result in message.tool_results],
+    }
+
+
+def _list_images(images: Sequence[Image]) -> list[JsonObject]:
+    return [{"media_type": image.media_type, "data": image.base64} for image in images]
 
 
 def build_completed_json(result: Result) -> JsonObject:

@@ -20,6 +20,7 @@ from reasond_server.types import (
     Image,
     Speaker,
     Task,
+    ToolCall,
     ToolResult,
 )
 from reasond_server.types.turns import (
@@ -94,22 +95,63 @@ class BudgetParams(Params):
         )
 
 
-class HistoryParams(Params):
-    """An earlier message of the conversation."""
-
-    role: Literal["user", "assistant"]
-    text: str
-
-
-def _read_history(told: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
-    return (HistoryMessage(role=Speaker(each.role), text=each.text) for each in told)
-
-
 class ImageParams(Params):
     """An image that the question is about."""
 
     media_type: str
     data: str
+
+
+def _read_images(told: Iterable[ImageParams]) -> tuple[Image, ...]:
+    return tuple(Image(media_type=each.media_type, base64=each.data) for each in told)
+
+
+class ToolCallParams(Params):
+    """A call that the model made, as the steps of a result show it."""
+
+    call_id: str = ""
+    tool: str = ""
+    arguments_json: str = ""
+
+
+class ToolResultParams(Params):
+    """The result of a call as JSON text."""
+
+    call_id: str = ""
+    result_json: str = ""
+    is_error: bool = False
+
+    def result(self) -> ToolResult:
+        """Return the result in the core's terms."""
+        return ToolResult(call_id=self.call_id, result_json=self.result_json, is_error=self.is_error)
+
+
+class HistoryParams(Params):
+    """An earlier message of the conversation."""
+
+    role: Literal["user", "assistant", "tool"]
+    text: str = ""
+    images: list[ImageParams] = Field(default_factory=list)
+    reasoning: str = ""
+    tool_calls: list[ToolCallParams] = Field(default_factory=list)
+    tool_results: list[ToolResultParams] = Field(default_factory=list)
+
+
+def _read_history(told: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
+    return (
+        HistoryMessage(
+            role=Speaker(each.role),
+            text=each.text,
+            images=_read_images(each.images),
+            reasoning=each.reasoning,
+            tool_calls=tuple(
+                ToolCall(call_id=call.call_id, name=call.tool, arguments_json=call.arguments_json)
+                for call in each.tool_calls
+            ),
+            tool_results=tuple(result.result() for result in each.tool_results),
+        )
+        for each in told
+    )
 
 
 class StreamableParams(Params):
@@ -143,7 +185,7 @@ class ExecuteParams(StreamableParams):
     budget: BudgetParams | None = None
     request_id: str | None = None
     system: str = ""
-    history: Annotated[list[HistoryParams], Field(max_length=_MOST_ITEMS)] | None = None
+    history: list[HistoryParams] | None = None
     model: str | None = None
     stop: Annotated[list[str], Field(max_length=_MOST_ITEMS)] | None = None
     answer_schema: dict[str, Any] | None = None
@@ -174,7 +216,7 @@ class ExecuteParams(StreamableParams):
             model=self.model,
             stop=tuple(self.stop or ()),
             answer_schema=self.answer_schema,
-            images=tuple(Image(media_type=each.media_type, base64=each.data) for each in images) if images else (),
+            images=_read_images(images) if images else (),
         )
 
 
@@ -252,7 +294,14 @@ class StartTurnParams(TurnStreamParams):
     context: list[ContextBlockParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
     budget: BudgetParams | None = None
     system: str = ""
-    history: Annotated[list[HistoryParams], Field(max_length=_MOST_ITEMS)] = Field(default_factory=list)
+    history: list[HistoryParams] = Field(default_factory=list)
+    tool_choice: str = ""
+    parallel_tool_calls: bool = True
+    answer_schema_json: str = ""
+    stop: Annotated[list[str], Field(max_length=_MOST_ITEMS)] = Field(default_factory=list)
+    images: Annotated[list[ImageParams], Field(max_length=_MOST_ITEMS)] = Field(default_factory=list)
+    temperature: float | None = None
+    seed: Whole | None = None
     request_id: str | None = None
 
     def start(self) -> TurnStart:
@@ -271,15 +320,14 @@ class StartTurnParams(TurnStreamParams):
             budget=self.budget.budget() if self.budget else NO_BUDGET,
             system=self.system,
             history=tuple(_read_history(self.history)),
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            answer_schema_json=self.answer_schema_json,
+            stop=tuple(self.stop),
+            images=_read_images(self.images),
+            temperature=self.temperature,
+            seed=self.seed,
         )
-
-
-class ToolResultParams(Params):
-    """The result of a call as JSON text."""
-
-    call_id: str = ""
-    result_json: str = ""
-    is_error: bool = False
 
 
 class DecisionParams(Params):
@@ -303,10 +351,7 @@ class ReenterTurnParams(TurnStreamParams):
         return TurnReentry(
             turn_id=self.turn_id,
             etag=self.etag,
-            results=tuple(
-                ToolResult(call_id=each.call_id, result_json=each.result_json, is_error=each.is_error)
-                for each in self.results
-            ),
+            results=tuple(each.result() for each in self.results),
             decisions=tuple(
                 Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
                 for each in self.decisions

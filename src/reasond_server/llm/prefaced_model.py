@@ -44,7 +44,7 @@ class Preface:
         at = next((place for place, each in enumerate(messages) if each.role is Role.USER), None)
         if at is None:
             return messages
-        return (*messages[:at], replace(messages[at], images=self.images), *messages[at + 1 :])
+        return (*messages[:at], replace(messages[at], images=(*messages[at].images, *self.images)), *messages[at + 1 :])
 
 
 def join_neighbours(*messages: Message) -> list[Message]:
@@ -53,7 +53,12 @@ def join_neighbours(*messages: Message) -> list[Message]:
     for message in messages:
         last = joined[-1] if joined else None
         if last is not None and last.role is message.role and last.role in _TALKERS and not last.tool_calls:
-            joined[-1] = replace(message, content=f"{last.content}\n\n{message.content}")
+            joined[-1] = replace(
+                message,
+                content=f"{last.content}\n\n{message.content}" if last.content else message.content,
+                reasoning="\n\n".join(text for text in (last.reasoning, message.reasoning) if text),
+                images=(*last.images, *message.images),
+            )
         else:
             joined.append(message)
     return joined

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.context.answer_schemas import write_schema_rule
+from reasond_server.context.said_messages import write_said
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
+from reasond_server.llm.model import ImagePart, find_image_tokens
 from reasond_server.llm.prefaced_model import Preface, PrefacedModel
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.types import Task
+
+_FOR_COUNTS: Final = "x" * 28
+"""As long as a nonce."""
 
 
 class OfferedModels:
@@ -46,8 +50,10 @@ class OfferedModels:
         return self._others[name]
 
 
-def preface_model(model: ChatModel, task: Task) -> ChatModel:
+def preface_model(model: ChatModel, task: Task, *, nonce: str = _FOR_COUNTS) -> ChatModel:
     """Return `model` with the instructions, the history, the answer schema and the images of `task` in each call.
+
+    `nonce` marks the fences of tool results in the history; without one the model may only count.
 
     Raises:
         InvalidRequestError: there are images, and the model takes none.
@@ -60,6 +66,6 @@ def preface_model(model: ChatModel, task: Task) -> ChatModel:
         raise InvalidRequestError.of(Violation(field="images", description=description))
     images = tuple(ImagePart(media_type=each.media_type, base64=each.base64, tokens=tokens) for each in task.images)
     rule = "" if task.answer_schema is None else write_schema_rule(task.answer_schema)
-    history = tuple(Message(role=Role(each.role.value), content=each.text) for each in task.history)
+    history = tuple(write_said(task.history, nonce=nonce, is_native=model.has_native_tools, image_tokens=tokens))
     system = "\n\n".join(part for part in (task.system, rule) if part)
     return PrefacedModel(model=model, preface=Preface(system=system, history=history, images=images))

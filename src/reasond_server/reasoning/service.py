@@ -17,7 +17,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.strategy_selection import Chooser
 from reasond_server.reasoning.strategy_work import Assignment
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, build_view, read_view
-from reasond_server.requests.task_checks import check_task, digest_request
+from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, check_task, digest_request
 from reasond_server.runs.work import ABANDONED, WorkRequest, build_error_ending, build_failure
 from reasond_server.telemetry.scope import get_current_trace, note_result
 from reasond_server.types import Result
@@ -70,6 +70,7 @@ class Policy:
     default_strategy: str = ""
     is_auto_enabled: bool = False
     selection_timeout_s: float = 0.05
+    history: HistoryBounds = DEFAULT_BOUNDS
 
 
 @dataclass(eq=False, kw_only=True)
@@ -187,7 +188,7 @@ class ReasoningService:
 
     async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Execute `task` for a caller that cannot come back for it; the result may not be committed yet."""
-        check_task(task)
+        check_task(task, history=self.policy.history)
         execution = await self._start(caller, task, _StartOptions(deadline_s=deadline_s, is_unary=True))
         run = self.runner.find_live(execution.execution_id)
         if run is None:
@@ -222,7 +223,7 @@ class ReasoningService:
 
     async def _start_once(self, caller: Principal, task: Task, options: _StartOptions) -> Execution:
         """Return the execution that the request id stands for, or start one."""
-        check_task(task, request_id=options.request_id)
+        check_task(task, request_id=options.request_id, history=self.policy.history)
         digest = digest_request(task) if options.request_id else ""
         async with self.runner.request_ids.take_turn(caller.tenant, options.request_id):
             known = await self.runner.request_ids.find_known(caller.tenant, options.request_id, digest)

@@ -351,7 +351,7 @@ class ReasoningWork:
         config = self.assignment.config
         return RunContext(
             config=config,
-            model=preface_model(model, self.assignment.task),
+            model=preface_model(model, self.assignment.task, nonce=run.nonce),
             # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
             programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,

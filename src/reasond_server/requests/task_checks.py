@@ -14,7 +14,8 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.requests.payloads import MAX_DEPTH, measure_depth
-from reasond_server.types import NO_BUDGET, Budget, HistoryMessage, Image, Speaker, Task, build_row
+from reasond_server.types import NO_BUDGET, Budget, HistoryMessage, Image, Speaker, Task, build_row, restore_history
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +31,6 @@ MAX_CAPABILITIES = 100
 MAX_NAME_CHARACTERS = 256
 MAX_CONFIG_VALUES = 10_000
 MAX_SYSTEM_CHARACTERS = 100_000
-MAX_HISTORY_MESSAGES = 200
-MAX_HISTORY_BYTES = 200_000
 MAX_STOPS = 8
 MAX_STOP_CHARACTERS = 100
 MAX_SCHEMA_BYTES = 65_536
@@ -46,8 +45,19 @@ _IMAGE_BEGINNINGS = {
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
 
-def check_task(task: Task, *, request_id: str = "") -> None:
-    """Refuse a task that exceeds the limits.
+@value
+class HistoryBounds:
+    """Most messages of a history, and most bytes of UTF-8 of all that they say; images are counted as images."""
+
+    max_messages: int = 10_000
+    max_bytes: int = 4 * 1024 * 1024
+
+
+DEFAULT_BOUNDS = HistoryBounds()
+
+
+def check_task(task: Task, *, request_id: str = "", history: HistoryBounds = DEFAULT_BOUNDS) -> None:
+    """Refuse a task that exceeds the limits; `history` are those of its earlier messages.
 
     Raises:
         InvalidRequestError: with one violation for each problem of the task.
@@ -64,7 +74,7 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     if request_id:
         found += find_in_id("request_id", request_id)
     if task.has_options:
-        found += _in_options(task)
+        found += _in_options(task, history)
     if found:
         raise InvalidRequestError.of(*found)
 
@@ -93,11 +103,10 @@ def decode_task(row: Mapping[str, Any]) -> Task:
         TypeError: there is a field that tasks do not have.
         ValueError: a field has an unknown value.
     """
-    history = [HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in row.get("history", ())]
     of_types = {
         "agent_capabilities": tuple(row["agent_capabilities"]),
         "budget": Budget(**row["budget"]),
-        "history": tuple(history),
+        "history": restore_history(row.get("history", ())),
         "stop": tuple(row.get("stop", ())),
         "images": tuple(Image(**each) for each in row.get("images", ())),
     }
@@ -191,56 +200,96 @@ def _in_names(task: Task) -> Iterator[Violation]:
         yield Violation(field="agent_capabilities", description=text)
 
 
-def _in_options(task: Task) -> Iterator[Violation]:
+def _in_options(task: Task, bounds: HistoryBounds) -> Iterator[Violation]:
     """Yield what is wrong with the instructions, the history, the model's name, the stop strings and the schema."""
     yield from find_in_text("system", task.system, most=MAX_SYSTEM_CHARACTERS)
-    yield from find_in_history(task.history)
+    yield from find_in_history(task.history, bounds)
     if task.model is not None:
         yield from find_in_text("model", task.model, least=1, most=MAX_NAME_CHARACTERS)
-    if len(task.stop) > MAX_STOPS:
-        yield Violation(field="stop", description=f"must have at most {MAX_STOPS} entries, got {len(task.stop)}")
-    else:
-        for index, text in enumerate(task.stop):
-            yield from find_in_text(f"stop[{index}]", text, least=1, most=MAX_STOP_CHARACTERS)
+    yield from find_in_stop(task.stop)
     if task.answer_schema is not None:
-        yield from _in_schema(task.answer_schema)
+        yield from find_in_schema(task.answer_schema)
     if task.images:
-        yield from _in_images(task.images)
+        yield from find_in_images(task.images)
 
 
-def find_in_history(history: Sequence[HistoryMessage]) -> Iterator[Violation]:
+def find_in_stop(stop: Sequence[str]) -> Iterator[Violation]:
+    """Yield what is wrong with the strings that end an answer."""
+    if len(stop) > MAX_STOPS:
+        yield Violation(field="stop", description=f"must have at most {MAX_STOPS} entries, got {len(stop)}")
+        return
+    for index, text in enumerate(stop):
+        yield from find_in_text(f"stop[{index}]", text, least=1, most=MAX_STOP_CHARACTERS)
+
+
+def find_in_history(history: Sequence[HistoryMessage], bounds: HistoryBounds = DEFAULT_BOUNDS) -> Iterator[Violation]:
     """Yield what is wrong with earlier messages of a conversation."""
-    if len(history) > MAX_HISTORY_MESSAGES:
-        text = f"must have at most {MAX_HISTORY_MESSAGES} messages, got {len(history)}; leave the oldest out"
+    if len(history) > bounds.max_messages:
+        text = f"must have at most {bounds.max_messages} messages, got {len(history)}; leave the oldest out"
         yield Violation(field="history", description=text)
         return
-    size = sum([count_bytes(message.text) for message in history])
-    if size > MAX_HISTORY_BYTES:
-        text = f"must be at most {MAX_HISTORY_BYTES} bytes of UTF-8 together, got {size}; leave the oldest messages out"
+    size = sum([count_bytes(text) for message in history for text in message.list_texts()])
+    if size > bounds.max_bytes:
+        text = f"must be at most {bounds.max_bytes} bytes of UTF-8 together, got {size}; leave the oldest messages out"
         yield Violation(field="history", description=text)
         return
     for index, message in enumerate(history):
-        yield from find_in_text(f"history[{index}].text", message.text, least=1, most=MAX_QUERY_CHARACTERS)
+        yield from _in_message(f"history[{index}]", message)
+    if images := [image for message in history for image in message.images]:
+        yield from find_in_images(images, field="history")
 
 
-def _in_images(images: Sequence[Image]) -> Iterator[Violation]:
+def _in_message(field: str, message: HistoryMessage) -> Iterator[Violation]:
+    """Yield what is wrong with one earlier message: it is empty, or has what its author cannot say."""
+    parts = {
+        "text": (message.text, (Speaker.USER, Speaker.ASSISTANT)),
+        "images": (message.images, (Speaker.USER,)),
+        "reasoning": (message.reasoning, (Speaker.ASSISTANT,)),
+        "tool_calls": (message.tool_calls, (Speaker.ASSISTANT,)),
+        "tool_results": (message.tool_results, (Speaker.TOOL,)),
+    }
+    for name, (part, speakers) in parts.items():
+        if part and message.role not in speakers:
+            own, other = message.role.value, speakers[0].value
+            text = f"must be empty in a message of the role {own!r}; send it in one of {other!r}"
+            yield Violation(field=f"{field}.{name}", description=text)
+    if not any(part for part, _ in parts.values()):
+        name = "tool_results" if message.role is Speaker.TOOL else "text"
+        text = "must have at least 1 result" if message.role is Speaker.TOOL else "must be at least 1 character, got 0"
+        yield Violation(field=f"{field}.{name}", description=f"{text}; leave an empty message out")
+    yield from find_unfit_characters(f"{field}.text", message.text)
+    yield from find_unfit_characters(f"{field}.reasoning", message.reasoning)
+    for place, call in enumerate(message.tool_calls):
+        yield from _in_call(f"{field}.tool_calls[{place}]", call.call_id, call.arguments_json, name=call.name)
+    for place, result in enumerate(message.tool_results):
+        yield from _in_call(f"{field}.tool_results[{place}]", result.call_id, result.result_json)
+
+
+def _in_call(field: str, call_id: str, text: str, *, name: str = "-") -> Iterator[Violation]:
+    yield from find_in_text(f"{field}.call_id", call_id, least=1, most=MAX_NAME_CHARACTERS)
+    yield from find_in_text(f"{field}.tool", name, least=1, most=MAX_NAME_CHARACTERS)
+    yield from find_unfit_characters(field, text)
+
+
+def find_in_images(images: Sequence[Image], *, field: str = "images") -> Iterator[Violation]:
+    """Yield what is wrong with the images of a request."""
     if len(images) > MAX_IMAGES:
-        yield Violation(field="images", description=f"must have at most {MAX_IMAGES} images, got {len(images)}")
+        yield Violation(field=field, description=f"must have at most {MAX_IMAGES} images, got {len(images)}")
         return
     # Four characters of base64 are three bytes.
     size = sum([len(image.base64) for image in images]) * 3 // 4
     if size > MAX_IMAGE_BYTES:
         text = f"must be at most {MAX_IMAGE_BYTES} bytes together, got about {size}; send smaller images"
-        yield Violation(field="images", description=text)
+        yield Violation(field=field, description=text)
         return
     for index, image in enumerate(images):
         beginning = _IMAGE_BEGINNINGS.get(image.media_type)
         if beginning is None:
             text = f"must be one of {', '.join(_IMAGE_BEGINNINGS)}, got {show(image.media_type)}"
-            yield Violation(field=f"images[{index}].media_type", description=text)
+            yield Violation(field=f"{field}[{index}].media_type", description=text)
         elif not _decode_base64(image.base64).startswith(beginning):
             text = f"must be the content of an {image.media_type} file"
-            yield Violation(field=f"images[{index}].data", description=text)
+            yield Violation(field=f"{field}[{index}].data", description=text)
 
 
 def _decode_base64(text: str) -> bytes:
@@ -251,7 +300,7 @@ def _decode_base64(text: str) -> bytes:
         return b""
 
 
-def _in_schema(schema: Json) -> Iterator[Violation]:
+def find_in_schema(schema: Json) -> Iterator[Violation]:
     """Yield what is wrong with the size of a schema; whether it can be used is examined after the admission."""
     if measure_depth(schema) > MAX_DEPTH:
         text = f"must be nested at most {MAX_DEPTH} levels deep; put deep parts under $defs"
@@ -271,9 +320,9 @@ def find_in_budget(budget: Budget) -> Iterator[Violation]:
         ("max_tool_calls", budget.max_tool_calls, 0),
         ("max_output_tokens", budget.max_output_tokens, 1),
     )
-    for name, value, least in bounds:
-        if value is not None and value < least:
-            yield Violation(field=f"budget.{name}", description=f"must be at least {least}, got {value}")
+    for name, bound, least in bounds:
+        if bound is not None and bound < least:
+            yield Violation(field=f"budget.{name}", description=f"must be at least {least}, got {bound}")
     if budget.max_elapsed_s is not None and not budget.max_elapsed_s >= 0.001:  # noqa: PLR2004 - 1 ms, as documented
         text = f"must be at least 1 ms, got {budget.max_elapsed_s * 1000:g} ms"
         yield Violation(field="budget.max_elapsed", description=text)

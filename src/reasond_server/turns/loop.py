@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.context.answer_schemas import AnswerSchema
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
-from reasond_server.errors.base import ReasondError
-from reasond_server.errors.model import ContextExhaustedError, ModelError
+from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.model import AnswerInvalidError, ContextExhaustedError, ModelError
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import HandoffExpiredError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
-from reasond_server.llm.model import ChatRequest
+from reasond_server.llm.model import ChatRequest, find_image_tokens
+from reasond_server.reasoning.answer_finishing import cut_at_stop
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.work import RunEnding, build_error_ending
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from reasond_server.base.clock import Clock
+    from reasond_server.context.answer_schemas import CheckedAnswer
     from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
 RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
 
+_MOST_SYNTHESES: Final = 2
 _EXPIRED: Final = "the client did not settle the call in time"
 _TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn together may have {most}; ask for less"
 
@@ -90,7 +95,11 @@ class TurnLoop:
 
     def __post_init__(self) -> None:
         self._written: dict[str, Sequence[PromptPart]] = {}
-        self._caller = ModelCaller(self.run, backends=self.backends, temperature=self.policy.temperature)
+        start = self.progress.start
+        seed = None if start is None else start.seed
+        asked = None if start is None else start.temperature
+        temperature = self.policy.temperature if asked is None else asked
+        self._caller = ModelCaller(self.run, backends=self.backends, temperature=temperature, seed=seed)
         self._summariser = Summariser(caller=self._caller, policy=self.policy, nonce=self.nonce, clock=self.clock)
         self.is_draft = False
 
@@ -124,7 +133,7 @@ class TurnLoop:
         elif isinstance(step, HandOff):
             self._hand_off(step)
         else:
-            self._finish(step)
+            await self._finish(step)
 
     async def _call_or_keep(self, step: CallModel) -> None:
         """Call the model; where a synthesis fails, the answer that stands already is the turn's. Raises as `ask`."""
@@ -134,7 +143,7 @@ class TurnLoop:
             is_failure = build_error_ending(error, usage=self.run.accounts.usage).error is not None
             if step.goal is not ContextGoal.SYNTHESIS or not self.progress.written_answer or not is_failure:
                 raise
-            self._finish(keep_draft(self.progress, error.full_message))
+            await self._finish(keep_draft(self.progress, error.full_message))
 
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
@@ -158,7 +167,12 @@ class TurnLoop:
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
         reply = await self._caller.ask(
-            context.messages, tools=offered, max_tokens=room, is_last=step.is_last, index=index
+            context.messages,
+            tools=offered,
+            max_tokens=room,
+            is_last=step.is_last or step.tool_choice == "none",
+            index=index,
+            tool_choice=step.tool_choice,
         )
         calls = self._mint(reply.calls)
         names = {spec.name for spec in offered}
@@ -194,7 +208,7 @@ class TurnLoop:
         if window is not None:
             wanted = max(LEAST_TOKENS, min(wanted, window // 2))
             beside = _count_tools(offered, model) if model.has_native_tools else CORRECTION_TOKENS
-            budget_tokens = window - wanted - beside
+            budget_tokens = window - wanted - beside - self._bound_images(model)
         inputs = build_inputs(
             self.progress,
             history=self._write_history(model),
@@ -202,12 +216,27 @@ class TurnLoop:
             specs=offered,
             goal=step.goal,
             is_last=step.is_last,
+            said=_say_to_model(step),
             budget_tokens=budget_tokens,
             model=model,
             settings=self.policy.context,
             nonce=self.nonce,
         )
         return wanted, inputs
+
+    def _bound_images(self, model: ChatModel) -> int:
+        """Return the most tokens of the images that the client has sent.
+
+        Raises:
+            InvalidRequestError: the message has images, and the model takes none.
+        """
+        start, tokens = self.progress.start, find_image_tokens(model)
+        if start is None:
+            return 0
+        if start.images and not tokens:
+            text = f"are not taken by the model {model.name!r}; leave them out, or use another mode"
+            raise InvalidRequestError.of(Violation(field="images", description=text))
+        return tokens * (len(start.images) + sum(len(message.images) for message in start.history))
 
     def _write_history(self, model: ChatModel) -> Sequence[PromptPart]:
         """Return the earlier turns as they stand in prompts of `model`; they are written once for each model."""
@@ -297,10 +326,34 @@ class TurnLoop:
         )
         self.run.report_end(RunEnding(finish_reason=FinishReason.EXPIRED, error=error), trigger=Trigger.FAIL)
 
-    def _finish(self, step: Finish) -> None:
+    async def _finish(self, step: Finish) -> None:
+        """End the turn; an answer that breaks its schema is written again first, by one or two model calls."""
         if step.error is not None:
             raise step.error
-        self.run.report_end(RunEnding(finish_reason=step.reason, answer=step.answer, warnings=step.warnings))
+        start, answer = self.progress.start, step.answer
+        if start is not None and start.stop:
+            answer = cut_at_stop(answer, start.stop)
+        if start is not None and start.answer_schema_json and step.reason is FinishReason.ANSWERED:
+            checked = await asyncio.to_thread(_check_answer, start.answer_schema_json, answer)
+            if not checked.json:
+                await self._call_model(self._correct("; ".join(checked.problems)))
+                return
+            answer = checked.json
+        self.run.report_end(RunEnding(finish_reason=step.reason, answer=answer, warnings=step.warnings))
+
+    def _correct(self, problems: str) -> CallModel:
+        """Return the call that writes the answer again.
+
+        Raises:
+            AnswerInvalidError: there are no more calls for it.
+        """
+        written = sum(one.step.goal is ContextGoal.SYNTHESIS for one in self.progress.replies)
+        if written < _MOST_SYNTHESES and self.progress.model_calls < self.policy.max_model_calls:
+            return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True, problems=problems)
+        raise AnswerInvalidError(
+            f"The answer does not satisfy its schema: {problems}",
+            remedy="Read the replies of the turn; make the schema simpler, or use a stronger model.",
+        )
 
     def _tell(
         self, one: LedgerCall, state: LedgerState, *, result: ToolResult | None = None, elapsed_s: float = 0.0
@@ -331,6 +384,22 @@ class TurnLoop:
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
         return nullcontext() if self.run.journal is None else self.run.journal.act()
+
+
+def _check_answer(schema_json: str, answer: str) -> CheckedAnswer:
+    """Return the answer as JSON, or what is wrong with it; it may take 0.2 s."""
+    return AnswerSchema(json.loads(schema_json)).check(answer)
+
+
+def _say_to_model(step: CallModel) -> str:
+    """Return what the prompt of the call ends with; empty for nothing of its own."""
+    if step.problems:
+        return (
+            f"Your last reply cannot be used: {step.problems}. Write the final answer again, by its JSON Schema alone."
+        )
+    if step.tool_choice in {"", "auto", "none"}:
+        return ""
+    return f"Reply with a call of {'a tool' if step.tool_choice == 'required' else step.tool_choice} now."
 
 
 def _count_tools(specs: Sequence[ToolSpec], model: ChatModel) -> int:

@@ -51,10 +51,13 @@ class TurnReply:
 class ModelCaller:
     """Makes the model calls of one turn; `backends` are the models that modes may name."""
 
-    def __init__(self, run: Run, *, backends: Mapping[str, ChatModel], temperature: float) -> None:
+    def __init__(
+        self, run: Run, *, backends: Mapping[str, ChatModel], temperature: float, seed: int | None = None
+    ) -> None:
         self._run = run
         self._backends = backends
         self._temperature = temperature
+        self._seed = seed
         self._counters: dict[str, TokenCounter] = {}
 
     @property
@@ -87,9 +90,12 @@ class ModelCaller:
         max_tokens: int,
         is_last: bool,
         index: int,
+        tool_choice: str = "",
         is_published: bool = True,
     ) -> TurnReply:
         """Return the reply of model call `index`, and publish its text as it comes; with `is_last` it has no calls.
+
+        `tool_choice` is that of `ChatRequest`, for models with native tools.
 
         If not `is_published`, followers get no text of it before its event.
         A model without native tools is asked again, at most twice, if its reply breaks the form of calls.
@@ -108,7 +114,8 @@ class ModelCaller:
                     temperature=self._temperature,
                     kinds=(TagKind.ACTION,) if tools and not is_native else (),
                     tools=tools if is_native else (),
-                    tool_choice="none" if is_last else "auto",
+                    tool_choice="none" if is_last else tool_choice or "auto",
+                    seed=self._seed,
                 ),
                 index if is_published else None,
             )

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
 @value
 class CallModel:
-    """Call the model; with `is_last` it must answer."""
+    """Call the model; with `is_last` it must answer.
+
+    `tool_choice` is that of the call. `problems` are what is wrong with the answer that it wrote before.
+    """
 
     goal: ContextGoal = ContextGoal.PLANNING
     is_last: bool = False
+    tool_choice: str = ""
+    problems: str = ""
 
 
 @value
@@ -70,7 +75,8 @@ NextStep: TypeAlias = CallModel | RunTools | CloseCall | HandOff | Finish
 def choose_step(progress: TurnProgress, *, tools: TurnTools, policy: TurnPolicy) -> NextStep:
     """Return what the turn does next; the client has settled everything that it was asked for."""
     if not progress.replies:
-        return CallModel(is_last=policy.max_model_calls <= 1)
+        choice = "" if progress.start is None else progress.start.tool_choice
+        return CallModel(is_last=policy.max_model_calls <= 1, tool_choice=choice)
     last = progress.replies[-1]
     calls = last.calls
     if last.step.goal is ContextGoal.PLANNING and calls:
@@ -166,6 +172,8 @@ def _settle(
     if due := [one for one in calls if _is_for_server(one, tools)]:
         return RunTools(calls=_take_batch(due, tools, policy.tool_parallelism))
     pending = [(one, _classify_call(one, tools)) for one in calls if one.result is None]
+    if progress.start is not None and not progress.start.parallel_tool_calls:
+        pending = pending[:1]
     return HandOff(calls=pending) if pending else None
 
 

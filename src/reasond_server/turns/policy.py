@@ -145,7 +145,7 @@ class TurnPolicy(PolicySection):
     ] = 2_592_000.0
     max_client_tools: Annotated[
         int, Field(ge=0, le=256, description="Most tools that a client may offer in a turn.")
-    ] = 64
+    ] = 128
     max_result_bytes: Annotated[
         int,
         Field(

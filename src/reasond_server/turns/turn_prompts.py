@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.answer_schemas import write_schema_rule
 from reasond_server.context.calls import run_by_size
 from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.reasoning_context import build_reasoning_context
 from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, StoredRendering
+from reasond_server.context.said_messages import write_said
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
 from reasond_server.llm.prefaced_model import join_neighbours
 from reasond_server.tools.results import to_error_text
-from reasond_server.types import Speaker, ToolResult
+from reasond_server.types import ToolResult
 from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ def build_inputs(
     specs: Sequence[ToolSpec],
     goal: ContextGoal,
     is_last: bool,
+    said: str = "",
     budget_tokens: int | None,
     model: ChatModel,
     settings: ContextSettings,
@@ -61,8 +65,9 @@ def build_inputs(
 ) -> ContextInputs:
     """Return the inputs of the next prompt, for `model`.
 
-    `provided` are the texts of the context providers. Those of the scope TURN stand last, because the next prompt does
-    not have them. `specs` are the tools that the call offers; a model without native tools reads them in the prompt.
+    `said` is what the prompt ends with for this call alone. `provided` are the texts of the context providers. Those of
+    the scope TURN stand last, because the next prompt does not have them. `specs` are the tools that the call offers; a
+    model without native tools reads them in the prompt.
     """
     start = progress.start
     assert start is not None  # noqa: S101 - the first event is appended before the work begins
@@ -70,14 +75,16 @@ def build_inputs(
     lasting = [_write_provided(one, nonce) for one in provided if one.scope is ContextScope.SESSION]
     passing = [one for one in provided if one.scope is ContextScope.TURN]
     tail = [_say(one.name, _write_provided(one, nonce)) for one in passing]
-    if goal is ContextGoal.SYNTHESIS:
+    if said:
+        tail.append(_say("said", said))
+    elif goal is ContextGoal.SYNTHESIS:
         tail.append(_say("synthesis", _SYNTHESIS))
     elif is_last:
         tail.append(_say("last", _ANSWER_NOW))
     return ContextInputs(
-        opening=_open(() if is_native else specs, lasting, system=start.system, nonce=nonce),
-        history=(*write_said(start.history, nonce=nonce), *history),
-        question=[ask(start, nonce=nonce)],
+        opening=_open(() if is_native else specs, lasting, system=_write_system(start), nonce=nonce),
+        history=(*group_said(start.history, nonce=nonce, model=model), *history),
+        question=[ask(start, nonce=nonce, image_tokens=find_image_tokens(model))],
         records=list_records(progress, model=model.name),
         tail=tail,
         goal=goal,
@@ -97,26 +104,41 @@ async def build_context(inputs: ContextInputs) -> ReasoningContext:
     return await run_by_size(inputs.characters, partial(build_reasoning_context, inputs))
 
 
-def ask(start: TurnStarted, *, nonce: str) -> PromptPart:
+def _write_system(start: TurnStarted) -> str:
+    """Return the instructions of the caller, with the schema of the answer."""
+    rule = write_schema_rule(json.loads(start.answer_schema_json)) if start.answer_schema_json else ""
+    return "\n\n".join(part for part in (start.system, rule) if part)
+
+
+def ask(start: TurnStarted, *, nonce: str, image_tokens: int = 0) -> PromptPart:
     """Return the message of a turn with its material, in fences with the mark `nonce`."""
     sections = [fence("question", start.message, nonce=nonce)]
     if start.material:
         sections.append(fence("material", start.material, nonce=nonce))
-    return PromptPart(source="message", messages=(Message(role=Role.USER, content="\n".join(sections)),))
+    images = tuple(
+        ImagePart(media_type=each.media_type, base64=each.base64, tokens=image_tokens) for each in start.images
+    )
+    return PromptPart(source="message", messages=(Message(role=Role.USER, content="\n".join(sections), images=images),))
 
 
-def write_said(said: Sequence[HistoryMessage], *, nonce: str) -> Sequence[PromptPart]:
+def group_said(said: Sequence[HistoryMessage], *, nonce: str, model: ChatModel) -> Sequence[PromptPart]:
     """Return what a caller says was said before: one part for each message of the user, with its replies.
 
     Neighbouring messages of one author are joined.
     """
     groups: list[list[Message]] = []
-    for each in said:
-        is_user = each.role is Speaker.USER
+    messages = write_said(
+        said,
+        nonce=nonce,
+        is_native=model.has_native_tools,
+        image_tokens=find_image_tokens(model),
+        is_user_fenced=True,
+    )
+    for each in messages:
+        is_user = each.role is Role.USER
         if not groups or (is_user and groups[-1][-1].role is not Role.USER):
             groups.append([])
-        text = fence("question", each.text, nonce=nonce) if is_user else each.text
-        groups[-1] = join_neighbours(*groups[-1], Message(role=Role(each.role.value), content=text))
+        groups[-1] = join_neighbours(*groups[-1], each)
     return [PromptPart(source=f"said:{place}", messages=tuple(group)) for place, group in enumerate(groups)]
 
 

@@ -14,17 +14,22 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.requests.task_checks import (
+    DEFAULT_BOUNDS,
     MAX_SYSTEM_CHARACTERS,
+    HistoryBounds,
     find_in_budget,
     find_in_history,
     find_in_id,
+    find_in_images,
     find_in_material,
+    find_in_schema,
+    find_in_stop,
     find_in_text,
     find_in_words,
 )
+from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.turns.policy import OnUnknownOutcome
 from reasond_server.turns.tool_schemas import read_schema
-from reasond_server.turns.turn_tools import OWN_TOOLS
 from reasond_server.types.turns import ContextScope
 
 if TYPE_CHECKING:
@@ -38,10 +43,11 @@ MAX_ID_CHARACTERS: Final = 128
 MAX_BLOCKS: Final = 64
 MAX_BLOCK_NAME_CHARACTERS: Final = 64
 MAX_BLOCK_CHARACTERS: Final = 100_000
-MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 2_000
+MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 20_000
 MAX_REASON_CHARACTERS: Final = 1_000
 MAX_PART_CHARACTERS: Final = 1_000
 MAX_SETTLED_CALLS: Final = 1_000
+MAX_TEMPERATURE: Final = 2
 _NO_WAIT: Final = (
     "a turn that waits for its client could not be resumed, because this server keeps no content "
     "([store] record_content)"
@@ -49,7 +55,14 @@ _NO_WAIT: Final = (
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 
 
-def check_start(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Collection[str], request_id: str) -> None:
+def check_start(
+    start: TurnStart,
+    *,
+    policy: TurnPolicy,
+    server_tool_names: Collection[str],
+    request_id: str,
+    history: HistoryBounds = DEFAULT_BOUNDS,
+) -> None:
     """Refuse the start of a turn that exceeds the limits, or names what this server does not have.
 
     Raises:
@@ -64,7 +77,8 @@ def check_start(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Coll
         *_in_blocks(start.context),
         *find_in_budget(start.budget),
         *find_in_text("system", start.system, most=MAX_SYSTEM_CHARACTERS),
-        *_in_history(start),
+        *_in_history(start, history),
+        *_in_options(start, server_tool_names),
         *find_in_id("request_id", request_id),
     ]
     if found:
@@ -166,12 +180,43 @@ def _in_session(start: TurnStart) -> Iterator[Violation]:
         yield Violation(field="if_revision", description="needs a session_id, whose revision it is")
 
 
-def _in_history(start: TurnStart) -> Iterator[Violation]:
+def _in_history(start: TurnStart, bounds: HistoryBounds) -> Iterator[Violation]:
     if start.history and start.session_id:
         text = f"must be empty with the session_id {show(start.session_id)}: the session keeps what was said before"
         yield Violation(field="history", description=text)
     else:
-        yield from find_in_history(start.history)
+        yield from find_in_history(start.history, bounds)
+
+
+def _in_options(start: TurnStart, server_names: Collection[str]) -> Iterator[Violation]:
+    """Yield what is wrong with how the turn is to be answered."""
+    names = {tool.name for tool in start.client_tools}
+    choice = start.tool_choice
+    if choice in {"required", *names} and not names and not server_names:
+        yield Violation(field="tool_choice", description="is 'required', and no tools are offered; offer some")
+    elif choice not in {"", "auto", "none", "required", *names}:
+        hint = suggest_nearest(choice, names)
+        text = f"must be 'auto', 'none', 'required' or the name of a client tool, got {show(choice)}{hint}"
+        yield Violation(field="tool_choice", description=text)
+    if start.answer_schema_json:
+        yield from _in_schema(start.answer_schema_json)
+    yield from find_in_stop(start.stop)
+    yield from find_in_images(start.images)
+    if start.temperature is not None and not 0 <= start.temperature <= MAX_TEMPERATURE:
+        text = f"must be between 0 and {MAX_TEMPERATURE}, got {start.temperature}"
+        yield Violation(field="temperature", description=text)
+
+
+def _in_schema(text: str) -> Iterator[Violation]:
+    try:
+        schema = read_strict_json(text)
+    except ValueError:
+        schema = None
+    if isinstance(schema, dict):
+        for each in find_in_schema(schema):
+            yield Violation(field="answer_schema_json", description=each.description)
+    else:
+        yield Violation(field="answer_schema_json", description=f"must be a JSON object, got {show(text)}")
 
 
 def _in_mode(mode: str | None, policy: TurnPolicy) -> Iterator[Violation]:
@@ -201,8 +246,6 @@ def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Col
 def _in_tool_name(field: str, name: str, count: int, server_names: Collection[str]) -> Iterator[Violation]:
     if not _TOOL_NAME.match(name):
         yield Violation(field=field, description=f"must have 1-64 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
-    elif name in OWN_TOOLS:
-        yield Violation(field=field, description=f"{show(name)} is a built-in tool of every turn; rename yours")
     elif name in server_names:
         yield Violation(field=field, description=f"{show(name)} is a tool of this server; rename yours")
     elif count > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -16,7 +17,8 @@ from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
 from reasond_server.eventlog.store import SessionClaim
 from reasond_server.executions.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.requests.task_checks import digest_request
+from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, digest_request
 from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import get_current_trace, note_result
@@ -101,6 +103,7 @@ class TurnService:
         clock: Clock,
         tool_names: Callable[[], Sequence[str]],
         limits: CallerLimits = NO_LIMITS,
+        history: HistoryBounds = DEFAULT_BOUNDS,
         observer: TurnObserver = UNOBSERVED,
     ) -> None:
         self._reentries = Reentries(
@@ -114,6 +117,7 @@ class TurnService:
         self._clock = clock
         self._tool_names = tool_names
         self._limits = limits
+        self._history = history
 
     async def stream(
         self,
@@ -269,10 +273,12 @@ class TurnService:
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
         """Return the execution that the request id stands for, or start one."""
-        names = self._tool_names()
-        check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id)
+        names = self._tool_names() if start.uses_server_tools else ()
+        check_start(start, policy=self._policy, server_tool_names=names, request_id=request_id, history=self._history)
         if not self._kind.records_content:
             check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
+        if start.answer_schema_json:
+            await asyncio.to_thread(compile_schema, json.loads(start.answer_schema_json))
         digest = digest_request(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):
@@ -344,9 +350,18 @@ class TurnService:
                 context=tuple(start.context),
                 system=start.system,
                 history=tuple(start.history),
+                tool_choice=start.tool_choice,
+                parallel_tool_calls=start.parallel_tool_calls,
+                answer_schema_json=start.answer_schema_json,
+                stop=tuple(start.stop),
+                images=tuple(start.images),
+                temperature=start.temperature,
+                seed=start.seed,
+                uses_server_tools=start.uses_server_tools,
+                echo_json=start.echo_json,
             ),
             budget=start.budget,
-            may_use_server_tools=_may_use_tools(caller),
+            may_use_server_tools=start.uses_server_tools and _may_use_tools(caller),
             provided=provided,
         )
 

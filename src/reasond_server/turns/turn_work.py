@@ -29,12 +29,12 @@ from reasond_server.types import (
     NOTHING,
     Budget,
     FinishReason,
-    HistoryMessage,
-    Speaker,
+    Image,
     StrategySource,
     Usage,
     UsageSource,
     build_row,
+    restore_history,
 )
 from reasond_server.types.turns import (
     ClientTool,
@@ -370,9 +370,10 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
         turn = row["turn"]
         tools = tuple(ClientTool(**each) for each in turn["client_tools"])
         blocks = tuple(ContextBlock(**{**each, "scope": ContextScope(each["scope"])}) for each in turn["context"])
-        said = tuple(HistoryMessage(role=Speaker(each["role"]), text=each["text"]) for each in turn["history"])
+        said = restore_history(turn["history"])
+        images = tuple(Image(**each) for each in turn.get("images", ()))
         return TurnAssignment(
-            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said}),
+            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said, "images": images}),
             budget=Budget(**row["budget"]),
             may_use_server_tools=bool(row["may_use_server_tools"]),
             provided=dict(row["provided"]),

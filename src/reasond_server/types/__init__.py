@@ -54,13 +54,14 @@ from reasond_server.types.tasks import NO_BUDGET as NO_BUDGET
 from reasond_server.types.tasks import Budget as Budget
 from reasond_server.types.tasks import HistoryMessage as HistoryMessage
 from reasond_server.types.tasks import Image as Image
-from reasond_server.types.tasks import Json as Json
 from reasond_server.types.tasks import Principal as Principal
 from reasond_server.types.tasks import Speaker as Speaker
 from reasond_server.types.tasks import StrategySource as StrategySource
 from reasond_server.types.tasks import Task as Task
 from reasond_server.types.tasks import build_row as build_row
+from reasond_server.types.tasks import restore_history as restore_history
 from reasond_server.types.turns import Session as Session
 from reasond_server.types.usage import NOTHING as NOTHING
 from reasond_server.types.usage import Usage as Usage
 from reasond_server.types.usage import UsageSource as UsageSource
+from reasond_server.types.values import Json as Json

@@ -11,9 +11,9 @@ from typing import Annotated, Final, NamedTuple
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
-from reasond_server.types.tasks import Json, StrategySource
+from reasond_server.types.tasks import StrategySource
 from reasond_server.types.usage import NOTHING, Usage
-from reasond_server.types.values import value
+from reasond_server.types.values import Json, value
 
 
 class FinishReason(StrEnum):

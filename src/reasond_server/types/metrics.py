@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from reasond_server.types.kinds import METRICS, Word
-from reasond_server.types.tasks import Json
 from reasond_server.types.usage import Usage
-from reasond_server.types.values import value
+from reasond_server.types.values import Json, value
 
 
 class CostClass(StrEnum):

@@ -22,9 +22,9 @@ from reasond_server.types.executions import (
 )
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.snapshots import SourceFile
-from reasond_server.types.tasks import Budget, Json
+from reasond_server.types.tasks import Budget
 from reasond_server.types.usage import Usage
-from reasond_server.types.values import value
+from reasond_server.types.values import Json, value
 
 
 class RepairGoal(StrEnum):

@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from reasond_server.types.kinds import STEPS, FieldOptions, JsonText, Word
-from reasond_server.types.tasks import Json
-from reasond_server.types.values import value
+from reasond_server.types.values import Json, value
 
 
 class CarryoverMode(StrEnum):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.types.values import value
+from reasond_server.types.steps import ToolCall, ToolResult
+from reasond_server.types.values import Json, value
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-Json = Mapping[str, Any]
 
 
 class StrategySource(StrEnum):
@@ -44,14 +43,7 @@ class Speaker(StrEnum):
 
     USER = "user"
     ASSISTANT = "assistant"
-
-
-@value
-class HistoryMessage:
-    """An earlier message of the conversation that a task continues."""
-
-    role: Speaker
-    text: str
+    TOOL = "tool"
 
 
 @value
@@ -60,6 +52,50 @@ class Image:
 
     media_type: str
     base64: str
+
+
+@value
+class HistoryMessage:
+    """An earlier message of the conversation that a task continues.
+
+    A user says a `text` and shows `images`. The assistant says a text after its `reasoning`, and calls tools. A message
+    of the role TOOL has the results of calls.
+    """
+
+    role: Speaker
+    text: str = ""
+    images: Sequence[Image] = ()
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    tool_results: Sequence[ToolResult] = ()
+
+    def list_texts(self) -> Sequence[str]:
+        """Return all that it says, for those who count."""
+        return (
+            self.text,
+            self.reasoning,
+            *(text for call in self.tool_calls for text in (call.name, call.arguments_json)),
+            *(result.result_json for result in self.tool_results),
+        )
+
+
+def restore_history(rows: Iterable[Mapping[str, Any]]) -> tuple[HistoryMessage, ...]:
+    """Return the messages in `rows`, which `build_row` made; what an older release did not write is left out.
+
+    Raises:
+        KeyError, TypeError, ValueError: a row is no message.
+    """
+    return tuple(
+        HistoryMessage(
+            role=Speaker(row["role"]),
+            text=row["text"],
+            images=tuple(Image(**each) for each in row.get("images", ())),
+            reasoning=row.get("reasoning", ""),
+            tool_calls=tuple(ToolCall(**each) for each in row.get("tool_calls", ())),
+            tool_results=tuple(ToolResult(**each) for each in row.get("tool_results", ())),
+        )
+        for row in rows
+    )
 
 
 @value
@@ -80,6 +116,7 @@ class Task:
         stop: strings that end the answer; the answer does not contain them.
         answer_schema: the JSON Schema (draft 2020-12) that the answer must satisfy; None: the answer is text.
         images: the images that the question is about, part of every model call.
+        echo_json: what the protocol of the request tells its clients of it again; nothing else reads it.
     """
 
     query: str
@@ -95,6 +132,7 @@ class Task:
     stop: Sequence[str] = ()
     answer_schema: Json | None = None
     images: Sequence[Image] = ()
+    echo_json: str = ""
 
     @property
     def has_options(self) -> bool:
@@ -104,6 +142,7 @@ class Task:
             or self.history
             or self.stop
             or self.images
+            or self.echo_json
             or self.model is not None
             or self.answer_schema is not None
         )
@@ -113,7 +152,9 @@ class Task:
         """The length of all its texts, which says whether building or counting a prompt takes long."""
         characters = len(self.query) + len(self.material)
         if self.system or self.history:
-            characters += len(self.system) + sum([len(message.text) for message in self.history])
+            characters += len(self.system) + sum(
+                [len(text) for message in self.history for text in message.list_texts()]
+            )
         return characters
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, FieldOptions, JsonText, Word
 from reasond_server.types.steps import ToolCall, ToolResult
-from reasond_server.types.tasks import Budget, HistoryMessage
+from reasond_server.types.tasks import Budget, HistoryMessage, Image
 from reasond_server.types.usage import NOTHING, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.types.tasks import Json
+    from reasond_server.types.values import Json
 
 
 @value
@@ -168,8 +168,20 @@ class Decision:  # same name: what a person decided, where the audit log has wha
 class TurnStart:
     """The request that starts a turn; an empty `session_id` is a turn without memory.
 
-    `system` are instructions of the caller, `history` is what was said before, where no session keeps it. If
-    `if_revision` is set, the session must have that revision; 0 means that it must not exist yet.
+    If `if_revision` is set, the session must have that revision; 0 means that it must not exist yet.
+
+    Attributes:
+        system: instructions of the caller.
+        history: what was said before, where no session keeps it.
+        tool_choice: what the first reply must be: "auto" (or empty), "none", "required", or the name of a client tool.
+        parallel_tool_calls: whether several calls of client tools may be handed off together.
+        answer_schema_json: the JSON Schema that the answer must satisfy; empty: it is text.
+        stop: strings that end the answer.
+        images: what the message shows.
+        temperature: sampling temperature; None: that of the server.
+        seed: sampling seed, for models that take one.
+        uses_server_tools: whether the model may also call tools of the server, where the caller is permitted to.
+        echo_json: what the protocol of the request tells its clients of it again; nothing else reads it.
     """
 
     message: str
@@ -182,6 +194,15 @@ class TurnStart:
     budget: Budget = field(default_factory=Budget)
     system: str = ""
     history: Sequence[HistoryMessage] = ()
+    tool_choice: Word = ""
+    parallel_tool_calls: bool = True
+    answer_schema_json: JsonText = ""
+    stop: Sequence[str] = ()
+    images: Sequence[Image] = ()
+    temperature: float | None = None
+    seed: int | None = None
+    uses_server_tools: bool = True
+    echo_json: JsonText = ""
 
 
 @value
@@ -209,6 +230,15 @@ class TurnStarted(Event):
     context: Sequence[ContextBlock] = ()
     system: str = ""
     history: Sequence[HistoryMessage] = ()
+    tool_choice: Word = ""
+    parallel_tool_calls: bool = True
+    answer_schema_json: JsonText = ""
+    stop: Sequence[str] = ()
+    images: Sequence[Image] = ()
+    temperature: float | None = None
+    seed: int | None = None
+    uses_server_tools: bool = True
+    echo_json: JsonText = ""
 
 
 @EVENTS.declare(

@@ -215,6 +215,8 @@ class _SpeakerEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The user."""
     SPEAKER_ASSISTANT: _Speaker.ValueType  # 2
     """The model."""
+    SPEAKER_TOOL: _Speaker.ValueType  # 3
+    """The tools that the model called."""
 
 class Speaker(_Speaker, metaclass=_SpeakerEnumTypeWrapper):
     """Who wrote an earlier message of a conversation."""
@@ -225,6 +227,8 @@ SPEAKER_USER: Speaker.ValueType  # 1
 """The user."""
 SPEAKER_ASSISTANT: Speaker.ValueType  # 2
 """The model."""
+SPEAKER_TOOL: Speaker.ValueType  # 3
+"""The tools that the model called."""
 global___Speaker = Speaker
 
 @typing.final
@@ -318,17 +322,39 @@ class HistoryMessage(google.protobuf.message.Message):
 
     ROLE_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
+    REASONING_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    TOOL_RESULTS_FIELD_NUMBER: builtins.int
     role: global___Speaker.ValueType
     """Who wrote it. Required."""
     text: builtins.str
-    """What was written, 1-100,000 characters. Required."""
+    """What was written. Required, unless there is something else; a message of tools has none."""
+    reasoning: builtins.str
+    """How the model reasoned before this message. It is sent back only to models that require it."""
+    @property
+    def images(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Image]:
+        """What the user showed; counted with the images of the task."""
+
+    @property
+    def tool_calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.strategies_pb2.ToolCall]:
+        """The tools that the model called in this message."""
+
+    @property
+    def tool_results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.strategies_pb2.ToolResult]:
+        """What came of calls of the message before; only in messages of tools."""
+
     def __init__(
         self,
         *,
         role: global___Speaker.ValueType = ...,
         text: builtins.str = ...,
+        images: collections.abc.Iterable[global___Image] | None = ...,
+        reasoning: builtins.str = ...,
+        tool_calls: collections.abc.Iterable[reasond.v1.strategies_pb2.ToolCall] | None = ...,
+        tool_results: collections.abc.Iterable[reasond.v1.strategies_pb2.ToolResult] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["role", b"role", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["images", b"images", "reasoning", b"reasoning", "role", b"role", "text", b"text", "tool_calls", b"tool_calls", "tool_results", b"tool_results"]) -> None: ...
 
 global___HistoryMessage = HistoryMessage
 
@@ -454,8 +480,8 @@ class ReasoningTask(google.protobuf.message.Message):
 
     @property
     def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HistoryMessage]:
-        """The earlier messages of the conversation, the oldest first; at most 200, and at most 200,000 bytes of UTF-8
-        together. They are part of every model call.
+        """The earlier messages of the conversation, the oldest first; by default at most 10,000, and at most 4,194,304 bytes of
+        UTF-8 together. They are part of every model call: calls of tools as calls, and results as results.
         """
 
     @property

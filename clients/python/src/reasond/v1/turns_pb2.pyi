@@ -290,6 +290,13 @@ class TurnStart(google.protobuf.message.Message):
     BUDGET_FIELD_NUMBER: builtins.int
     SYSTEM_FIELD_NUMBER: builtins.int
     HISTORY_FIELD_NUMBER: builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: builtins.int
+    PARALLEL_TOOL_CALLS_FIELD_NUMBER: builtins.int
+    ANSWER_SCHEMA_JSON_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """The conversation, at most 128 characters of printable ASCII without blanks; the first turn of a session makes
     it. Empty: no memory.
@@ -304,6 +311,18 @@ class TurnStart(google.protobuf.message.Message):
     """The mode to begin in. Unset: that of the session, or the server's default."""
     system: builtins.str
     """Instructions for every model call of the turn, at most 100,000 characters."""
+    tool_choice: builtins.str
+    """What the model must do first: `auto` (or empty) lets it decide, `none` forbids calls, `required` asks for a call of any
+    tool, and the name of a client tool for a call of that one.
+    """
+    parallel_tool_calls: builtins.bool
+    """If false, at most one call of a client tool is handed off at a time."""
+    answer_schema_json: builtins.str
+    """A JSON Schema (draft 2020-12) that the answer must satisfy, as in ReasoningTask."""
+    temperature: builtins.float
+    """Sampling temperature of the model, 0 to 2. Unset: that of the server."""
+    seed: builtins.int
+    """Seed of the sampling, for models that take one."""
     @property
     def client_tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ClientTool]:
         """The tools that the client offers in this turn."""
@@ -318,9 +337,17 @@ class TurnStart(google.protobuf.message.Message):
 
     @property
     def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.execution_pb2.HistoryMessage]:
-        """What was said before, the oldest first: at most 200 messages of 200,000 bytes of UTF-8 together. Only without a session,
-        which keeps its own. The oldest are left out of a prompt that has no room for all.
+        """What was said before, the oldest first: by default at most 10,000 messages of 4,194,304 bytes of UTF-8 together. Only
+        without a session, which keeps its own. The oldest are left out of a prompt that has no room for all.
         """
+
+    @property
+    def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """At most 8 strings of 1-100 characters. The answer ends before the first of them."""
+
+    @property
+    def images(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.execution_pb2.Image]:
+        """At most 8 images and 3,000,000 bytes together that the message shows. Refused where the model takes none."""
 
     def __init__(
         self,
@@ -335,13 +362,26 @@ class TurnStart(google.protobuf.message.Message):
         budget: reasond.v1.execution_pb2.Budget | None = ...,
         system: builtins.str = ...,
         history: collections.abc.Iterable[reasond.v1.execution_pb2.HistoryMessage] | None = ...,
+        tool_choice: builtins.str = ...,
+        parallel_tool_calls: builtins.bool | None = ...,
+        answer_schema_json: builtins.str = ...,
+        stop: collections.abc.Iterable[builtins.str] | None = ...,
+        images: collections.abc.Iterable[reasond.v1.execution_pb2.Image] | None = ...,
+        temperature: builtins.float | None = ...,
+        seed: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "budget", b"budget", "if_revision", b"if_revision", "mode", b"mode"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "budget", b"budget", "client_tools", b"client_tools", "context", b"context", "history", b"history", "if_revision", b"if_revision", "material", b"material", "message", b"message", "mode", b"mode", "session_id", b"session_id", "system", b"system"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "_parallel_tool_calls", b"_parallel_tool_calls", "_seed", b"_seed", "_temperature", b"_temperature", "budget", b"budget", "if_revision", b"if_revision", "mode", b"mode", "parallel_tool_calls", b"parallel_tool_calls", "seed", b"seed", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_if_revision", b"_if_revision", "_mode", b"_mode", "_parallel_tool_calls", b"_parallel_tool_calls", "_seed", b"_seed", "_temperature", b"_temperature", "answer_schema_json", b"answer_schema_json", "budget", b"budget", "client_tools", b"client_tools", "context", b"context", "history", b"history", "if_revision", b"if_revision", "images", b"images", "material", b"material", "message", b"message", "mode", b"mode", "parallel_tool_calls", b"parallel_tool_calls", "seed", b"seed", "session_id", b"session_id", "stop", b"stop", "system", b"system", "temperature", b"temperature", "tool_choice", b"tool_choice"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_if_revision", b"_if_revision"]) -> typing.Literal["if_revision"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mode", b"_mode"]) -> typing.Literal["mode"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]) -> typing.Literal["parallel_tool_calls"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
 
 global___TurnStart = TurnStart
 
