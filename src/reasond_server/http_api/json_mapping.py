@@ -81,7 +81,7 @@ def _build_message_json(message: HistoryMessage) -> JsonObject:
         {"call_id": call.call_id, "tool": call.name, "arguments_json": call.arguments_json}
         for call in message.tool_calls
     ]
-    return {
+    told = {
         "role": message.role.value,
         "text": message.text,
         "images": _list_images(message.images),
@@ -89,6 +89,7 @@ def _build_message_json(message: HistoryMessage) -> JsonObject:
         "tool_calls": calls,
         "tool_results": [asdict(result) for result in message.tool_results],
     }
+    return {name: part for name, part in told.items() if part}
 
 
 def _list_images(images: Sequence[Image]) -> list[JsonObject]:
