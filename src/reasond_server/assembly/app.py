@@ -355,7 +355,11 @@ class Server:
         own = self._settings.openai
         if not own.enabled:
             return {}
-        return {OPENAI_ROOT: serve_chats(core.reasoning, core.turns, presets=own.models, now=self._clock.now)}
+        return {
+            OPENAI_ROOT: serve_chats(
+                core.reasoning, core.turns, desk=core.observed, presets=own.models, now=self._clock.now
+            )
+        }
 
     def _snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""

@@ -213,6 +213,7 @@ JSONRPC: Final = Dialect(
     describe=lambda error, call_id, partial: build_error_object(error, call_id=call_id, partial=partial),
     takes_auth_token=True,
 )
+_KEY_HEADERS: Final = (b"x-api-key", b"api-key")
 _log = logging.getLogger("reasond.http")
 
 
@@ -237,7 +238,7 @@ class Gate:
             AccessError: the token in the header is invalid.
             OverloadedError: callers with a valid token have all connections.
         """
-        token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
+        token = parse_bearer_token(_list_credentials(exchange))
         if token:
             await self._authenticate(token)
         elif self._peers.recognise(exchange.peer_uris) is None:
@@ -260,7 +261,7 @@ class Gate:
         """
         principal: Principal | None = None
         try:
-            in_header, rest = exchange.headers.getlist(b"authorization"), params
+            in_header, rest = _list_credentials(exchange), params
             if dialect.takes_auth_token:
                 token, rest = take_token(params, in_header)
             else:
@@ -276,6 +277,13 @@ class Gate:
             raise
         note_caller()
         return principal, rest
+
+
+def _list_credentials(exchange: Exchange) -> Sequence[str]:
+    """Return the values of the Authorization header, or of the headers that some clients send in its place."""
+    given = exchange.headers.getlist(b"authorization")
+    keys = {key for name in _KEY_HEADERS for key in exchange.headers.getlist(name)}
+    return [*given, *(value for key in sorted(keys) if (value := f"Bearer {key}") not in given)]
 
 
 def _require_connection(exchange: Exchange) -> None:

@@ -172,15 +172,20 @@ class ReasoningService:
         request_id: str = "",
         include_deltas: bool = False,
         keep_running: bool = False,
+        may_return: bool = False,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Start `task` and yield its events as they come; if the run fails, raise its error at the end.
 
         A known request id starts nothing: its execution is followed from the first event. Closing the iterator cancels
-        the run, unless it has another subscriber or `keep_running` is set.
+        the run, unless it has another subscriber or `keep_running` is set. With `may_return` the open model calls are
+        completed and recorded first, so that who comes back with the request id pays for none of them twice.
         """
         options = _StartOptions(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
         execution = await self._start_once(caller, task, options)
+        run = self.runner.find_live(execution.execution_id)
+        if may_return and run is not None:
+            run.subscribers.finishes_open_calls = True
         events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:

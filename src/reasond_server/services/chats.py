@@ -9,8 +9,19 @@ from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
 from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
-from reasond_server.protocols.chat.openai_endpoint import CHAT_METHOD, MODELS_METHOD, OpenAiEndpoint
+from reasond_server.protocols.chat.openai_endpoint import (
+    CHAT_METHOD,
+    COUNT_METHOD,
+    MODELS_METHOD,
+    REPLAY_METHOD,
+    RESPONSE_METHODS,
+    RESPONSES_METHOD,
+    OpenAiEndpoint,
+)
 from reasond_server.protocols.chat.turn_chats import TurnChats
+from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
+from reasond_server.protocols.responses.responses import Responses
+from reasond_server.services.executions import DECLARATION as EXECUTIONS
 from reasond_server.services.reasoning import DECLARATION
 from reasond_server.services.turns import DECLARATION as TURNS
 
@@ -18,18 +29,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
     from reasond_server.protocols.chat.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 
-CHAT_METHODS: Final = (CHAT_METHOD, MODELS_METHOD)
+CHAT_METHODS: Final = (
+    CHAT_METHOD,
+    COUNT_METHOD,
+    MODELS_METHOD,
+    REPLAY_METHOD,
+    RESPONSES_METHOD,
+    *RESPONSE_METHODS.values(),
+)
 
 
 def serve_chats(
-    service: ReasoningService, turns: TurnService, *, presets: Mapping[str, ModelPreset], now: Callable[[], datetime]
+    service: ReasoningService,
+    turns: TurnService,
+    *,
+    desk: ExecutionDesk,
+    presets: Mapping[str, ModelPreset],
+    now: Callable[[], datetime],
 ) -> Interface:
     """Return the OpenAI-compatible interface of `service` and `turns`, with the operator's models.
+
+    `desk` finds executions of every kind.
 
     Raises:
         SettingsError: a model of the operator cannot work.
@@ -44,4 +70,45 @@ def serve_chats(
         streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=completions.stream),
     )
     models = Method(operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=completions.list_models)
-    return partial(OpenAiEndpoint, Methods([{CHAT_METHOD: chat, MODELS_METHOD: models}]))
+    responses = Responses(
+        reasoning=service,
+        turns=turns,
+        desk=desk,
+        store=service.store,
+        catalogue=catalogue,
+        turn_operation=TURNS.operation("RunTurn"),
+    )
+    own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses)}
+    return partial(OpenAiEndpoint, Methods([own]))
+
+
+def _list_responses(responses: Responses) -> Mapping[str, Method]:
+    """Return the methods of the Responses interface: those that start need what Reason needs, the others less."""
+    read, follow = EXECUTIONS.operation("FollowExecution"), EXECUTIONS.operation("FollowExecution")
+    cancel, delete = EXECUTIONS.operation("CancelExecution"), EXECUTIONS.operation("DeleteExecution")
+    functions = {
+        ("GET", ""): (read, responses.get),
+        ("DELETE", ""): (delete, responses.delete),
+        ("POST", "cancel"): (cancel, responses.cancel),
+        ("GET", "input_items"): (read, responses.list_input),
+    }
+    reason = DECLARATION.operation("Reason")
+    return {
+        RESPONSES_METHOD: Method(
+            operation=reason,
+            params=ResponseParams,
+            run=responses.create,
+            streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=responses.stream),
+        ),
+        COUNT_METHOD: Method(operation=reason, params=ResponseParams, run=responses.count_input),
+        REPLAY_METHOD: Method(
+            operation=follow,
+            params=ResponseIdParams,
+            run=responses.get,
+            streaming=Streaming(operation=follow, open=responses.replay),
+        ),
+        **{
+            RESPONSE_METHODS[place]: Method(operation=operation, params=ResponseIdParams, run=run)
+            for place, (operation, run) in functions.items()
+        },
+    }

@@ -60,6 +60,9 @@ class ModelPreset(PolicySection):
     include_deltas: Annotated[
         bool, Field(description="Whether text is streamed while the model writes it, not only whole steps.")
     ] = False
+    server_tools: Annotated[
+        bool, Field(description="Whether a turn may call tools of the server beside those of its client.")
+    ] = False
 
 
 OWN_MODEL: Final = "reasond"

@@ -6,12 +6,14 @@ An error before the first event is an HTTP status with OpenAI's error object; af
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation
 from reasond_server.errors.model import UNSPENT
@@ -23,6 +25,8 @@ from reasond_server.http_api.exchange import NO_STORE, RefusalError, find_exchan
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
 from reasond_server.protocols.chat.chat_params import SAMPLING
+from reasond_server.protocols.responses.response_json import map_code
+from reasond_server.protocols.responses.responses import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -65,6 +69,20 @@ _PARAMETERS: Final = {
     "budget.max_output_tokens": "max_completion_tokens",
     "client_tools": "tools",
 }
+_RESPONSE_PARAMETERS: Final = {
+    **dict.fromkeys(("query", "message", "results", "history", "images", "system"), "input"),
+    "answer_schema": "text.format.schema",
+    "answer_schema_json": "text.format.schema",
+    "material": "reasond.material",
+    "request_id": "reasond.request_id",
+    "budget.max_output_tokens": "max_output_tokens",
+    "client_tools": "tools",
+}
+_NOT_FOUND: Final = {
+    "EXECUTION_NOT_FOUND": "previous_response_not_found",
+    "CURSOR_EXPIRED": "previous_response_not_found",
+    "STRATEGY_NOT_FOUND": "model_not_found",
+}
 
 
 def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -102,6 +120,33 @@ def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any
     return {"status": status, "headers": headers, "body": to_json({"error": content | {"reasond": more}})}
 
 
+def describe_response_error(
+    error: ReasondError, call_id: str, partial: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `error` as `describe_error` does, with the codes that clients of Responses know.
+
+    What cannot work is 400, because these clients send any other 4xx again.
+    """
+    told = describe_error(error, call_id, partial)
+    reason = error.declaration.name
+    code = _NOT_FOUND.get(reason) or map_code(reason)
+    content = from_json(told["body"])["error"]
+    content["code"] = reason if code == "server_error" else code
+    if content["param"] is not None and reason != "INTERNAL":
+        content["param"] = _map_response_field(error.violations[0].field, reason)
+        for one, violation in zip(content["reasond"]["violations"], error.violations, strict=False):
+            one["param"] = _map_response_field(violation.field, reason)
+    content["reasond"]["reason"] = reason
+    status = 400 if told["status"] == _STATUSES["NOT_FOUND"] and reason in _NOT_FOUND else told["status"]
+    return {**told, "status": status, "body": to_json({"error": content}), "is_chat": False}
+
+
+def _map_response_field(field: str, reason: str) -> str:
+    if (tool := _TOOL.match(field)) is not None:
+        return f"tools.{tool['place']}.{tool['name'].removesuffix('_json')}"
+    return _RESPONSE_PARAMETERS.get(field.partition("[")[0]) or _map_field_name(field, reason)
+
+
 def describe_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """Return the body and the headers for a request that was rejected before any method was called."""
     code = _CODES_OF_REFUSALS.get(refusal.status, "INVALID_REQUEST")
@@ -131,21 +176,41 @@ def _map_field_name(field: str, reason: str) -> str:
 OPENAI_ROOT: Final = "/v1/"
 CHAT_PATH: Final = "/v1/chat/completions"
 MODELS_PATH: Final = "/v1/models"
-OPENAI_PATHS: Final = (CHAT_PATH, MODELS_PATH)
+RESPONSES_PATH: Final = "/v1/responses"
+OPENAI_PATHS: Final = (CHAT_PATH, MODELS_PATH, RESPONSES_PATH, f"{RESPONSES_PATH}/{{id}}")
 """The paths that metrics name."""
 
 CHAT_METHOD: Final = "openai.chat_completions"
 MODELS_METHOD: Final = "openai.models"
+RESPONSES_METHOD: Final = "openai.responses"
+RESPONSE_METHODS: Final = {
+    ("GET", ""): "openai.responses.get",
+    ("DELETE", ""): "openai.responses.delete",
+    ("POST", "cancel"): "openai.responses.cancel",
+    ("GET", "input_items"): "openai.responses.input_items",
+}
+"""The methods about one response, by the method of HTTP and what follows the id in the path."""
+REPLAY_METHOD: Final = "openai.responses.stream"
+COUNT_METHOD: Final = "openai.responses.input_tokens"
 OPENAI: Final = Dialect(
     transport="openai", describe=describe_error, missing_hint="Send it as api_key, in 'Authorization: Bearer <token>'"
 )
 
-_RESPONSES_PATH: Final = "/v1/responses"
-_CLOSE: Final = (b"connection", b"close")
-_NO_RESPONSES: Final = (
-    "the Responses interface is not served here; use Chat Completions, POST /v1/chat/completions, which streams steps"
+OPENAI_CREATING: Final = Dialect(
+    transport=OPENAI.transport, describe=describe_response_error, missing_hint=OPENAI.missing_hint
 )
-_NOTHING: Final = "there is nothing at this address; POST /v1/chat/completions and GET /v1/models are here"
+_SESSION_HEADERS: Final = (
+    b"idempotency-key",
+    b"x-client-request-id",
+    b"session-id",
+    b"session_id",
+    b"thread-id",
+    b"x-claude-code-session-id",
+)
+_CLOSE: Final = (b"connection", b"close")
+_NOTHING: Final = (
+    "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions and GET /v1/models are here"
+)
 
 
 class OpenAiEndpoint:
@@ -179,16 +244,48 @@ class OpenAiEndpoint:
         )
         if path == CHAT_PATH:
             _enter(CHAT_PATH, ("POST",), scope, exchange)
-            await self._complete(calls, scope, exchange, receive, send)
+            await self._complete(CHAT_METHOD, calls, scope, receive, send)
+        elif path in {RESPONSES_PATH, f"{RESPONSES_PATH}/input_tokens"}:
+            _enter(RESPONSES_PATH, ("POST",), scope, exchange)
+            calls.dialect = OPENAI_CREATING
+            method = RESPONSES_METHOD if path == RESPONSES_PATH else COUNT_METHOD
+            await self._complete(method, calls, scope, receive, send)
+        elif path.startswith(f"{RESPONSES_PATH}/"):
+            await self._serve_response(calls, scope, exchange, send)
         elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
             _enter(MODELS_PATH, ("GET", "HEAD"), scope, exchange)
             name = path[len(MODELS_PATH) + 1 :]
             await _send(send, _encode_answer(await calls.call(MODELS_METHOD, {"model": name}), calls))
         else:
-            is_responses = path == _RESPONSES_PATH or path.startswith(f"{_RESPONSES_PATH}/")
-            raise RefusalError(404, _NO_RESPONSES if is_responses else _NOTHING)
+            raise RefusalError(404, _NOTHING)
 
-    async def _complete(self, calls: Calls, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+    async def _serve_response(self, calls: Calls, scope: Scope, exchange: Exchange, send: Send) -> None:
+        """Serve a path below one response.
+
+        Raises:
+            RefusalError: there is nothing at the path, or it takes other methods.
+        """
+        response_id, _, rest = scope["path"][len(RESPONSES_PATH) + 1 :].partition("/")
+        allowed = tuple(verb for verb, below in RESPONSE_METHODS if below == rest)
+        if not allowed:
+            raise RefusalError(404, _NOTHING)
+        _enter(f"{RESPONSES_PATH}/{{id}}", allowed, scope, exchange)
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        params: dict[str, Any] = {"response_id": response_id}
+        params |= {name: query[name] for name in ("after", "order") if name in query}
+        params |= {name: int(query[name]) for name in ("starting_after", "limit") if query.get(name, "").isdecimal()}
+        method = RESPONSE_METHODS[scope["method"], rest]
+        if rest == "" and scope["method"] == "GET" and query.get("stream") == "true":
+            answer = await run_unless_disconnected(
+                _stream(calls.open(REPLAY_METHOD), params, send), find_disconnect(scope)
+            )
+        else:
+            answer = _encode_answer(await calls.call(method, params), calls)
+        if answer is not None:
+            await _send(send, answer)
+
+    async def _complete(self, method: str, calls: Calls, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = calls.exchange
         disconnect = find_disconnect(scope)
         try:
             body = await read_call_body(
@@ -199,22 +296,37 @@ class OpenAiEndpoint:
             await _send(send, calls.refuse(error), _CLOSE)
             return
         try:
-            answer = await run_unless_disconnected(_answer(calls, body, exchange, send), disconnect)
+            answer = await run_unless_disconnected(_answer(method, calls, body, send), disconnect)
         finally:
             self._body_reader.release(body)
         if answer is not None:
             await _send(send, answer)
 
 
-async def _answer(calls: Calls, body: bytearray, exchange: Exchange, send: Send) -> Mapping[str, Any] | None:
-    """Return the answer to a chat as {status, headers, body}; None if it was streamed."""
+async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Mapping[str, Any] | None:
+    """Return the answer to a request as {status, headers, body}; None if it was streamed."""
     try:
-        params = await _read(body, exchange)
+        params = await _read(body, calls.exchange)
     except ReasondError as error:
         return calls.refuse(error)
-    if params.get("stream") is True:
-        return await _stream(calls.open(CHAT_METHOD), params, send)
-    return _encode_answer(await calls.call(CHAT_METHOD, params), calls)
+    if method == RESPONSES_METHOD:
+        params = {**params, "attach_key": _digest_request(body, calls.exchange)}
+    if params.get("stream") is True and method != COUNT_METHOD:
+        return await _stream(calls.open(method), params, send)
+    return _encode_answer(await calls.call(method, params), calls)
+
+
+def _digest_request(body: bytearray, exchange: Exchange) -> str:
+    """Return the id by which a request that is sent again finds what it began; empty if nothing tells it from others.
+
+    The body alone does not: two people, or one who wants two answers, send equal ones at the same time.
+    """
+    sent = [(name, told) for name in _SESSION_HEADERS if (told := exchange.headers.first(name)) is not None]
+    if not sent:
+        return ""
+    digest = hashlib.sha256(bytes(body))
+    digest.update(repr([sent, exchange.headers.getlist(b"authorization")]).encode())
+    return f"attach-{digest.hexdigest()}"
 
 
 async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:
@@ -250,13 +362,25 @@ async def _stream(call: Call, params: dict[str, Any], send: Send) -> Mapping[str
 
 async def _continue(call: Call, first: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Yield `first` and the other chunks, and an error as an event."""
-    yield first
+    chunk = first
+    yield chunk
     try:
         async for chunk in chunks:
             yield chunk
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
         described = await call.explain(convert_failure(error))
-        yield frame_event(described["body"])
+        # A response that failed has told so in its last event.
+        if chunk == DONE:
+            return
+        content = from_json(described["body"])["error"]
+        is_chat = described.get("is_chat", True)
+        yield (
+            frame_event(described["body"])
+            if is_chat
+            else frame_event(
+                to_json({"type": "error", "sequence_number": 0, **content, "error": content}), name="error"
+            )
+        )
 
 
 def _encode_answer(answer: Mapping[str, Any], calls: Calls) -> Mapping[str, Any]:

@@ -1,0 +1,190 @@
+"""Conversations as clients send them, in the one inner shape, and what they ask now.
+
+Each protocol reads its messages into a `ConversationBuilder`. Any well-formed history is taken: with calls of other
+servers, cut, edited, or with the assistant last.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import from_json, to_json
+
+from reasond_server.errors.base import Violation, show
+from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
+from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
+from reasond_server.types.turns import ClientTool, TurnReentry
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.types.turns import PendingCall
+
+BETWEEN: Final = "\n\n"
+"""What stands between two texts of one author."""
+
+_GO_ON: Final = "Go on with the request, from the results of the tools above."
+_CONTINUE: Final = "Continue your last message from where it ends. Repeat nothing of it."
+_LOOK: Final = "See what I show you."
+_CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a-f]{32})_(?P<call>[A-Za-z0-9]{1,32})\Z")
+
+
+@value
+class Conversation:
+    """A conversation: `system` are its instructions, `said` all that was said, the oldest first."""
+
+    system: str = ""
+    said: Sequence[HistoryMessage] = ()
+
+
+@value
+class Question:
+    """What a conversation asks now: `query`, with `images`, after `history`.
+
+    `results` are the results of tools at its end; they are part of `history`, too.
+    """
+
+    query: str
+    history: Sequence[HistoryMessage]
+    images: Sequence[Image] = ()
+    results: Sequence[ToolResult] = ()
+    warnings: Sequence[str] = ()
+
+
+class ConversationBuilder:
+    """Takes what was said in order, after the messages of `earlier`; neighbours of one author are joined."""
+
+    def __init__(self, earlier: Sequence[HistoryMessage] = ()) -> None:
+        self._system: list[str] = []
+        self._said = list(earlier)
+        self._reasoning: list[str] = []
+
+    def instruct(self, text: str) -> None:
+        """Add instructions, wherever they stand."""
+        if text:
+            self._system.append(text)
+
+    def add_user(self, text: str, images: Sequence[Image] = ()) -> None:
+        """Add what the user says and shows."""
+        if not text and not images:
+            return
+        self._reasoning.clear()
+        last = self._last(Speaker.USER)
+        if last is None:
+            self._said.append(HistoryMessage(role=Speaker.USER, text=text, images=tuple(images)))
+        else:
+            self._said[-1] = replace(last, text=_join(last.text, text), images=(*last.images, *images))
+
+    def add_reasoning(self, text: str) -> None:
+        """Add the reasoning before what the assistant says next."""
+        if text:
+            self._reasoning.append(text)
+
+    def add_assistant(self, text: str, calls: Sequence[ToolCall] = ()) -> None:
+        """Add what the assistant says, and the tools that it calls then."""
+        if not text and not calls:
+            return
+        last = self._last(Speaker.ASSISTANT)
+        if last is None or (text and last.tool_calls):
+            last = HistoryMessage(role=Speaker.ASSISTANT)
+            self._said.append(last)
+        self._said[-1] = replace(
+            last,
+            text=_join(last.text, text),
+            reasoning=_join(last.reasoning, *self._reasoning),
+            tool_calls=(*last.tool_calls, *calls),
+        )
+        self._reasoning.clear()
+
+    def add_result(self, call_id: str, text: str, *, is_error: bool = False) -> None:
+        """Add the result of a call as the client wrote it."""
+        self._reasoning.clear()
+        result = ToolResult(call_id=call_id, result_json=_to_json_text(text), is_error=is_error)
+        last = self._last(Speaker.TOOL)
+        if last is None:
+            self._said.append(HistoryMessage(role=Speaker.TOOL, tool_results=(result,)))
+        else:
+            self._said[-1] = replace(last, tool_results=(*last.tool_results, result))
+
+    def build(self) -> Conversation:
+        """Return the conversation."""
+        return Conversation(system=BETWEEN.join(self._system), said=tuple(self._said))
+
+    def _last(self, speaker: Speaker) -> HistoryMessage | None:
+        return self._said[-1] if self._said and self._said[-1].role is speaker else None
+
+
+def find_question(said: Sequence[HistoryMessage]) -> Question | None:
+    """Return what is asked after all that was said; None if nothing was."""
+    if not said:
+        return None
+    *before, last = said
+    if last.role is Speaker.TOOL:
+        return Question(query=_GO_ON, history=said, results=last.tool_results)
+    if last.role is Speaker.ASSISTANT:
+        if last.tool_calls:
+            return Question(query=_GO_ON, history=said)
+        warning = "The last message is the assistant's: the model is asked to continue it."
+        return Question(query=_CONTINUE, history=said, warnings=(warning,))
+    text = last.text if last.text.strip() else _LOOK
+    if len(text) > MAX_QUERY_CHARACTERS:
+        # What is too long for one question is said in two messages, which prompts join again.
+        at = text.find("\n", len(text) - MAX_QUERY_CHARACTERS) + 1 or len(text) - MAX_QUERY_CHARACTERS
+        if text[at:].strip():
+            before.append(HistoryMessage(role=Speaker.USER, text=text[:at]))
+            text = text[at:]
+    return Question(query=text, history=tuple(before), images=last.images)
+
+
+def name_call(turn_id: str, etag: str, pending: PendingCall) -> str:
+    """Return the id by which a client knows a pending call; its result tells where it belongs."""
+    return f"call_{turn_id}_{etag}_{pending.call.call_id}"
+
+
+def find_reentry(results: Sequence[ToolResult]) -> TurnReentry | None:
+    """Return the re-entry that `results` could be; None if they answer no call of one hand-off of this server."""
+    named = [_CALL_ID.match(result.call_id) for result in results]
+    handoffs = {(match["turn"], match["etag"]) for match in named if match is not None}
+    if None in named or len(handoffs) != 1:
+        return None
+    ((turn_id, etag),) = handoffs
+    settled = [
+        replace(result, call_id=match["call"])
+        for result, match in zip(results, named, strict=True)
+        if match is not None
+    ]
+    return TurnReentry(turn_id=turn_id, etag=etag, results=tuple(settled))
+
+
+def read_image(field: str, url: object) -> Image | Violation:
+    """Return the image in a data: URL; no others are fetched."""
+    scheme, _, content = str(url).partition(",")
+    media_type, _, encoding = scheme.removeprefix("data:").partition(";")
+    if scheme.startswith("data:") and encoding == "base64":
+        return Image(media_type=media_type, base64=content)
+    text = f"must be a data: URL in base64, because no images are fetched here; got {show(url)}"
+    return Violation(field=field, description=text)
+
+
+def build_tool(name: object, description: object, schema: object) -> ClientTool:
+    """Return a tool that a client offers; the turn checks its parts."""
+    parameters = schema or {"type": "object", "properties": {}}
+    return ClientTool(
+        name=str(name or ""), description=str(description or ""), parameters_json=to_json(parameters).decode()
+    )
+
+
+def _to_json_text(text: str) -> str:
+    """Return the text of a result as JSON: as it is if it is JSON, else as a JSON string."""
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return to_json(text).decode()
+    return text
+
+
+def _join(*texts: str) -> str:
+    return BETWEEN.join(text for text in texts if text)

@@ -1,0 +1,163 @@
+"""The response object with all its members, and the ids of responses and items."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors.base import show
+from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.types import FinishReason
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reasond_server.types import ExecutionFailure, Usage
+
+_RESPONSE_ID: Final = re.compile(r"resp_(?P<execution>[A-Za-z0-9-]{1,128})(?:_(?P<after>[1-9][0-9]{0,9}))?\Z")
+_ITEM_ID: Final = re.compile(
+    r"(?:rs|msg|fc)_(?P<execution>[A-Za-z0-9-]{1,128}(?:_[1-9][0-9]{0,9})?)_i(?P<place>\d{1,6})\Z"
+)
+ECHO: Final[Mapping[str, Any]] = {
+    "background": False,
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "model": "reasond",
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""What a response tells of its request, where that says nothing else."""
+
+_STATUSES: Final = {
+    FinishReason.ANSWERED: "completed",
+    FinishReason.ANSWERED_UNTAGGED: "completed",
+    FinishReason.CANCELLED: "cancelled",
+    FinishReason.FAILED: "failed",
+    FinishReason.EXPIRED: "failed",
+}
+_CODES: Final = {
+    "TOKEN_BUDGET_EXHAUSTED": "insufficient_quota",
+    "CONTEXT_EXHAUSTED": "context_length_exceeded",
+    "ANSWER_INVALID": "invalid_prompt",
+    "INVALID_CONFIG": "invalid_prompt",
+    "INVALID_REQUEST": "invalid_prompt",
+    "RATE_LIMITED": "rate_limit_exceeded",
+    "MODEL_RATE_LIMITED": "rate_limit_exceeded",
+}
+
+
+@value
+class ResponseRef:
+    """Where a response is kept: its execution, and for a later leg of a turn the event that this leg comes after."""
+
+    execution_id: str
+    after: int = 0
+
+    @property
+    def key(self) -> str:
+        """What the ids of its items have of it."""
+        return f"{self.execution_id}_{self.after}" if self.after else self.execution_id
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return f"resp_{self.key}"
+
+
+def parse_response_id(response_id: str) -> ResponseRef:
+    """Return where the response is.
+
+    Raises:
+        ExecutionNotFoundError: it is no id of a response of this server.
+    """
+    match = _RESPONSE_ID.match(response_id)
+    if match is None:
+        raise ExecutionNotFoundError(
+            f"Response not found: {show(response_id)}", remedy="Use an id that this server returned to the same tenant."
+        )
+    return ResponseRef(execution_id=match["execution"], after=int(match["after"] or 0))
+
+
+def parse_item_id(item_id: str) -> tuple[ResponseRef, int] | None:
+    """Return the response of an item, and its place in the output; None if it is no item of this server."""
+    match = _ITEM_ID.match(item_id)
+    return None if match is None else (parse_response_id(f"resp_{match['execution']}"), int(match["place"]))
+
+
+def map_code(reason: str) -> str:
+    """Return the error code by which clients decide whether to send a request again."""
+    return _CODES.get(reason, "server_error")
+
+
+def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int) -> dict[str, Any]:
+    """Return the response object as it begins; `echo` is what the request said of it."""
+    told = {name: each for name, each in echo.items() if name in ECHO}
+    return {
+        "id": ref.response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "usage": None,
+        **ECHO,
+        **told,
+        "reasond": {"execution_id": ref.execution_id, "warnings": list(echo.get("warnings", ()))},
+    }
+
+
+def end_response(
+    response: dict[str, Any],
+    *,
+    reason: FinishReason | None,
+    error: ExecutionFailure | None,
+    usage: Usage,
+    completed_at: int,
+) -> dict[str, Any]:
+    """Return the response object at its end; without a `reason` it waits for results of tools, which completes it."""
+    status = "completed" if reason is None else _STATUSES.get(reason, "incomplete")
+    details = None
+    if status == "incomplete":
+        is_filtered = reason is FinishReason.CONTENT_FILTERED
+        details = {"reason": "content_filter" if is_filtered else "max_output_tokens"}
+    failure = {"code": map_code(error.reason), "message": error.message} if error and status == "failed" else None
+    return {
+        **response,
+        "status": status,
+        "completed_at": completed_at if status == "completed" else None,
+        "incomplete_details": details,
+        "error": failure,
+        "usage": build_usage(usage),
+        "reasond": {**response["reasond"], "finish_reason": None if reason is None else reason.value},
+    }
+
+
+def build_usage(usage: Usage) -> dict[str, Any]:
+    """Return the usage by the names of this interface."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

@@ -1,0 +1,53 @@
+"""The parameters of protocols whose clients send more than is known here: unknown members are ignored, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from pydantic import Field, model_validator
+
+from reasond_server.errors.base import show
+from reasond_server.http_api.params import BudgetParams, Params
+
+_OWN: Final = "reasond"
+_ALIKE: Final = 0.9
+_MOST_IGNORED: Final = 20
+
+
+class ReasondParams(Params):
+    """The parameters of reasond itself, which clients of other products send by `extra_body`."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    budget: BudgetParams | None = None
+    agent: str | None = None
+    model: str | None = None
+    material: str = ""
+    request_id: str = ""
+    include_deltas: bool | None = None
+
+
+class WireParams(Params):
+    """Parameters by the names of another product; `ignored` are the names of members that are not known."""
+
+    ignored: tuple[str, ...] = ()
+    reasond: ReasondParams = Field(default_factory=ReasondParams)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_unknown_aside(cls, given: Any) -> Any:  # noqa: ANN401 - what a client has sent
+        if not isinstance(given, Mapping):
+            return given
+        known = {name: each for name, each in given.items() if name in cls.model_fields and name != "ignored"}
+        unknown = [str(name) for name in given if name not in known]
+        for name in unknown:
+            # Ours start work, so a misspelled one is no matter of taste.
+            if SequenceMatcher(None, name.lower(), _OWN).ratio() > _ALIKE:
+                raise ValueError(f"must not have the member {show(name)}; did you mean {_OWN!r}?")
+        return {**known, "ignored": tuple(sorted(unknown)[:_MOST_IGNORED])}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is said of the members that are ignored."""
+        return tuple(f"{name[:64]} is not known here and has no effect." for name in self.ignored)

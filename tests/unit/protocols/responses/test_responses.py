@@ -1,0 +1,303 @@
+"""Responses over a whole server: items, events, numbers, retrieval, legs of turns, and any history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.types import ToolCall
+from tests.unit.protocols.chat.chatting import serve_chats
+from tests.unit.protocols.responses.responding import (
+    RESPONSES,
+    TOOL,
+    cut_before,
+    put_together,
+    respond,
+    resume,
+    stream_response,
+)
+
+QUESTION = "What is 6 times 7?"
+CALL = Reply(text="I look.", tool_calls=(ToolCall(call_id="x1", name="search", arguments_json='{"q": "öl 42"}'),))
+
+
+def script(*replies: str | Reply) -> ScriptedModel:
+    return ScriptedModel(replies, has_native_tools=True)
+
+
+def text_of(response: dict[str, Any]) -> str:
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part["text"] for part in parts)
+
+
+def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    return [item for item in response["output"] if item["type"] == "function_call"]
+
+
+async def test_a_response_has_its_reasoning_its_answer_and_its_usage() -> None:
+    async with serve_chats() as site:
+        response = await respond(site, input=QUESTION, metadata={"run": "7"}, instructions="Be brief.")
+
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert text_of(response) == "42"
+    assert (response["status"], response["metadata"], response["instructions"]) == (
+        "completed",
+        {"run": "7"},
+        "Be brief.",
+    )
+    assert response["usage"]["total_tokens"] > 0
+    assert response["incomplete_details"] is response["error"] is None
+
+
+async def test_a_stream_tells_each_item_in_order_and_ends_with_the_response_that_is_read_later() -> None:
+    async with serve_chats() as site:
+        events = await stream_response(site, input=QUESTION)
+        whole = (await site.client.get(f"{RESPONSES}/{events[0]['response']['id']}")).json()
+
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[:3] == ["created", "in_progress", "output_item.added"]
+    assert kinds[-7:] == [
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert events[-1]["response"] == whole
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == whole["output"]
+
+
+async def test_a_client_that_comes_back_after_any_number_has_the_whole_byte_for_byte() -> None:
+    async with serve_chats() as site:
+        events = await stream_response(site, input=QUESTION)
+        response_id = events[0]["response"]["id"]
+        for number in range(-1, events[-1]["sequence_number"] + 1):
+            had = cut_before(events, number)
+            rest = await resume(site, response_id, after=None if number < 0 else number)
+            assert put_together([*had, *rest]) == put_together(events), number
+            assert [event for event in [*had, *rest] if "delta" not in event] == [
+                event for event in events if "delta" not in event
+            ], number
+
+
+async def test_calls_are_handed_off_and_their_results_go_on_with_the_turn() -> None:
+    model = script(CALL, "It is 42.")
+    async with serve_chats(model) as site:
+        events = await stream_response(site, input=QUESTION, tools=[TOOL])
+        first = events[-1]["response"]
+        (call,) = calls_of(first)
+        again = await resume(site, first["id"])
+        second = await respond(
+            site,
+            input=[{"role": "user", "content": QUESTION}, *first["output"], result_for(call)],
+            tools=[TOOL],
+        )
+        kept = (await site.client.get(f"{RESPONSES}/{second['id']}")).json()
+
+    assert (call["name"], call["arguments"]) == ("search", '{"q": "öl 42"}')
+    assert again == events
+    assert text_of(second) == "It is 42."
+    assert kept == second
+    assert second["id"].startswith(first["id"])
+    assert len(model.requests) == 2
+    assert first["usage"]["total_tokens"] != second["usage"]["total_tokens"]
+
+
+def result_for(call: dict[str, Any], text: str = "found") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
+
+
+async def test_results_that_come_twice_get_the_answer_of_their_leg_again() -> None:
+    model = script(CALL, "It is 42.")
+    async with serve_chats(model) as site:
+        first = await respond(site, input=QUESTION, tools=[TOOL])
+        items = [{"role": "user", "content": QUESTION}, *first["output"], result_for(calls_of(first)[0])]
+        answers = [await respond(site, input=items, tools=[TOOL]) for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("tools", [[TOOL], []])
+async def test_calls_and_results_of_another_server_are_history(tools: list[dict[str, Any]]) -> None:
+    model = script("It is 42.<answer>42</answer>")
+    call = {"type": "function_call", "call_id": "call_abc", "name": "search", "arguments": "{}"}
+    async with serve_chats(model) as site:
+        response = await respond(
+            site, input=[{"role": "user", "content": QUESTION}, call, result_for(call, "seven")], tools=tools
+        )
+
+    assert "42" in text_of(response)
+    (request,) = model.requests
+    caller = next(message for message in request.messages if message.tool_calls)
+    assert caller.tool_calls[0].name == "search"
+    assert any(message.role == "tool" and "seven" in message.content for message in request.messages)
+
+
+async def test_a_response_branches_from_any_earlier_one() -> None:
+    model = script(CALL, "It is 42.", "Left.<answer>Left.</answer>", "Right.<answer>Right.</answer>")
+    async with serve_chats(model) as site:
+        first = await respond(site, input=QUESTION, tools=[TOOL])
+        (call,) = calls_of(first)
+        second = await respond(site, previous_response_id=first["id"], input=[result_for(call)], tools=[TOOL])
+        for side in ("Left", "Right"):
+            branch = await respond(site, previous_response_id=second["id"], input=f"{side}?")
+            assert text_of(branch) == f"{side}."
+            assert branch["previous_response_id"] == second["id"]
+            items = (await site.client.get(f"{RESPONSES}/{branch['id']}/input_items?order=asc")).json()["data"]
+            assert [item["type"] for item in items] == [
+                "message",
+                "message",
+                "function_call",
+                "function_call_output",
+                "message",
+                "message",
+            ]
+    sent = [message.content for message in model.requests[-1].messages]
+    assert any("It is 42." in text for text in sent)
+    assert not any("Left." in text for text in sent)
+
+
+async def test_an_item_of_an_earlier_response_is_what_its_reference_stands_for() -> None:
+    model = script(CALL, "It is 42.")
+    async with serve_chats(model) as site:
+        first = await respond(site, input=QUESTION, tools=[TOOL])
+        references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        items = [{"role": "user", "content": QUESTION}, *references, result_for(calls_of(first)[0])]
+        second = await respond(site, input=items, tools=[TOOL])
+
+    assert text_of(second) == "It is 42."
+
+
+async def test_a_response_in_the_background_is_read_when_it_is_there_and_cancelled_twice_without_harm() -> None:
+    async with serve_chats() as site:
+        begun = await respond(site, input=QUESTION, background=True)
+        assert begun["status"] in {"in_progress", "completed"}
+        events = await resume(site, begun["id"])
+        assert events[-1]["type"] == "response.completed"
+        for _ in range(2):
+            cancelled = (await site.client.post(f"{RESPONSES}/{begun['id']}/cancel")).json()
+            assert cancelled["status"] == "completed"
+        assert (await site.client.delete(f"{RESPONSES}/{begun['id']}")).json()["deleted"] is True
+        assert (await site.client.get(f"{RESPONSES}/{begun['id']}")).status_code == 404
+
+
+async def test_what_is_not_to_be_kept_is_gone_when_it_was_delivered() -> None:
+    async with serve_chats() as site:
+        response = await respond(site, input=QUESTION, store=False)
+        assert (await site.client.get(f"{RESPONSES}/{response['id']}")).status_code == 404
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL]])
+async def test_five_cuts_in_one_session_are_one_payment_and_the_next_whole_request_is_a_new_one(
+    tools: list[dict[str, Any]],
+) -> None:
+    gate = asyncio.Event()
+    model = script(Reply(text="One.<answer>1</answer>", hold=gate), *(f"{n}.<answer>{n}</answer>" for n in (2, 3, 4)))
+    session = {"session-id": "s1"}
+    async with serve_chats(model) as site:
+        body = {"model": "reasond", "stream": True, "input": QUESTION, "tools": tools}
+        for _ in range(5):
+            async with site.client.stream("POST", RESPONSES, json=body, headers=session) as cut:
+                assert "response.created" in await anext(cut.aiter_lines())
+        gate.set()
+        attached = await stream_response(site, input=QUESTION, headers=session, tools=tools)
+        assert "1" in text_of(attached[-1]["response"])
+        assert len(model.requests) == 1
+        for other in ({"session-id": "s2"}, {}, session):
+            assert "1" not in text_of(
+                (await stream_response(site, input=QUESTION, headers=other, tools=tools))[-1]["response"]
+            )
+    assert len(model.requests) == 4
+
+
+async def test_what_cannot_work_is_refused_so_that_no_client_repeats_it() -> None:
+    async with serve_chats() as site:
+        for body, code, param in (
+            ({"input": QUESTION, "model": "nothing"}, "model_not_found", "model"),
+            ({"input": QUESTION, "previous_response_id": "resp_x"}, "previous_response_not_found", None),
+            ({"input": []}, "invalid_prompt", "input"),
+            ({"input": QUESTION, "conversation": "conv_1"}, "invalid_prompt", "conversation"),
+            ({"input": QUESTION, "resond": {}}, "invalid_prompt", None),
+            (
+                {"input": QUESTION, "tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}},
+                "invalid_prompt",
+                "tool_choice",
+            ),
+            ({"input": QUESTION, "tools": [{**TOOL, "name": "a b"}]}, "invalid_prompt", "tools.0.name"),
+        ):
+            answer = await site.client.post(RESPONSES, json={"model": "reasond", **body})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (400, code), error
+            assert answer.headers["x-should-retry"] == "false"
+            if param is not None:
+                assert error["param"] == param
+
+
+async def test_what_is_not_known_is_ignored_and_told() -> None:
+    async with serve_chats() as site:
+        response = await respond(
+            site,
+            input=QUESTION,
+            client_metadata={"x": 1},
+            tools=[{"type": "web_search", "external_web_access": False}],
+            top_p=0.5,
+        )
+
+    warnings = " ".join(response["reasond"]["warnings"])
+    assert "client_metadata is not known here" in warnings
+    assert "'web_search' is not supported" in warnings
+
+
+async def test_keys_are_taken_from_the_headers_that_clients_use() -> None:
+    async with serve_chats() as site:
+        for name in ("x-api-key", "api-key"):
+            headers = {name: site.listening.token, "authorization": ""}
+            async with site.client.__class__(base_url=site.listening.http) as bare:
+                answer = await bare.post(RESPONSES, json={"input": QUESTION}, headers={name: headers[name]}, timeout=60)
+            assert answer.status_code == 200, answer.text
+
+
+async def test_the_tokens_of_a_request_are_counted_and_nothing_is_asked() -> None:
+    model = script()
+    async with serve_chats(model) as site:
+        counts = [
+            (await site.client.post(f"{RESPONSES}/input_tokens", json={"input": text})).json()["input_tokens"]
+            for text in (QUESTION, QUESTION * 10)
+        ]
+
+    assert 0 < counts[0] < counts[1]
+    assert not model.requests
+
+
+async def test_a_schema_a_forced_call_and_one_call_at_a_time_reach_the_turn() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    two = Reply(
+        tool_calls=tuple(
+            ToolCall(call_id=f"x{n}", name="search", arguments_json=json.dumps({"q": str(n)})) for n in (1, 2)
+        )
+    )
+    model = script(two, '{"n": 42}')
+    async with serve_chats(model) as site:
+        response = await respond(
+            site,
+            input=QUESTION,
+            tools=[TOOL],
+            tool_choice={"type": "function", "name": "search"},
+            parallel_tool_calls=False,
+            text={"format": {"type": "json_schema", "name": "n", "schema": schema}},
+        )
+        while calls := calls_of(response):
+            assert len(calls) == 1
+            response = await respond(site, previous_response_id=response["id"], input=[result_for(calls[0])])
+
+    assert text_of(response) == '{"n":42}'
+    assert [request.tool_choice for request in model.requests] == ["search", "auto"]
