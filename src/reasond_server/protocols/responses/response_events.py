@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.protocols.responses.response_json import ResponseRef
-    from reasond_server.types import Event, ExecutionFailure, FinishReason, LoggedEvent, Usage
+    from reasond_server.types import ExecutionFailure, FinishReason, LoggedEvent, Usage
 
 _ENDS: Final = {"completed": "response.completed", "failed": "response.failed"}
 _INCOMPLETE: Final = "response.incomplete"
@@ -60,11 +60,11 @@ class ResponseWriter:
         self.response: dict[str, Any] | None = None
         self.has_ended = False
 
-    def take(self, event: Event, create_time: datetime) -> Sequence[ResponseEvent]:
+    def take(self, event: object, create_time: datetime) -> Sequence[ResponseEvent]:
         """Return the events for the next event of the log."""
         return () if self.has_ended else list(self._take(event, create_time))
 
-    def _take(self, event: Event, at: datetime) -> Iterator[ResponseEvent]:
+    def _take(self, event: object, at: datetime) -> Iterator[ResponseEvent]:
         if self.response is None:
             self.response = begin_response(self._ref, self._echo, created_at=int(at.timestamp()))
             yield self._tell("response.created", response=self.response)
@@ -114,7 +114,12 @@ class ResponseWriter:
         """Yield an item of reasoning whose summary is `text`; nothing for an empty one."""
         if not text.strip():
             return
-        item = {"type": "reasoning", "id": self._name_item("rs"), "summary": [], "encrypted_content": None}
+        item: dict[str, Any] = {
+            "type": "reasoning",
+            "id": self._name_item("rs"),
+            "summary": [],
+            "encrypted_content": None,
+        }
         yield self._tell("response.output_item.added", output_index=self._place, item=item)
         where = {"item_id": item["id"], "output_index": self._place, "summary_index": 0}
         part = {"type": "summary_text", "text": ""}
@@ -175,9 +180,9 @@ class ResponseWriter:
 
     def _write(self, kind: str, text: str, where: Mapping[str, Any], **more: object) -> Iterator[ResponseEvent]:
         if text:
-            yield self._tell(kind, takes=len(text), **where, delta=text, **more)
+            yield self._tell(kind, len(text), **where, delta=text, **more)
 
-    def _tell(self, kind: str, *, takes: int = 1, **members: object) -> ResponseEvent:
+    def _tell(self, kind: str, takes: int = 1, /, **members: object) -> ResponseEvent:
         first = self._number
         self._number += takes
         return ResponseEvent(first=first, body={"type": kind, "sequence_number": self._number - 1, **members})

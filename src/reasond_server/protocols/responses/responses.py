@@ -93,6 +93,8 @@ class Responses:
         async with aclosing(self._events(caller, asked)) as events:
             writer: ResponseWriter | None = None
             async for event in events:
+                if isinstance(event.event, Heartbeat):
+                    continue
                 writer = writer or _open_writer(event, asked.echo)
                 writer.take(event.event, event.create_time)
                 if writer.has_ended or (asked.is_background and writer.response is not None):
@@ -393,7 +395,7 @@ def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:
 
 
 def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int = -1) -> bytes:
-    bodies = [each.after(after) for each in writer.take(event.event, event.create_time)]  # type: ignore[arg-type]  # logged
+    bodies = [each.after(after) for each in writer.take(event.event, event.create_time)]
     return b"".join(
         frame_event(to_json(body, inf_nan_mode="null"), name=body["type"]) for body in bodies if body is not None
     )
