@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.config.section import Section
-from reasond_server.protocols.chat.model_catalogue import ModelPreset
+from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.types.policy_sections import freeze
 
 

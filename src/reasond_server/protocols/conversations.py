@@ -33,7 +33,7 @@ _CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a
 
 
 @value
-class Conversation:
+class Dialogue:
     """A conversation: `system` are its instructions, `said` all that was said, the oldest first."""
 
     system: str = ""
@@ -109,9 +109,9 @@ class ConversationBuilder:
         else:
             self._said[-1] = replace(last, tool_results=(*last.tool_results, result))
 
-    def build(self) -> Conversation:
+    def build(self) -> Dialogue:
         """Return the conversation."""
-        return Conversation(system=BETWEEN.join(self._system), said=tuple(self._said))
+        return Dialogue(system=BETWEEN.join(self._system), said=tuple(self._said))
 
     def _last(self, speaker: Speaker) -> HistoryMessage | None:
         return self._said[-1] if self._said and self._said[-1].role is speaker else None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
-from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
 from reasond_server.protocols.chat.openai_endpoint import (
     CHAT_METHOD,
     COUNT_METHOD,
@@ -19,8 +18,9 @@ from reasond_server.protocols.chat.openai_endpoint import (
     OpenAiEndpoint,
 )
 from reasond_server.protocols.chat.turn_chats import TurnChats
+from reasond_server.protocols.model_catalogue import ModelCatalogue
 from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
-from reasond_server.protocols.responses.responses import Responses
+from reasond_server.protocols.responses.response_service import Responses
 from reasond_server.services.executions import DECLARATION as EXECUTIONS
 from reasond_server.services.reasoning import DECLARATION
 from reasond_server.services.turns import DECLARATION as TURNS
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
-    from reasond_server.protocols.chat.model_catalogue import ModelPreset
+    from reasond_server.protocols.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 

@@ -12,14 +12,15 @@ from pydantic import Field
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.params import BudgetParams, Params, Whole
+from reasond_server.http_api.params import Params, Whole
 from reasond_server.protocols.chat.messages import read_messages
-from reasond_server.protocols.chat.model_catalogue import narrow
+from reasond_server.protocols.model_catalogue import narrow
+from reasond_server.protocols.wire_params import ReasondParams
 from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.types import Json
 
 _MOST_MESSAGES: Final = 10_000
@@ -62,18 +63,6 @@ class StreamOptions(Params):
 
     include_usage: bool = False
     include_obfuscation: bool = False
-
-
-class ReasondParams(Params):
-    """The parameters of reasond itself, which OpenAI's clients send by `extra_body`."""
-
-    config: dict[str, Any] = Field(default_factory=dict)
-    budget: BudgetParams | None = None
-    agent: str | None = None
-    model: str | None = None
-    material: str = ""
-    request_id: str = ""
-    include_deltas: bool | None = None
 
 
 class ModelParams(Params):

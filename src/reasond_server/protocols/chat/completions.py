@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from reasond_server.http_api.http_calls import Cursor
     from reasond_server.protocols.chat.chat_params import ChatParams, ChatTask, ModelParams
-    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
     from reasond_server.protocols.chat.turn_chats import TurnChats
+    from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.types import Principal, StreamEvent
 

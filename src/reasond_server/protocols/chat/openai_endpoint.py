@@ -26,7 +26,7 @@ from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
 from reasond_server.protocols.chat.chat_params import SAMPLING
 from reasond_server.protocols.responses.response_json import map_code
-from reasond_server.protocols.responses.responses import DONE
+from reasond_server.protocols.responses.response_service import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence

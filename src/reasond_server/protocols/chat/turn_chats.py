@@ -30,7 +30,7 @@ from reasond_server.protocols.chat.completion_json import (
     map_finish_reason,
 )
 from reasond_server.protocols.chat.messages import read_messages, read_results
-from reasond_server.protocols.chat.model_catalogue import narrow
+from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.turns.history import TURN
 from reasond_server.types import NOTHING, Heartbeat, TextDelta, ToolResult, Usage
 from reasond_server.types.turns import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from reasond_server.access.permissions import Operation
     from reasond_server.protocols.chat.chat_params import ChatParams
-    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue
+    from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import Principal, StreamEvent
     from reasond_server.types.turns import PendingCall

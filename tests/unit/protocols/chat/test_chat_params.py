@@ -9,7 +9,7 @@ from reasond_server.config import Settings
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import read_params
 from reasond_server.protocols.chat.chat_params import ChatParams, ChatTask, read_chat
-from reasond_server.protocols.chat.model_catalogue import ModelBudget, ModelCatalogue, ModelPreset
+from reasond_server.protocols.model_catalogue import ModelBudget, ModelCatalogue, ModelPreset
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Budget
 

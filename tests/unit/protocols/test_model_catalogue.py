@@ -6,7 +6,7 @@ from reasond_server.assembly.core import assemble
 from reasond_server.config import ReasoningSettings, Settings
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.request import StrategyNotFoundError
-from reasond_server.protocols.chat.model_catalogue import ModelCatalogue, ModelPreset, narrow
+from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset, narrow
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Budget, Principal
 

@@ -6,7 +6,7 @@ import pytest
 
 from reasond_server.config import load
 from reasond_server.errors.base import SettingsError
-from reasond_server.protocols.chat.model_catalogue import ModelBudget, ModelPreset
+from reasond_server.protocols.model_catalogue import ModelBudget, ModelPreset
 
 if TYPE_CHECKING:
     from pathlib import Path

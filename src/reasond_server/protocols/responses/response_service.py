@@ -17,8 +17,8 @@ from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.http_api.event_frames import frame_event
-from reasond_server.protocols.chat.model_catalogue import narrow
 from reasond_server.protocols.conversations import ConversationBuilder, find_question, find_reentry
+from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.protocols.responses.recall import recall, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.http_api.http_calls import Cursor
-    from reasond_server.protocols.chat.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
