@@ -1,7 +1,7 @@
 """The body of `POST /v1/chat/completions`: which parameters are taken or refused, and what task becomes of it.
 
-No parameter is dropped in silence: what cannot be done is refused with its name, and a sampling value that the strategy
-lacks is named in the warnings. Parameters that change nothing about an answer, such as `user`, are accepted.
+No parameter is dropped in silence: what cannot be done is refused with its name, and what has no effect, because the
+strategy lacks it or because nobody here knows it, is named in the warnings.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import Params, Whole
 from reasond_server.protocols.chat.messages import read_messages
+from reasond_server.protocols.conversations import find_question
 from reasond_server.protocols.model_catalogue import narrow
-from reasond_server.protocols.wire_params import ReasondParams
+from reasond_server.protocols.wire_params import WireParams
 from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
+    from reasond_server.protocols.conversations import Dialogue, Question
     from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.types import Json
 
@@ -39,13 +41,11 @@ SAMPLING: Final = (
     "prediction",
 )
 _OLD_TOOLS: Final = "is not supported: it is the older name of tools; leave it out"
-_ODD_CHOICE: Final = "must be 'auto' or 'none': the model decides whether it calls a tool; leave it out"
 _ONE_ANSWER: Final = "must be 1: a strategy gives one answer; leave it out"
 _NO_LOGPROBS: Final = "is not supported: the answer of a strategy has no log probabilities; leave it out"
 _TEXT_ONLY: Final = "is not supported: answers are text; leave it out"
 # Values that ask for nothing, and why any other value is refused.
 _REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
-    "tool_choice": (("none", "auto"), _ODD_CHOICE),
     "functions": (([],), _OLD_TOOLS),
     "function_call": (("none", "auto"), _OLD_TOOLS),
     "n": ((1,), _ONE_ANSWER),
@@ -54,15 +54,7 @@ _REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "modalities": ((["text"],), _TEXT_ONLY),
     "audio": ((), _TEXT_ONLY),
     "web_search_options": ((), "is not supported: nothing is searched in the web; leave it out"),
-    "store": ((False,), "is not supported: executions are kept as [store] says; leave it out"),
 }
-
-
-class StreamOptions(Params):
-    """The options of a stream; `include_obfuscation` has no effect."""
-
-    include_usage: bool = False
-    include_obfuscation: bool = False
 
 
 class ModelParams(Params):
@@ -71,14 +63,13 @@ class ModelParams(Params):
     model: str = ""
 
 
-class ChatParams(Params):
+class ChatParams(WireParams):
     """The parameters of a chat completion, by OpenAI's names, and `reasond` for our own."""
 
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    reasond: ReasondParams = Field(default_factory=ReasondParams)
+    stream_options: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
@@ -121,7 +112,7 @@ class ChatParams(Params):
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and self.stream_options.get("include_usage") is True
 
 
 @value
@@ -143,23 +134,24 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
     """
     preset = catalogue.find(params.model)
     own = params.reasond
-    schema, wrong = _read_format(params.response_format)
+    schema, wrong = read_format(params.response_format)
     problems = [*find_refused(params), *_find_conflicts(params, preset), *wrong]
     if problems:
         raise InvalidRequestError.of(*problems)
-    said = read_messages(params.messages)
+    conversation, found = read_messages(params.messages)
+    question = require_question(conversation)
     config, warnings = _choose_config(params, preset, catalogue)
     stop = params.stop or ()
     task = Task(
-        query=said.query,
+        query=question.query,
         material=own.material,
         strategy=preset.strategy,
         config=config,
         agent=preset.agent or own.agent,
         budget=narrow(read_budget(params), preset.budget),
-        system=said.system,
-        history=said.history,
-        images=said.images,
+        system=conversation.system,
+        history=question.history,
+        images=question.images,
         model=own.model,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         answer_schema=schema,
@@ -169,8 +161,21 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> ChatTask:
         task=task,
         request_id=own.request_id,
         include_deltas=include_deltas,
-        warnings=(*said.warnings, *warnings),
+        warnings=(*params.warnings, *found, *question.warnings, *warnings),
     )
+
+
+def require_question(conversation: Dialogue) -> Question:
+    """Return what the conversation asks.
+
+    Raises:
+        InvalidRequestError: nothing was said.
+    """
+    question = find_question(conversation.said)
+    if question is None:
+        description = "must have a message of role 'user' with a text or an image: it is what is asked"
+        raise InvalidRequestError.of(Violation(field="messages", description=description))
+    return question
 
 
 def find_refused(params: ChatParams) -> list[Violation]:
@@ -188,11 +193,12 @@ def read_budget(params: ChatParams) -> Budget:
     """Return the bounds of the request: its own ones, and those of OpenAI's parameters."""
     own = params.reasond.budget
     budget = NO_BUDGET if own is None else own.budget()
-    written = [bound for bound in (params.max_tokens, params.max_completion_tokens) if bound is not None]
+    # Some clients say -1 or 0 where they mean no bound.
+    written = [bound for bound in (params.max_tokens, params.max_completion_tokens) if bound is not None and bound > 0]
     return narrow(budget, Budget(max_output_tokens=min(written))) if written else budget
 
 
-def _read_format(given: dict[str, Any] | None) -> tuple[Json | None, list[Violation]]:
+def read_format(given: dict[str, Any] | None) -> tuple[Json | None, list[Violation]]:
     """Return the schema that `response_format` asks for, and what is wrong with it; None for text."""
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":

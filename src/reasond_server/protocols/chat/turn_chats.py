@@ -8,17 +8,23 @@ repeated request runs nothing twice.
 from __future__ import annotations
 
 import asyncio
-import re
+import itertools
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.chat.chat_params import SAMPLING, find_refused, read_budget
+from reasond_server.protocols.chat.chat_params import (
+    SAMPLING,
+    find_refused,
+    read_budget,
+    read_format,
+    require_question,
+)
 from reasond_server.protocols.chat.completion_json import (
     BETWEEN,
     DONE,
@@ -29,8 +35,10 @@ from reasond_server.protocols.chat.completion_json import (
     keep_reasoning,
     map_finish_reason,
 )
-from reasond_server.protocols.chat.messages import read_messages, read_results
+from reasond_server.protocols.chat.messages import read_messages
+from reasond_server.protocols.conversations import build_tool, find_reentry, name_call
 from reasond_server.protocols.model_catalogue import narrow
+from reasond_server.protocols.turn_legs import follow_leg
 from reasond_server.turns.history import TURN
 from reasond_server.types import NOTHING, Heartbeat, TextDelta, ToolResult, Usage
 from reasond_server.types.turns import (
@@ -58,12 +66,7 @@ if TYPE_CHECKING:
     from reasond_server.types.turns import PendingCall
 
 _TOOL_CALLS: Final = "tool_calls"
-_CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a-f]{32})_(?P<call>[A-Za-z0-9]{1,32})\Z")
-_NOT_IN_TURNS: Final = {
-    "stop": "is not supported together with tools; leave it out",
-    "response_format": "is not supported together with tools; leave it out",
-}
-_ALL_TOGETHER: Final = "must be true or left out: all calls of one reply are handed off together"
+_TAKEN: Final = frozenset({"temperature", "seed"})
 
 
 @value
@@ -74,6 +77,7 @@ class TurnChat:
     request_id: str
     include_deltas: bool
     warnings: tuple[str, ...] = ()
+    instead: TurnStart | None = None
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class _Segment:
             raise _refuse_waiting(self.turn_id, others)
         return [
             {
-                "id": f"call_{self.turn_id}_{self.handoff.etag}_{one.call.call_id}",
+                "id": name_call(self.turn_id, self.handoff.etag, one),
                 "type": "function",
                 "function": {"name": one.call.name, "arguments": one.call.arguments_json},
             }
@@ -232,8 +236,13 @@ class TurnChats:
     async def _events(self, caller: Principal, asked: TurnChat) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of a leg; a client that leaves cancels the turn, unless it may come back for it."""
         turn_id = ""
-        events = self._service.stream(
-            caller, asked.source, request_id=asked.request_id, include_deltas=asked.include_deltas
+        events = follow_leg(
+            self._service,
+            caller,
+            asked.source,
+            instead=asked.instead,
+            request_id=asked.request_id,
+            include_deltas=asked.include_deltas,
         )
         try:
             async with aclosing(events):
@@ -247,8 +256,12 @@ class TurnChats:
 
 
 def is_turn(params: ChatParams) -> bool:
-    """Return whether a chat is worked out as a turn: it offers tools that may be called, or has the result of one."""
-    return bool(params.tools and params.tool_choice != "none") or params.messages[-1].get("role") == "tool"
+    """Return whether a chat is worked out as a turn: it offers tools, or has results for a turn that waits here."""
+    if params.tools and params.tool_choice != "none":
+        return True
+    results = itertools.takewhile(lambda message: message.get("role") == "tool", reversed(params.messages))
+    named = [ToolResult(call_id=str(message.get("tool_call_id")), result_json="") for message in results]
+    return find_reentry(named) is not None
 
 
 def read_turn(params: ChatParams, catalogue: ModelCatalogue) -> TurnChat:
@@ -256,113 +269,85 @@ def read_turn(params: ChatParams, catalogue: ModelCatalogue) -> TurnChat:
 
     Raises:
         StrategyNotFoundError: there is no such model.
-        InvalidRequestError: a parameter cannot be done in a turn, or the results belong to no turn.
+        InvalidRequestError: a parameter cannot be done.
     """
-    preset = catalogue.find(params.model)
-    own = params.reasond
-    problems = [*find_refused(params), *_find_unfit(params)]
-    if preset.strategy is not None or preset.config or preset.agent is not None:
-        text = f"{show(params.model)} is a strategy, and tools of clients are called by turns: use 'reasond'"
-        problems.append(Violation(field="model", description=text))
+    preset, own = catalogue.find(params.model), params.reasond
+    schema, wrong = read_format(params.response_format)
+    tools, choice, odd = _read_tools(params)
+    problems = [*find_refused(params), *wrong, *odd]
     if problems:
-        raise InvalidRequestError.of(*problems)
-    include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
-    if params.messages[-1].get("role") == "tool":
-        return TurnChat(source=_read_reentry(params), request_id="", include_deltas=include_deltas)
-    said = read_messages(params.messages)
-    if said.images:
-        text = "hold images, which are not supported together with tools; leave them out"
-        raise InvalidRequestError.of(Violation(field="messages", description=text))
-    start = TurnStart(
-        message=said.query,
-        material=own.material,
-        client_tools=_read_tools(params.tools or []),
-        budget=narrow(read_budget(params), preset.budget),
-        system=said.system,
-        history=said.history,
-    )
-    unused = [name for name in SAMPLING if getattr(params, name) is not None]
-    warnings = (*said.warnings, *[f"{name} has no effect: a turn has no such parameter." for name in unused])
-    return TurnChat(source=start, request_id=own.request_id, include_deltas=include_deltas, warnings=warnings)
-
-
-def _find_unfit(params: ChatParams) -> Sequence[Violation]:
-    """Return the parameters that a turn has no place for."""
-    own = params.reasond
-    found = [Violation(field=name, description=text) for name, text in _NOT_IN_TURNS.items() if getattr(params, name)]
-    if params.parallel_tool_calls is False:
-        found.append(Violation(field="parallel_tool_calls", description=_ALL_TOGETHER))
-    found += [
-        Violation(field=f"reasond.{name}", description="is not supported together with tools; leave it out")
-        for name in ("config", "agent", "model")
-        if getattr(own, name)
+        raise InvalidRequestError.of(*problems[:20])
+    conversation, found = read_messages(params.messages)
+    question = require_question(conversation)
+    stop = params.stop or ()
+    warnings = [*params.warnings, *found, *question.warnings]
+    temperature, seed = _take_number(params, "temperature", warnings), _take_number(params, "seed", warnings)
+    unused = [name for name in SAMPLING if name not in _TAKEN and getattr(params, name) is not None]
+    warnings += [f"{name} has no effect: a turn has no such parameter." for name in unused]
+    warnings += [
+        f"reasond.{name} has no effect with tools." for name in ("config", "agent", "model") if getattr(own, name)
     ]
-    return found
+    if preset.strategy is not None or preset.config or preset.agent is not None:
+        warnings.append(f"The strategy of {show(params.model)} has no effect: with tools the model answers in a turn.")
+    start = TurnStart(
+        message=question.query,
+        material=own.material,
+        client_tools=tuple(tools),
+        budget=narrow(read_budget(params), preset.budget),
+        system=conversation.system,
+        history=question.history,
+        images=question.images,
+        tool_choice="" if choice == "auto" else choice,
+        parallel_tool_calls=params.parallel_tool_calls is not False,
+        answer_schema_json="" if schema is None else to_json(schema).decode(),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        temperature=temperature,
+        seed=None if seed is None else int(seed),
+        uses_server_tools=preset.server_tools,
+    )
+    reentry = find_reentry(question.results)
+    return TurnChat(
+        source=reentry or start,
+        instead=start if reentry is not None else None,
+        request_id="" if reentry is not None else own.request_id,
+        include_deltas=preset.include_deltas if own.include_deltas is None else own.include_deltas,
+        warnings=tuple(warnings),
+    )
 
 
-def _read_tools(tools: Sequence[dict[str, Any]]) -> tuple[ClientTool, ...]:
-    """Return the tools that the client offers; their names and schemas are checked by the turn.
+def _take_number(params: ChatParams, name: str, warnings: list[str]) -> float | None:
+    """Return a sampling value; one that is no number is named in `warnings`."""
+    given = getattr(params, name)
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool)):
+        return given
+    warnings.append(f"{name} has no effect: it must be a number, got {show(given)}.")
+    return None
 
-    Raises:
-        InvalidRequestError: one of them is no function.
-    """
+
+def _read_tools(params: ChatParams) -> tuple[Sequence[ClientTool], str, Sequence[Violation]]:
+    """Return the tools that the client offers, which call is forced, and what is wrong with them."""
     problems: list[Violation] = []
     found: list[ClientTool] = []
-    for place, tool in enumerate(tools):
+    for place, tool in enumerate(params.tools or ()):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, dict):
             text = f"must have the type 'function', and a function; got the type {show(tool.get('type'))}"
             problems.append(Violation(field=f"tools.{place}", description=text))
             continue
-        schema = function.get("parameters") or {"type": "object", "properties": {}}
-        found.append(
-            ClientTool(
-                name=str(function.get("name") or ""),
-                description=str(function.get("description") or ""),
-                parameters_json=to_json(schema).decode(),
-            )
+        found.append(build_tool(function.get("name"), function.get("description"), function.get("parameters")))
+    choice = params.tool_choice or "auto"
+    if isinstance(choice, dict):
+        named = choice.get("function") or choice.get("allowed_tools") or {}
+        choice = (
+            str(named.get("name") or named.get("mode") or choice.get("name") or "") if isinstance(named, dict) else ""
         )
-    if problems:
-        raise InvalidRequestError.of(*problems[:20])
-    return tuple(found)
-
-
-def _read_reentry(params: ChatParams) -> TurnReentry:
-    """Return the re-entry that the results at the end of a chat are.
-
-    Raises:
-        InvalidRequestError: their ids name no call of a turn, or calls of several hand-offs.
-    """
-    results = read_results(params.messages)
-    named = [(call_id, _CALL_ID.match(call_id)) for call_id, _ in results]
-    wrong = [call_id for call_id, match in named if match is None]
-    handoffs = {(match["turn"], match["etag"]) for _, match in named if match is not None}
-    if wrong or len(handoffs) != 1:
-        text = (
-            f"must answer calls of one answer of this server by their ids; {show(wrong[0])} is none of them"
-            if wrong
-            else "must answer calls of one answer, and these are of several"
-        )
-        raise InvalidRequestError.of(Violation(field="messages", description=text))
-    ((turn_id, etag),) = handoffs
-    return TurnReentry(
-        turn_id=turn_id,
-        etag=etag,
-        results=tuple(
-            ToolResult(call_id=match["call"], result_json=_to_json_text(text))
-            for (_, text), (_, match) in zip(results, named, strict=True)
-            if match is not None
-        ),
-    )
-
-
-def _to_json_text(text: str) -> str:
-    """Return the text of a result as JSON: as it is if it is JSON, else as a JSON string."""
-    try:
-        from_json(text, allow_inf_nan=False)
-    except ValueError:
-        return to_json(text).decode()
-    return text
+        if "tools" in named:
+            allowed = {(each.get("function") or each).get("name") for each in named["tools"] if isinstance(each, dict)}
+            found = [tool for tool in found if tool.name in allowed]
+    if choice not in {"auto", "none", "required", *(tool.name for tool in found)}:
+        text = f"must be 'auto', 'none', 'required' or name a function that is offered, got {show(params.tool_choice)}"
+        problems.append(Violation(field="tool_choice", description=text))
+    return found, str(choice), problems
 
 
 def _refuse_waiting(turn_id: str, calls: Sequence[PendingCall]) -> InvalidRequestError:

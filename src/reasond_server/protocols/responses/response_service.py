@@ -28,6 +28,7 @@ from reasond_server.protocols.responses.response_params import (
     read_schema,
     read_tools,
 )
+from reasond_server.protocols.turn_legs import follow_leg
 from reasond_server.types import NO_BUDGET, Budget, Heartbeat, Task
 from reasond_server.types.turns import TurnReentry, TurnStart
 from reasond_server.types.values import value
@@ -350,35 +351,17 @@ class Responses:
             raise error
         return recall(ref, log)
 
-    def _start(
-        self, caller: Principal, asked: _Asked, source: Task | TurnStart | TurnReentry
-    ) -> AsyncGenerator[StreamEvent, None]:
-        if isinstance(source, Task):
-            return self._reasoning.stream(
-                caller,
-                source,
-                request_id=asked.request_id,
-                keep_running=asked.is_background,
-                may_return=bool(asked.request_id),
-            )
-        return self._turns.stream(caller, source, request_id=asked.request_id)
-
-    async def _events(self, caller: Principal, asked: _Asked) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events of the response; results that settle nothing here begin a turn with them as its history."""
-        has_begun = False
-        try:
-            async with aclosing(self._start(caller, asked, asked.source)) as events:
-                async for event in events:
-                    has_begun = True
-                    yield event
-        except ReasondError:
-            if has_begun or asked.instead is None:
-                raise
-        else:
-            return
-        async with aclosing(self._start(caller, asked, asked.instead)) as events:
-            async for event in events:
-                yield event
+    def _events(self, caller: Principal, asked: _Asked) -> AsyncGenerator[StreamEvent, None]:
+        """Return the events of the response."""
+        if not isinstance(asked.source, Task):
+            return follow_leg(self._turns, caller, asked.source, instead=asked.instead, request_id=asked.request_id)
+        return self._reasoning.stream(
+            caller,
+            asked.source,
+            request_id=asked.request_id,
+            keep_running=asked.is_background,
+            may_return=bool(asked.request_id),
+        )
 
     async def _deliver(self, caller: Principal, response: Mapping[str, Any], asked: _Asked) -> None:
         """Note that the client has the whole response: the same request is a new one from now on."""

@@ -314,9 +314,9 @@ async def test_media_types_and_sizes_are_refused_in_openais_way() -> None:
     assert "max_http_body_bytes" in large.json()["error"]["message"]
 
 
-async def test_a_query_that_is_too_long_is_told_by_openais_name() -> None:
+async def test_instructions_that_are_too_long_are_told_by_openais_name() -> None:
     async with serve_chats() as site:
-        response = await site.ask(messages=[{"role": "user", "content": "x" * 100_001}])
+        response = await site.ask(messages=[{"role": "system", "content": "x" * 100_001}, *QUESTION])
     assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
 
 

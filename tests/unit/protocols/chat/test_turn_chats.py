@@ -119,8 +119,9 @@ async def test_what_was_said_before_is_shown_with_its_calls() -> None:
     assert body["choices"][0]["message"]["content"] == "Nothing else."
     (request,) = model.requests
     said = [(message.role.value, message.content) for message in request.messages[1:]]
-    assert [role for role, _ in said[:3]] == ["user", "assistant", "user"]
-    assert "seventeen" in said[1][1]
+    assert [role for role, _ in said[:5]] == ["user", "assistant", "tool", "assistant", "user"]
+    assert request.messages[2].tool_calls[0].name == "open_file"
+    assert "seventeen" in said[2][1]
     assert "Read c.txt." in said[0][1]
 
 
@@ -146,12 +147,11 @@ async def test_a_key_makes_a_repeated_question_the_same_turn() -> None:
 @pytest.mark.parametrize(
     ("change", "param", "part"),
     [
-        ({"model": "reasond/react"}, "model", "use 'reasond'"),
-        ({"stop": ["x"]}, "stop", "together with tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "together with tools"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls", "all calls of one reply"),
-        ({"tool_choice": "required"}, "tool_choice", "must be 'auto' or 'none'"),
-        ({"reasond": {"config": {"a": 1}}}, "reasond.config", "together with tools"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice",
+            "name a function that is offered",
+        ),
         ({"tools": [{"type": "retrieval"}]}, "tools.0", "must have the type 'function'"),
         ({"tools": [{"type": "function", "function": {"name": "no blanks"}}]}, "tools.0.function.name", "1-64 of a-z"),
         (
@@ -172,21 +172,42 @@ async def test_what_a_turn_cannot_do_is_refused_by_name(change: dict[str, Any], 
     assert not model.requests
 
 
-async def test_results_must_answer_calls_of_this_server() -> None:
-    async with serve_chats(model_of(calling("a.txt"), "Done.")) as site:
-        foreign = [*ASKED, {"role": "tool", "tool_call_id": "call_abc", "content": "1"}]
-        refused = await site.ask(messages=foreign, tools=[FILE_TOOL])
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+async def test_results_that_settle_nothing_here_are_history_of_a_new_turn() -> None:
+    model = model_of(calling("a.txt"), "One.", "Two.", "Three.")
+    async with serve_chats(model) as site:
         first = await ask(site, ASKED)
         call_id = first["choices"][0]["message"]["tool_calls"][0]["id"]
-        unknown = [*ASKED, {"role": "tool", "tool_call_id": f"{call_id}9", "content": "1"}]
-        unexpected = await site.ask(messages=unknown, tools=[FILE_TOOL])
-        assert unexpected.json()["error"]["code"] == "TOOL_RESULTS_UNEXPECTED"
-        other = call_id.replace(call_id.split("_")[1], "no-such-turn")
-        missing = await site.ask(
-            messages=[*ASKED, {"role": "tool", "tool_call_id": other, "content": "1"}], tools=[FILE_TOOL]
-        )
-        assert missing.json()["error"]["code"] == "TURN_NOT_FOUND"
+        for name in ("call_abc", f"{call_id}9", call_id.replace(call_id.split("_")[1], "no-such-turn")):
+            body = await ask(site, [*ASKED, {"role": "tool", "tool_call_id": name, "content": "1"}])
+            assert body["choices"][0]["message"]["content"] in {"One.", "Two.", "Three."}
+    assert all(any(message.role == "tool" for message in request.messages) for request in model.requests[1:])
+
+
+async def test_a_turn_takes_a_schema_stop_strings_a_forced_call_and_names_what_has_no_effect() -> None:
+    model = model_of(calling("a.txt"), '{"n": 42} END')
+    async with serve_chats(model) as site:
+        options = {
+            "model": "reasond/react",
+            "tools": [FILE_TOOL],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+            "response_format": {"type": "json_object"},
+            "stop": ["END"],
+            "temperature": 0,
+            "seed": 3,
+            "top_p": 0.5,
+        }
+        first = (await site.ask(messages=ASKED, **options)).json()
+        answered = settle(first["choices"][0]["message"], "42")
+        ended = (await site.ask(messages=answered, **options)).json()
+    assert ended["choices"][0]["message"]["content"] == '{"n":42}'
+    assert [(each.tool_choice, each.temperature, each.seed) for each in model.requests] == [
+        ("required", 0, 3),
+        ("auto", 0, 3),
+    ]
+    warnings = " ".join(first["reasond"]["warnings"])
+    assert "top_p has no effect" in warnings
+    assert "The strategy of 'reasond/react' has no effect" in warnings
 
 
 async def test_a_client_that_leaves_cancels_its_turn() -> None:
