@@ -33,11 +33,12 @@ class OpenAiSettings(Section):
     """The OpenAI-compatible interface at /v1 of the HTTP listener."""
 
     enabled: bool = Field(
-        default=True, description="Whether /v1/chat/completions and /v1/models are served on http_address."
+        default=True,
+        description="Whether /v1/chat/completions, /v1/responses and /v1/models are served on http_address.",
     )
     models: ChatModels = Field(
         default_factory=lambda: MappingProxyType({}),
         max_length=256,
         description="Models by name beside reasond and reasond/<strategy>, each a table of strategy, config, budget, "
-        "agent and include_deltas; see docs/guides/openai-clients.md.",
+        "agent, include_deltas and server_tools; see docs/guides/openai-clients.md.",
     )

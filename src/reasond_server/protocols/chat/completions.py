@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.http_api.json_mapping import describe_step
+from reasond_server.llm.model import find_image_tokens
 from reasond_server.protocols.chat.chat_params import read_chat
 from reasond_server.protocols.chat.completion_json import (
     BETWEEN,
@@ -116,7 +117,17 @@ class Completions:
         return {"object": "list", "data": [self._model_json(name) for name in names]}
 
     def _model_json(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "reasond"}
+        model = self._service.kind.models.own
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "reasond",
+            "context_window": model.context_window,
+            "input_modalities": ["text", *(["image"] if find_image_tokens(model) else [])],
+            "output_modalities": ["text"],
+            "supports": ["chat.completions", "responses", "tools", "json_schema", "streaming"],
+        }
 
     def _read(self, params: ChatParams) -> ChatTask:
         return read_chat(params, self._catalogue)

@@ -86,7 +86,7 @@ def _read_calls(field: str, message: Mapping[str, Any]) -> tuple[list[ToolCall],
     calls: list[ToolCall] = []
     for call in given if isinstance(given, list) else [None]:
         made = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
-        if not isinstance(made, dict):
+        if not isinstance(call, dict) or not isinstance(made, dict):
             text = "must be a list of calls of functions"
             return [], [Violation(field=f"{field}.tool_calls", description=text)]
         calls.append(

@@ -186,7 +186,7 @@ async def test_results_that_settle_nothing_here_are_history_of_a_new_turn() -> N
 async def test_a_turn_takes_a_schema_stop_strings_a_forced_call_and_names_what_has_no_effect() -> None:
     model = model_of(calling("a.txt"), '{"n": 42} END')
     async with serve_chats(model) as site:
-        options = {
+        options: dict[str, Any] = {
             "model": "reasond/react",
             "tools": [FILE_TOOL],
             "tool_choice": "required",
