@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.base import InternalError
@@ -111,6 +112,7 @@ class ReplyListener:
             has_enough=lambda: parser.is_done,
         )
         self._past = 0
+        self._behind: list[str] = []
         self._written: list[str] = []
         self._calls: list[ToolCall] = []
         self._finished: Finished | None = None
@@ -140,6 +142,8 @@ class ReplyListener:
         """Count text after the closing tag: it is billed, and its length shows whether the model stops."""
         text = event.text if isinstance(event, Text | ReasoningText) else event.arguments_json
         self._written.append(text)
+        if isinstance(event, Text):
+            self._behind.append(text)
         self._past += len(text)
 
     def ask_again(self) -> bool:
@@ -167,8 +171,9 @@ class ReplyListener:
         if parser.is_done:
             parsed = parser.result
             reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
+            behind = "".join([parser.behind, *self._behind])
             return (), ModelReply(
-                parsed=parsed,
+                parsed=settle_reply(parsed, self.request.messages, behind=behind),
                 finish=reason,
                 usage=finished.usage,
                 calls=tuple(self._calls),
@@ -180,7 +185,7 @@ class ReplyListener:
         parsed = parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
         return rest, ModelReply(
-            parsed=parsed,
+            parsed=settle_reply(parsed, self.request.messages),
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,
             calls=tuple(self._calls),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasond_server.context.answers import split_answer
+from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -30,7 +32,7 @@ class FinalReply:
 
 
 def read_final_reply(reply: ModelReply) -> FinalReply:
-    """Return the thought, the answer and the finish reason of a reply; text without a tagged answer is the answer."""
+    """Return the thought, the answer and the finish reason of a reply; see `answers` for text without a tag."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()
@@ -41,7 +43,10 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
         whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
         return FinalReply(thought=thought, answer=content, finish_reason=whole)
     if reply.finish is ModelFinish.STOP and before:
-        return FinalReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
+        prose, answer = split_answer(before)
+        if answer:
+            thought = "\n\n".join(part for part in (thinking, prose) if part)
+            return FinalReply(thought=thought, answer=answer, finish_reason=FinishReason.ANSWERED_UNTAGGED)
     return FinalReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
 
 
@@ -53,4 +58,6 @@ def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:
             "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
         )
         return (told,)
+    if not final.answer and reply.parsed.kind is TagKind.ANSWER and reply.finish is ModelFinish.STOP:
+        return ("Between its answer tags the model wrote nothing, or only repeated the prompt: there is no answer.",)
     return () if final.answer or final.thought else ("The model wrote nothing.",)

@@ -154,6 +154,11 @@ class TagParser:
             is_cut=self._is_cut,
         )
 
+    @property
+    def behind(self) -> str:
+        """What came behind the closing tag in the same delta."""
+        return self._pending if self._is_closed else ""
+
     def _unwrap_fence(self, *, is_stop: bool) -> None:
         """Parse the tags inside a fence, if one fence encloses the whole text."""
         found = _WHOLE_FENCE.fullmatch("".join(self._text))

@@ -7,9 +7,10 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.answers import extract_answer, normalize_answer
+from reasond_server.context.answers import extract_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
+from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.request import InvalidConfigError

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.answers import split_answer
 from reasond_server.context.replies import drop_continue_tags, parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
@@ -73,8 +74,9 @@ class EndingJudge:
         # One empty reply may be an accident of sampling. After two in a row, further windows would only cost tokens.
         if self._empty_in_a_row == _MOST_EMPTY_REPLIES or (window.is_last and reply.is_only_hidden_reasoning):
             return self._end_truncated(reply)
-        if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
-            return WindowEnding(answer=parsed.text.strip(), finish_reason=FinishReason.ANSWERED_UNTAGGED)
+        is_untagged = window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed)
+        if is_untagged and (untagged := split_answer(parsed.text)[1]):
+            return WindowEnding(answer=untagged, finish_reason=FinishReason.ANSWERED_UNTAGGED)
         if window.is_last:
             last = content or parsed.written or self.best
             return WindowEnding(answer=last, finish_reason=FinishReason.MAX_ITERATIONS)

@@ -44,9 +44,9 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
 
     Failure modes: a prompt that leaves fewer than 100 tokens of the model's context window is refused before anything
     is spent. A prompt that leaves fewer than `max_tokens` reduces the limit, with a warning. A reply that was cut at
-    its limit ends TRUNCATED and keeps the beginning of the answer. A reply without a tagged answer is the answer as a
-    whole (ANSWERED_UNTAGGED). With `show_reasoning` off, no text before the answer leaves the strategy and the step is
-    empty, so an untagged answer is returned only at the end.
+    its limit ends TRUNCATED and keeps the beginning of the answer. Of a reply without a tag, the
+    answer that it names is the answer, else the whole (ANSWERED_UNTAGGED). With `show_reasoning` off, no text before
+    the answer leaves the strategy and the step is empty, so an untagged answer is returned only at the end.
 
     Source: Wei et al. 2022, arXiv 2201.11903.
     """

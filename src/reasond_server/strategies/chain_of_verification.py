@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.answers import normalize_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.final_replies import FinalReply, describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
+from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError

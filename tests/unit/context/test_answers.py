@@ -1,147 +1,12 @@
-"""Normalized answers: equal answers have the same spelling, different answers never do."""
+"""The answer of a reply without a tagged answer."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from reasond_server.context.answers import extract_answer, normalize_answer
-
-NUMBERS = st.one_of(
-    st.integers(-(10**12), 10**12).map(Fraction),
-    st.decimals(-(10**6), 10**6, places=4).map(Fraction),
-    st.fractions(-1000, 1000, max_denominator=400),
-)
-
-
-def spellings(value: Fraction) -> list[str]:
-    """Return several spellings of a number."""
-    ways = [f"{value.numerator}/{value.denominator}", f"\\frac{{{value.numerator}}}{{{value.denominator}}}"]
-    if value.denominator == 1:
-        whole = value.numerator
-        ways += [f"{whole}", f"{whole:,}", f"{whole}.0", f"{whole:,}.00", f" {whole}. ", f"$\\boxed{{{whole}}}$"]
-        ways += [f"**{whole}**", f"The answer is {whole}.", f"${whole}$", f"\\({whole:,}\\)", f"{whole}€"]
-    return ways
-
-
-@given(NUMBERS)
-def test_every_spelling_of_a_number_is_one(value: Fraction) -> None:
-    assert len({normalize_answer(text) for text in spellings(value)}) == 1
-
-
-@given(NUMBERS, NUMBERS)
-def test_different_numbers_never_become_one(one: Fraction, other: Fraction) -> None:
-    forms = [{normalize_answer(text) for text in spellings(value)} for value in (one, other)]
-    assert (one == other) == bool(forms[0] & forms[1])
-
-
-@given(st.text() | st.from_regex(r"[$*\"`(]{0,3}-?[0-9,. /e%x^]{0,12}[a-z $*\"`)]{0,4}", fullmatch=True))
-@example("$$ $1$ $$")
-@example("the answer is = 1, 2,3")
-@example("\\text{\\text{a}}")
-def test_the_form_of_a_form_is_itself(text: str) -> None:
-    form = normalize_answer(text)
-    assert normalize_answer(form) == form
-
-
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        ("1e3", "1000"),
-        ("1.5 \\times 10^{3}", "1500"),
-        ("2\u00d710^-2", "0.02"),
-        ("\u22125", "-5"),
-        ("-0.0", "0"),
-        (".50", "0.5"),
-        ("2/6", "1/3"),
-        ("$1,234.50", "1234.5"),
-        ("-$5", "-5"),
-        ("5 %", "5 %"),
-        ("5 percent", "5 %"),
-        ("5\\%", "5 %"),
-        ("5km", "5 km"),
-        ("5.0 KM.", "5 km"),
-        ("60 KM/H", "60 km/h"),
-        ("3 KWH", "3 kWh"),
-        ("2 mL", "2 ml"),
-        ("about 5 MW", "about 5 MW"),
-        ("1E3", "1000"),
-        ("\u00bd", "0.5"),
-        ("1\u00bd", "1.5"),
-        ("1 1/2", "1.5"),
-        ("-2 3/4", "-2.75"),
-        ("10\u00b2", "10^2"),
-        ("10^{2}", "10^2"),
-        ("x\u00b2 + x\u207b\u00b9", "x^2 + x^-1"),
-        ("2 \u00d7 10\u207b\u00b3", "0.002"),
-        ("H\u2082O", "h2o"),
-        ("101\u2082", "101_2"),
-        ("5!", "5!"),
-        ("n!", "n!"),
-        ("It is so!", "it is so"),
-        ("#### 18", "18"),
-        ("A: 18", "18"),
-        ("**Answer: 18**", "18"),
-        ("### Final Answer\n\n**18**", "18"),
-        ("**Final Answer**\n18", "18"),
-        ("**Final Answer**", ""),
-        ("*18*", "18"),
-        ("The **final** answer is **18 km**", "18 km"),
-        ("2**3", "2**3"),
-        ("2 ** 3 ** 4", "2 ** 3 ** 4"),
-        ("60 km / h", "60 km/h"),
-        ("5\\text{ km}", "5 km"),
-        ("Paris.", "paris"),
-        ('"Paris"', "paris"),
-        ("So, the final answer is: Paris!", "paris"),
-        ("(B)", "b"),
-        ("b)", "b"),
-        ("1,2 ,3", "1, 2, 3"),
-        ("x = 5", "x = 5"),
-        ("", ""),
-        (" . ", "."),
-        ("1,5", "1, 5"),
-        ("1/0", "1/0"),
-        ("1e999", "1e999"),
-        ("9" * 100, "9" * 100),
-    ],
-)
-def test_what_an_answer_comes_to(text: str, form: str) -> None:
-    assert normalize_answer(text) == form
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("10\u00b2", "102"),
-        ("10\u2082", "102"),
-        ("1\u00bd", "11/2"),
-        ("5!", "5"),
-        ("(n+1)!", "n+1"),
-        ("5 mW", "5 MW"),
-        ("8 Gb", "8 GB"),
-        ("5 m", "5 M"),
-        ("2**3", "23"),
-        ("2*3*4", "234"),
-        ("B: 18", "A: 18"),
-        ("5", "5 %"),
-        ("5 km", "5 m"),
-        ("5", "5 km"),
-        ("1,5", "1.5"),
-        ("1,000", "1.000"),
-        ("12", "1 2"),
-        ("3-4", "34"),
-    ],
-)
-def test_what_is_not_the_same_stays_apart(one: str, other: str) -> None:
-    assert normalize_answer(one) != normalize_answer(other)
-
-
-def test_a_very_long_answer_is_only_evened_out() -> None:
-    assert normalize_answer("A  b" * 10_000) == " ".join(("A  b" * 10_000).split()).casefold()
+from reasond_server.context.answers import cut_sentence, extract_answer, find_answer, split_answer
+from reasond_server.context.vote_forms import normalize_answer
+from tests.reports.rows import Row, load_rows
 
 
 @pytest.mark.parametrize(
@@ -149,9 +14,9 @@ def test_a_very_long_answer_is_only_evened_out() -> None:
     [
         ("So \\boxed{1} or \\boxed{\\frac{1}{2}} then.", "\\frac{1}{2}"),
         ("\\boxed{unclosed", "\\boxed{unclosed"),
-        ("Long. " * 80 + "The answer is 42.\nIt is.", "42."),
+        ("Long. " * 80 + "The answer is 42.\nIt is.", "42"),
         ("Final answer: Rome", "Rome"),
-        ("The final answer is 18.", "18."),
+        ("The final answer is 18.", "18"),
         ("**Final Answer**\n18", "18"),
         ("Work.\n\n**Final Answer:**\n\n$$\n18\n$$\n", "18"),
         ("Work.\n### Final Answer\n---\n**18**", "18"),
@@ -165,7 +30,7 @@ def test_a_very_long_answer_is_only_evened_out() -> None:
         ("Q: 6 * 3?\nA: 18", "18"),
         ("The answer is `a*b`", "a*b"),
         ("Answer: 2**3", "2**3"),
-        ("The answer is 18.\n\n**Final Answer**", "18."),
+        ("The answer is 18.\n\n**Final Answer**", "18"),
         (" Rome ", "Rome"),
         ("14 * 9 = 126\n\nTherefore, 17 rolls are left.", "17"),
         ("14 * 9 = 126\nSo there are $1,260.50 left, or so.", "$1,260.50"),
@@ -189,13 +54,66 @@ def test_the_answer_of_a_reply_without_a_tag(text: str, answer: str) -> None:
 
 @pytest.mark.parametrize("text", ["\\boxed{" * 5000, "$" * 19_000, "(" * 19_000, "answer is " * 1900, "1," * 9000])
 def test_hostile_answers_have_a_form(text: str) -> None:
-    assert isinstance(normalize_answer(text), str)
     assert isinstance(extract_answer(text), str)
 
 
-def test_objects_in_json_are_equal_whatever_their_layout() -> None:
-    assert normalize_answer('{"a": 1, "b": [2]}') == normalize_answer('\n{"b":[2],"a":1} ')
-    assert normalize_answer('[{"a": 1}]') == normalize_answer('[ {"a":1} ]')
-    assert normalize_answer('{"a": 1}') != normalize_answer('{"a": 2}')
-    assert normalize_answer("{1, 2}") == normalize_answer("{1,2}")
-    assert normalize_answer("[{" * 5_000)
+@pytest.mark.parametrize("row", [row for row in load_rows("extract") if "untagged" in row.kind], ids=lambda row: row.id)
+def test_the_untagged_replies_of_the_corpus_are_read(row: Row) -> None:
+    assert normalize_answer(extract_answer(row.input["text"])) == normalize_answer(row.right["answer"])
+
+
+PROSE = "The moon moves around the earth, and both move around the sun. " * 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROSE,
+        f"{PROSE}\nRemember, **practice** makes perfect.",
+        f"{PROSE}\n- item 5\n- item 7",
+        f"{PROSE}\nThe answer is not 42.",
+        f"{PROSE}\nDie Antwort ist nicht 42.",
+        f"{PROSE}\nHope this helps!",
+        "```python\nprint(5)\n```\nSo it prints 5.",
+        '{"n": 42}\n\nReferences: [1]',
+        f"Dear Sir,\n{PROSE}\nYours, **John**",
+        'As the song says, "the answer is blowing in the wind, my friend, and nobody that I know has ever heard where '
+        'it would go if it could only be caught by somebody who listens to it for long enough," she said. ' + PROSE,
+    ],
+)
+def test_a_text_that_concludes_nothing_has_no_answer_apart_from_itself(text: str) -> None:
+    assert find_answer(text) == ""
+    assert split_answer(text) == ("", text.strip())
+
+
+def test_an_answer_of_several_lines_is_whole() -> None:
+    assert find_answer("Work.\n\n**Final Answer:**\n\n1. Buy milk\n2. Cook it") == "1. Buy milk\n2. Cook it"
+    assert find_answer("The answer is:\n- a\n- b") == "- a\n- b"
+    assert find_answer("Answer:\n```python\na = 1\nb = 2\n```") == "a = 1\nb = 2"
+
+
+def test_the_prose_around_an_answer_is_its_reasoning() -> None:
+    assert split_answer("6 times 7.\nThe answer is 42.") == ("6 times 7.\nThe answer is 42.", "42")
+    assert split_answer(" 42 ") == ("", "42")
+    assert split_answer("the final answer") == ("", "")
+    assert split_answer("<answer>the final answer</answer>") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("42. This is because", "42"),
+        ("C. Note that A is wrong", "C"),
+        ("B. Paris", "B. Paris"),
+        ("C. Darwin", "C. Darwin"),
+        ("Dr. No", "Dr. No"),
+        ("J. K. Rowling. She wrote it.", "J. K. Rowling"),
+        ("Washington, D.C.", "Washington, D.C."),
+        ("3.5 km. It is far", "3.5 km"),
+        ("5! It is big", "5!"),
+        ("Rome.", "Rome"),
+        ("well...", "well..."),
+    ],
+)
+def test_the_first_sentence_of_a_line(line: str, sentence: str) -> None:
+    assert cut_sentence(line) == sentence

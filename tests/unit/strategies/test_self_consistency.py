@@ -175,7 +175,7 @@ async def test_a_tie_goes_to_the_answer_that_came_first() -> None:
 async def test_untagged_answers_vote_too_and_say_so() -> None:
     with ScriptedModel(["The answer is 42.", "So \\boxed{42}"]) as model:
         samples, outcome = await run(model, samples=3)
-    assert (outcome.answer, outcome.finish_reason) == ("42.", FinishReason.ANSWERED_UNTAGGED)
+    assert (outcome.answer, outcome.finish_reason) == ("42", FinishReason.ANSWERED_UNTAGGED)
     assert [sample.text for sample in samples] == ["The answer is 42.", "So \\boxed{42}"]
 
 

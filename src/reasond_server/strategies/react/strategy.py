@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from reasond_server.context.answers import split_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
 from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
@@ -241,8 +242,9 @@ class ReactRun:
         if parsed.kind is TagKind.CONTINUE:
             return self._go_on(reply, words.GO_ON), None
         text = parsed.text.strip()
-        if text and (not self.specs or self.conversation.is_native):
-            return self._build_end(reply, text, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
+        answer = split_answer(text)[1] if not self.specs or self.conversation.is_native else ""
+        if answer:
+            return self._build_end(reply, answer, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
         return self._correct(reply, words.NO_ACTION if text else words.NOTHING_WRITTEN), None
 
     def _end_answered(self, reply: ModelReply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome]:
@@ -260,7 +262,7 @@ class ReactRun:
             return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
         text = written.partition("<action")[0].strip()
         flaw = "did not mark an answer" if text else "asked for a tool and did not answer"
-        return self._build_end(reply, text or self.best, reason, f"The last call {flaw}.")
+        return self._build_end(reply, split_answer(text)[1] or self.best, reason, f"The last call {flaw}.")
 
     def _build_end(
         self, reply: ModelReply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False
@@ -269,7 +271,7 @@ class ReactRun:
         if is_answered:
             self.answered_at = self.cycles
         thought = _read_thought(reply)
-        if reason is FinishReason.ANSWERED_UNTAGGED:
+        if reason is FinishReason.ANSWERED_UNTAGGED and answer == reply.parsed.text.strip():
             thought = reply.parsed.thinking.strip() or thought
         refused = [(self.tool_use.mint(call), "the run had to answer, and makes no more calls") for call in reply.calls]
         step = self._build_step(

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.context.answers import normalize_answer
+from reasond_server.context.answers import split_answer
 from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
+from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContentFilteredError, ModelError
@@ -258,7 +259,7 @@ class TreeRun:
         if not is_whole:
             return content, FinishReason.TRUNCATED
         reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
-        return content or text, reason
+        return content or split_answer(text)[1], reason
 
     def build_outcome(self, answer: str, reason: FinishReason, *more: str) -> Outcome:
         """Return the outcome of the run; `more` are warnings in addition to those of the search."""

@@ -1,0 +1,101 @@
+"""How models announce the answer of a reply, what they write behind it, and the names of choices, in many languages.
+
+Sources: huggingface/lighteval#162, UKGovernmentBEIS/inspect_ai#5259, jundot/omlx#3668, NVIDIA-NeMo/Skills#1526,
+openai/simple-evals#33, facebookresearch/deepconf#15; the phrases of simple-evals' multilingual multiple choice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A row a language: words that may stand before the noun, the nouns, and the words that may stand behind it. Words that
+# are joined to the noun without a blank are written so.
+_LANGUAGES: Final = (
+    (
+        "the |my |so,? |thus,? |hence,? |therefore,? |final |correct |right |best |overall |short |concise ",
+        "answer|result|solution|correct option|correct choice|right option|best option|answer choice",
+        " is| was| equals| would be| should be| must be| is therefore| is thus| is simply| choice is| option is",
+    ),
+    ("die |das |meine |endgültige |richtige |finale |korrekte ", "antwort|ergebnis|lösung", " ist| lautet| wäre"),
+    ("la |le |ma |bonne ", "réponse|résultat|solution", " est| finale est| correcte est| finale| correcte"),
+    ("la |el |mi ", "respuesta|resultado|solución", " es| final es| correcta es| final| correcta"),
+    ("a |o |minha ", "resposta|resultado|solução", " é| final é| correta é| final| correta"),
+    ("la |il |mia ", "risposta|risultato|soluzione", " è| finale è| corretta è| finale| corretta"),
+    ("het |de |juiste |mijn ", "antwoord|resultaat", " is| luidt"),
+    ("правильный |верный |окончательный |итоговый |мой ", "ответ|результат", " —| -| равен| будет"),
+    ("правильна |остаточна ", "відповідь|результат", " —| -"),
+    ("poprawna |ostateczna |prawidłowa ", "odpowiedź|wynik", " to| brzmi| końcowa"),
+    ("správná |konečná ", "odpověď|výsledek", " je"),
+    ("rätta |slutliga |korrekta ", "svar|svaret", " är| er"),
+    ("doğru |nihai |son ", "cevap|yan\u0131t|sonuç", " şudur"),
+    ("", "đáp án|câu trả lời|kết quả", " là| đúng là| cuối cùng là"),
+    ("", "jawaban|jawabannya", " adalah| akhir adalah| akhir| yang benar adalah"),
+    (
+        "最终|最後の|最后|正确|正確|标准|因此|所以|故|本题|最終的な|正しい|最終",
+        "答案|答え|解答|回答",
+        "是|为|為|は|应为|應為|选|選",
+    ),
+    ("최종 |정확한 ", "정답|답변|답|대답", "은|는"),
+    ("ال|صحيحة ", "إجابة|جواب|إجابة النهائية|إجابة الصحيحة", " هي| هو"),
+    ("सही |अंतिम ", "उत्तर", " है"),
+    ("ה", "תשובה|תשובה הסופית", " היא"),
+)
+
+
+def _join(parts: list[str]) -> str:
+    """Return an expression for one of `parts`, the longest first."""
+    return "|".join(sorted({part for each in parts for part in each.split("|") if part}, key=len, reverse=True))
+
+
+_BEFORE: Final = "|".join(before for before, _, _ in _LANGUAGES if before)
+_NOUNS: Final = _join([nouns for _, nouns, _ in _LANGUAGES])
+_BEHIND: Final = _join([behind for _, _, behind in _LANGUAGES])
+# Markdown may stand around the words, and between them and the colon.
+_DRESSING: Final = "[*_`]{0,3}"
+
+ANNOUNCEMENT: Final = (
+    rf"(?:{_BEFORE}){{0,4}}(?:{_NOUNS})(?![^\W\u3040-\u9fff\uac00-\ud7a3]){_DRESSING}"
+    rf"(?:(?:{_BEHIND}){_DRESSING} ?[:=\uff1a]?|[ \t]?[:=\uff1a])"
+)
+"""An announcement with a verb, a colon or an equals sign; to be matched without regard to case."""
+
+HEADING: Final = rf"(?:{_BEFORE}){{0,4}}(?:{_NOUNS})"
+"""The words of an announcement that is a heading."""
+
+CONCLUSIONS: Final = (
+    "so(?! far)|therefore|thus|hence|consequently|finally|in total|in conclusion|as a result|this means|altogether|"
+    "overall|somit|daher|folglich|insgesamt|donc|ainsi|finalement|par conséquent|au total|por lo tanto|así que|"
+    "entonces|en total|portanto|assim|logo|quindi|pertanto|dus|следовательно|итак|таким образом|значит|więc|zatem|"
+    "takže|所以|因此|故|综上|总共|したがって|よって|따라서|그러므로"
+)
+"""Words that begin a sentence which concludes."""
+
+EXPLANATIONS: Final = (
+    "explanation|reason|reasoning|because|note|justification|this is because|since|here is why|why|confidence|source|"
+    "sources|erklärung|begründung|hinweis|weil|explication|remarque|parce que|explicación|nota|porque|explicação|"
+    "spiegazione|объяснение|пояснение|потому что|解释|解析|说明|因为|理由|説明|なぜなら|설명|이유"
+)
+"""Words that begin what is written behind an answer and is no part of it."""
+
+CHOICE_WORDS: Final = (
+    "option|choice|answer choice|answer option|letter|alternative|variante|opción|opção|opzione|вариант|选项|選項|"
+    "選択肢|보기"
+)
+"""Words before the letter of a choice."""
+
+NEGATIONS: Final = "not|isn't|nicht|keine|pas|no|não|non|не|不|ではない"
+"""What stands behind an announcement that says what the answer is not."""
+
+_PLACEHOLDERS: Final = (
+    "the final answer|final answer|your final answer|your answer|your answer here|the answer|answer|answer here|"
+    "insert answer here|insert your answer here|the final answer alone|the final answer to the question|"
+    "the final answer here|final answer here|the json value|json value|the complete answer|the answer here|…"
+)
+PLACEHOLDERS: Final = frozenset(_PLACEHOLDERS.split("|"))
+"""What stands between the answer tags of prompts, in small letters: copied, it answers nothing."""
+
+_ABBREVIATIONS: Final = (
+    "dr mr mrs ms st prof vs etc jr sr inc ltd co corp approx ca fig no vol e.g i.e u.s u.k u.n a.m p.m d.c mt ft"
+)
+ABBREVIATIONS: Final = frozenset(_ABBREVIATIONS.split())
+"""Words whose full stop does not end a sentence, in small letters and without the last full stop."""

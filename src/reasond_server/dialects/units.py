@@ -1,0 +1,84 @@
+"""Names of units, currencies and months, with the one symbol by which each is counted.
+
+Sources: the units of the International System and its brochure's table 8; ISO 4217; huggingface/lighteval#162,
+facebookresearch/deepconf#15.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NAMES: Final = {
+    "h": "hour hours hr hrs",
+    "min": "minute minutes mins",
+    "s": "second seconds sec secs",
+    "ms": "millisecond milliseconds",
+    "day": "days d",
+    "week": "weeks wk wks",
+    "month": "months",
+    "year": "years yr yrs",
+    "m": "meter meters metre metres",
+    "km": "kilometer kilometers kilometre kilometres kms",
+    "cm": "centimeter centimeters centimetre centimetres cms",
+    "mm": "millimeter millimeters millimetre millimetres",
+    "mile": "miles mi",
+    "ft": "foot feet",
+    "inch": "inches",
+    "yard": "yards yd yds",
+    "g": "gram grams gramme grammes",
+    "kg": "kilogram kilograms kilogramme kilogrammes kgs",
+    "mg": "milligram milligrams",
+    "lb": "lbs",
+    "ton": "tons",
+    "l": "liter liters litre litres",
+    "ml": "milliliter milliliters millilitre millilitres",
+    "J": "joule joules",
+    "W": "watt watts",
+    "V": "volt volts",
+    "N": "newton newtons",
+    "Hz": "hertz",
+    "K": "kelvin kelvins",
+    "mol": "mole moles",
+    "%": "percent pct per\u00a0cent",
+    "°": "degree degrees deg",
+    "°c": "degrees\u00a0celsius degree\u00a0celsius degrees\u00a0c celsius deg\u00a0c °\u00a0c",
+    "°f": "degrees\u00a0fahrenheit degree\u00a0fahrenheit degrees\u00a0f fahrenheit deg\u00a0f °\u00a0f",
+    "km/h": "kmh kph",
+    "mile/h": "mph",
+    "eur": "€ euro euros",
+    "gbp": "£ pounds\u00a0sterling",
+    "inr": "₹ rupee rupees",
+    "rub": "₽ ruble rubles рублей",
+    "krw": "₩ won",
+    "jpy": "yen 円",
+    "cny": "yuan 元 rmb",
+    "cent": "cents ¢",
+    # The sign of the dollar is also LaTeX's, and models leave it out as they like.
+    "": "dollar dollars usd us\u00a0dollars us\u00a0dollar $ us$",
+}
+UNIT_NAMES: Final = {
+    name.replace("\u00a0", " "): symbol for symbol, names in _NAMES.items() for name in names.split(" ")
+}
+"""The symbol of each name of a unit or currency, which is in small letters."""
+
+PREFIX_CURRENCIES: Final = "US\\$|[$€£¥₹₽₩]|USD|EUR|GBP|INR|JPY|CNY|RUB|KRW"
+"""What stands before an amount of money, as an expression."""
+
+MULTIPLES: Final = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+"""Words behind a number that multiply it."""
+
+MONTHS: Final = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
+    "december",
+)
+"""The months in order; three letters are enough, and "sept"."""
+
+_ONES: Final = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety"
+NUMBER_WORDS: Final = {word: number for number, word in enumerate(_ONES.split())} | {
+    word: 10 * number for number, word in enumerate(_TENS.split(), start=2)
+}
+"""The numbers that have words of their own."""

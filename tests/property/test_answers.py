@@ -1,0 +1,40 @@
+"""Whatever a model replies, nothing of ours is in its answer."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.context.answers import is_placeholder
+from reasond_server.context.calls import ReplyListener
+from reasond_server.context.final_replies import read_final_reply
+from reasond_server.context.samples import read_sample
+from reasond_server.context.tags import TagKind, restore
+from reasond_server.llm.counting.estimates import EstimatingCounter
+from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
+from reasond_server.types import Usage
+
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+PROMPT = [Message(role=Role.USER, content=f"<question {NONCE}>\nWhat?\n</question {NONCE}>")]
+PIECES = st.sampled_from([
+    "<answer>", "</answer>", "<Answer>", f"<answer {NONCE}>", f"</answer {NONCE}>", f"<question {NONCE}>",
+    f"</question {NONCE}>", f"</notes {NONCE}>", f'<passage {NONCE} name="a">', NONCE, "the final answer", ">",
+    "Answer: ", "The answer is ", "\\boxed{", "}", "42", ". ", "\n", "\n\n", "```\n", " ", "So ", "&lt;answer>", "**", "<",
+])  # fmt: skip
+REPLIES = st.lists(PIECES, max_size=14).map("".join)
+OURS = re.compile(rf"{NONCE}|\A\s*</?answer>|</?answer>\s*\Z", re.IGNORECASE)
+
+
+@given(text=REPLIES)
+def test_nothing_of_ours_is_in_an_answer(text: str) -> None:
+    listener = ReplyListener(messages=PROMPT, max_tokens=100, temperature=0.0, kinds=(TagKind.ANSWER,))
+    listener.take(Text(text=text))
+    listener.take(Finished(reason=ModelFinish.STOP, usage=Usage(input_tokens=1, output_tokens=1, model_calls=1)))
+    _, reply = listener.close(EstimatingCounter())
+    final = read_final_reply(reply)
+    for answer in map(restore, (final.answer, read_sample(reply).answer)):
+        assert not OURS.search(answer)
+        assert not is_placeholder(answer)
+    assert final.answer or not final.is_answered

@@ -1,0 +1,77 @@
+"""Fences, doubled tags and placeholders of ours are no part of an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from reasond_server.context.answers import is_placeholder
+from reasond_server.context.own_marks import settle_reply
+from reasond_server.context.replies import TagParser
+from reasond_server.context.tags import TagKind
+from reasond_server.llm.model import Message, Role
+
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+PROMPT = [Message(role=Role.USER, content=f"<question {NONCE}>\nWhat?\n</question {NONCE}>")]
+
+
+def settle(text: str) -> tuple[str, str]:
+    """Return the text and the answer of a reply that the model ended by itself."""
+    parser = TagParser(kinds=(TagKind.ANSWER,))
+    parser.feed(text)
+    parser.close(is_stop=True)
+    settled = settle_reply(parser.result, PROMPT, behind=parser.behind)
+    return settled.text.strip(), settled.content.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>42<answer>", "42"),
+        ("<answer>41<answer>42", "42"),
+        ("<answer>41</answer> No: <answer>42</answer>", "42"),
+        ("<answer>42</answer> Is it <answer>so", "42"),
+        ("<answer>42<answer> I hope that this helps.", "42"),
+        ("<answer>42</answer> <answer>the final answer</answer>", "42"),
+        ("<answer>the final answer</answer> <answer>42</answer>", "42"),
+        (f"<answer>42</answer {NONCE}> and more", "42"),
+        (f"<answer>\n<notes {NONCE}>\n42\n</notes {NONCE}></answer>", "42"),
+        (f"<answer {NONCE}>42</answer {NONCE}>", "42"),
+        (f"<answer>42 {NONCE}</answer>", "42"),
+        ("<answer>Write:\n```xml\n<answer>\n```</answer>", "Write:\n```xml\n<answer>\n```"),
+        ("<answer>the final answer</answer>", ""),
+        ("<answer>...</answer>", ""),
+        ("<answer>{}</answer>", "{}"),
+        ("<answer>[]</answer>", "[]"),
+    ],
+)
+def test_the_answer_is_what_the_model_says_last(text: str, answer: str) -> None:
+    assert settle(text)[1] == answer
+
+
+def test_an_earlier_answer_becomes_reasoning() -> None:
+    text, answer = settle("So <answer>41</answer> No: <answer>42</answer>")
+    assert answer == "42"
+    assert text.split() == ["So", "41", "No:"]
+
+
+def test_a_repeated_question_is_cut_out_of_a_text() -> None:
+    assert settle(f"<question {NONCE}>\nWhat?\n</question {NONCE}>\nIt is 42.") == ("It is 42.", "")
+    assert settle(f"It is 42.\n</question {NONCE}>") == ("It is 42.", "")
+    assert settle(f"Tags marked {NONCE} bound it.") == ("Tags marked  bound it.", "")
+
+
+def test_long_words_that_are_no_nonce_stay() -> None:
+    word = "donaudampfschifffahrtsgesellschaft"
+    assert settle(f"<answer>{word}</answer>") == ("", word)
+
+
+@pytest.mark.parametrize(
+    "text", ["your answer", '"The final answer."', "**the final answer**", "[the final answer]", "…"]
+)
+def test_what_only_repeats_the_prompt_is_no_answer(text: str) -> None:
+    assert is_placeholder(text)
+
+
+@pytest.mark.parametrize("text", ["", "42", "the final answer is 42", "{}", "()", "result", "N"])
+def test_what_says_something_is_an_answer(text: str) -> None:
+    assert not is_placeholder(text)
