@@ -21,7 +21,7 @@ PROMPT = [Message(role=Role.USER, content=f"<question {NONCE}>\nWhat?\n</questio
 PIECES = st.sampled_from([
     "<answer>", "</answer>", "<Answer>", f"<answer {NONCE}>", f"</answer {NONCE}>", f"<question {NONCE}>",
     f"</question {NONCE}>", f"</notes {NONCE}>", f'<passage {NONCE} name="a">', NONCE, "the final answer", ">",
-    "Answer: ", "The answer is ", "\\boxed{", "}", "42", ". ", "\n", "\n\n", "```\n", " ", "So ", "&lt;answer>", "**", "<",
+    "Answer: ", "The answer is ", "\\boxed{", "}", "42", ". ", "\n", "\n\n", "```\n", " ", "So ", "&lt;answer>", "**",
 ])  # fmt: skip
 REPLIES = st.lists(PIECES, max_size=14).map("".join)
 OURS = re.compile(rf"{NONCE}|\A\s*</?answer>|</?answer>\s*\Z", re.IGNORECASE)

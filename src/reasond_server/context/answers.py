@@ -124,7 +124,7 @@ def is_placeholder(answer: str) -> bool:
     """Return whether an answer only repeats what stands between the tags of a prompt."""
     if len(answer) > _MOST_VALUE:
         return False
-    bare = answer.strip(_EDGES)
+    bare = answer.replace("&lt;", "<").strip(_EDGES)
     return bare.casefold() in PLACEHOLDERS if bare else "." in answer
 
 
