@@ -302,6 +302,61 @@ func (SavingsBaseline) EnumDescriptor() ([]byte, []int) {
 	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{4}
 }
 
+// Configuration of `direct`: the question as it is, in one model call.
+type DirectConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Most tokens the model may write, 100-32768; built-in default 4096.
+	MaxTokens *int32 `protobuf:"varint,1,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
+	// Sampling temperature, 0.0-2.0; built-in default 0.0.
+	Temperature   *float64 `protobuf:"fixed64,2,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DirectConfig) Reset() {
+	*x = DirectConfig{}
+	mi := &file_reasond_v1_strategies_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DirectConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DirectConfig) ProtoMessage() {}
+
+func (x *DirectConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_strategies_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DirectConfig.ProtoReflect.Descriptor instead.
+func (*DirectConfig) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DirectConfig) GetMaxTokens() int32 {
+	if x != nil && x.MaxTokens != nil {
+		return *x.MaxTokens
+	}
+	return 0
+}
+
+func (x *DirectConfig) GetTemperature() float64 {
+	if x != nil && x.Temperature != nil {
+		return *x.Temperature
+	}
+	return 0
+}
+
 // Configuration of `chain_of_thought`: one model call that thinks step by step.
 type ChainOfThoughtConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -317,7 +372,7 @@ type ChainOfThoughtConfig struct {
 
 func (x *ChainOfThoughtConfig) Reset() {
 	*x = ChainOfThoughtConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[0]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -329,7 +384,7 @@ func (x *ChainOfThoughtConfig) String() string {
 func (*ChainOfThoughtConfig) ProtoMessage() {}
 
 func (x *ChainOfThoughtConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[0]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -342,7 +397,7 @@ func (x *ChainOfThoughtConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfThoughtConfig.ProtoReflect.Descriptor instead.
 func (*ChainOfThoughtConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{0}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ChainOfThoughtConfig) GetMaxTokens() int32 {
@@ -387,7 +442,7 @@ type BoundedContextConfig struct {
 
 func (x *BoundedContextConfig) Reset() {
 	*x = BoundedContextConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[1]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +454,7 @@ func (x *BoundedContextConfig) String() string {
 func (*BoundedContextConfig) ProtoMessage() {}
 
 func (x *BoundedContextConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[1]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +467,7 @@ func (x *BoundedContextConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextConfig.ProtoReflect.Descriptor instead.
 func (*BoundedContextConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{1}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *BoundedContextConfig) GetChunkSize() int32 {
@@ -476,7 +531,7 @@ type ReactConfig struct {
 
 func (x *ReactConfig) Reset() {
 	*x = ReactConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[2]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +543,7 @@ func (x *ReactConfig) String() string {
 func (*ReactConfig) ProtoMessage() {}
 
 func (x *ReactConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[2]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +556,7 @@ func (x *ReactConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReactConfig.ProtoReflect.Descriptor instead.
 func (*ReactConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{2}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReactConfig) GetMaxIterations() int32 {
@@ -566,7 +621,7 @@ type TreeOfThoughtConfig struct {
 
 func (x *TreeOfThoughtConfig) Reset() {
 	*x = TreeOfThoughtConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[3]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +633,7 @@ func (x *TreeOfThoughtConfig) String() string {
 func (*TreeOfThoughtConfig) ProtoMessage() {}
 
 func (x *TreeOfThoughtConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[3]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +646,7 @@ func (x *TreeOfThoughtConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeOfThoughtConfig.ProtoReflect.Descriptor instead.
 func (*TreeOfThoughtConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{3}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TreeOfThoughtConfig) GetMaxDepth() int32 {
@@ -675,7 +730,7 @@ type SelfConsistencyConfig struct {
 
 func (x *SelfConsistencyConfig) Reset() {
 	*x = SelfConsistencyConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[4]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +742,7 @@ func (x *SelfConsistencyConfig) String() string {
 func (*SelfConsistencyConfig) ProtoMessage() {}
 
 func (x *SelfConsistencyConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[4]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +755,7 @@ func (x *SelfConsistencyConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfConsistencyConfig.ProtoReflect.Descriptor instead.
 func (*SelfConsistencyConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{4}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SelfConsistencyConfig) GetSamples() int32 {
@@ -757,7 +812,7 @@ type BestOfNConfig struct {
 
 func (x *BestOfNConfig) Reset() {
 	*x = BestOfNConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[5]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +824,7 @@ func (x *BestOfNConfig) String() string {
 func (*BestOfNConfig) ProtoMessage() {}
 
 func (x *BestOfNConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[5]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +837,7 @@ func (x *BestOfNConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BestOfNConfig.ProtoReflect.Descriptor instead.
 func (*BestOfNConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{5}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BestOfNConfig) GetSamples() int32 {
@@ -858,7 +913,7 @@ type SelfRefineConfig struct {
 
 func (x *SelfRefineConfig) Reset() {
 	*x = SelfRefineConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[6]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +925,7 @@ func (x *SelfRefineConfig) String() string {
 func (*SelfRefineConfig) ProtoMessage() {}
 
 func (x *SelfRefineConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[6]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +938,7 @@ func (x *SelfRefineConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfRefineConfig.ProtoReflect.Descriptor instead.
 func (*SelfRefineConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{6}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SelfRefineConfig) GetMaxRounds() int32 {
@@ -929,7 +984,7 @@ type PlanAndSolveConfig struct {
 
 func (x *PlanAndSolveConfig) Reset() {
 	*x = PlanAndSolveConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[7]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +996,7 @@ func (x *PlanAndSolveConfig) String() string {
 func (*PlanAndSolveConfig) ProtoMessage() {}
 
 func (x *PlanAndSolveConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[7]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1009,7 @@ func (x *PlanAndSolveConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanAndSolveConfig.ProtoReflect.Descriptor instead.
 func (*PlanAndSolveConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{7}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanAndSolveConfig) GetMaxPlanTokens() int32 {
@@ -995,7 +1050,7 @@ type ChainOfVerificationConfig struct {
 
 func (x *ChainOfVerificationConfig) Reset() {
 	*x = ChainOfVerificationConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[8]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1062,7 @@ func (x *ChainOfVerificationConfig) String() string {
 func (*ChainOfVerificationConfig) ProtoMessage() {}
 
 func (x *ChainOfVerificationConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[8]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1075,7 @@ func (x *ChainOfVerificationConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfVerificationConfig.ProtoReflect.Descriptor instead.
 func (*ChainOfVerificationConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{8}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ChainOfVerificationConfig) GetMaxQuestions() int32 {
@@ -1068,7 +1123,7 @@ type ProgramOfThoughtConfig struct {
 
 func (x *ProgramOfThoughtConfig) Reset() {
 	*x = ProgramOfThoughtConfig{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[9]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1135,7 @@ func (x *ProgramOfThoughtConfig) String() string {
 func (*ProgramOfThoughtConfig) ProtoMessage() {}
 
 func (x *ProgramOfThoughtConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[9]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1148,7 @@ func (x *ProgramOfThoughtConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramOfThoughtConfig.ProtoReflect.Descriptor instead.
 func (*ProgramOfThoughtConfig) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{9}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProgramOfThoughtConfig) GetMaxAttempts() int32 {
@@ -1137,7 +1192,7 @@ type ReadingProgress struct {
 
 func (x *ReadingProgress) Reset() {
 	*x = ReadingProgress{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[10]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1204,7 @@ func (x *ReadingProgress) String() string {
 func (*ReadingProgress) ProtoMessage() {}
 
 func (x *ReadingProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[10]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1217,7 @@ func (x *ReadingProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadingProgress.ProtoReflect.Descriptor instead.
 func (*ReadingProgress) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{10}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReadingProgress) GetSegment() int32 {
@@ -1192,7 +1247,7 @@ type Thought struct {
 
 func (x *Thought) Reset() {
 	*x = Thought{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1204,7 +1259,7 @@ func (x *Thought) String() string {
 func (*Thought) ProtoMessage() {}
 
 func (x *Thought) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1217,7 +1272,7 @@ func (x *Thought) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thought.ProtoReflect.Descriptor instead.
 func (*Thought) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{11}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Thought) GetText() string {
@@ -1247,7 +1302,7 @@ type Dropped struct {
 
 func (x *Dropped) Reset() {
 	*x = Dropped{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1314,7 @@ func (x *Dropped) String() string {
 func (*Dropped) ProtoMessage() {}
 
 func (x *Dropped) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1327,7 @@ func (x *Dropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dropped.ProtoReflect.Descriptor instead.
 func (*Dropped) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{12}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Dropped) GetPart() string {
@@ -1308,7 +1363,7 @@ type CarryoverReport struct {
 
 func (x *CarryoverReport) Reset() {
 	*x = CarryoverReport{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1375,7 @@ func (x *CarryoverReport) String() string {
 func (*CarryoverReport) ProtoMessage() {}
 
 func (x *CarryoverReport) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1388,7 @@ func (x *CarryoverReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CarryoverReport.ProtoReflect.Descriptor instead.
 func (*CarryoverReport) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{13}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CarryoverReport) GetBeforeTokens() int64 {
@@ -1399,7 +1454,7 @@ type BoundedContextStep struct {
 
 func (x *BoundedContextStep) Reset() {
 	*x = BoundedContextStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1466,7 @@ func (x *BoundedContextStep) String() string {
 func (*BoundedContextStep) ProtoMessage() {}
 
 func (x *BoundedContextStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1479,7 @@ func (x *BoundedContextStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextStep.ProtoReflect.Descriptor instead.
 func (*BoundedContextStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{14}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BoundedContextStep) GetText() string {
@@ -1505,7 +1560,7 @@ type ToolCall struct {
 
 func (x *ToolCall) Reset() {
 	*x = ToolCall{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1572,7 @@ func (x *ToolCall) String() string {
 func (*ToolCall) ProtoMessage() {}
 
 func (x *ToolCall) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1585,7 @@ func (x *ToolCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCall.ProtoReflect.Descriptor instead.
 func (*ToolCall) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{15}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ToolCall) GetCallId() string {
@@ -1569,7 +1624,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1636,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1649,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{16}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ToolResult) GetCallId() string {
@@ -1633,7 +1688,7 @@ type ReactStep struct {
 
 func (x *ReactStep) Reset() {
 	*x = ReactStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1700,7 @@ func (x *ReactStep) String() string {
 func (*ReactStep) ProtoMessage() {}
 
 func (x *ReactStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1713,7 @@ func (x *ReactStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReactStep.ProtoReflect.Descriptor instead.
 func (*ReactStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{17}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReactStep) GetThought() string {
@@ -1705,7 +1760,7 @@ type TreeStep struct {
 
 func (x *TreeStep) Reset() {
 	*x = TreeStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1772,7 @@ func (x *TreeStep) String() string {
 func (*TreeStep) ProtoMessage() {}
 
 func (x *TreeStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1785,7 @@ func (x *TreeStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeStep.ProtoReflect.Descriptor instead.
 func (*TreeStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{18}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TreeStep) GetNodeId() string {
@@ -1799,7 +1854,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1866,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1879,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{19}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Sample) GetText() string {
@@ -1872,7 +1927,7 @@ type StageStep struct {
 
 func (x *StageStep) Reset() {
 	*x = StageStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +1939,7 @@ func (x *StageStep) String() string {
 func (*StageStep) ProtoMessage() {}
 
 func (x *StageStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +1952,7 @@ func (x *StageStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageStep.ProtoReflect.Descriptor instead.
 func (*StageStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{20}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StageStep) GetStage() string {
@@ -1951,7 +2006,7 @@ type Savings struct {
 
 func (x *Savings) Reset() {
 	*x = Savings{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2018,7 @@ func (x *Savings) String() string {
 func (*Savings) ProtoMessage() {}
 
 func (x *Savings) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2031,7 @@ func (x *Savings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Savings.ProtoReflect.Descriptor instead.
 func (*Savings) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{21}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Savings) GetBaseline() SavingsBaseline {
@@ -2038,7 +2093,7 @@ type ChainOfThoughtMetrics struct {
 
 func (x *ChainOfThoughtMetrics) Reset() {
 	*x = ChainOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2105,7 @@ func (x *ChainOfThoughtMetrics) String() string {
 func (*ChainOfThoughtMetrics) ProtoMessage() {}
 
 func (x *ChainOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2118,7 @@ func (x *ChainOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*ChainOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{22}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ChainOfThoughtMetrics) GetTemperature() float64 {
@@ -2118,7 +2173,7 @@ type BoundedContextIterationMetrics struct {
 
 func (x *BoundedContextIterationMetrics) Reset() {
 	*x = BoundedContextIterationMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2185,7 @@ func (x *BoundedContextIterationMetrics) String() string {
 func (*BoundedContextIterationMetrics) ProtoMessage() {}
 
 func (x *BoundedContextIterationMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2198,7 @@ func (x *BoundedContextIterationMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextIterationMetrics.ProtoReflect.Descriptor instead.
 func (*BoundedContextIterationMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{23}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BoundedContextIterationMetrics) GetIteration() int32 {
@@ -2229,7 +2284,7 @@ type BoundedContextMetrics struct {
 
 func (x *BoundedContextMetrics) Reset() {
 	*x = BoundedContextMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2296,7 @@ func (x *BoundedContextMetrics) String() string {
 func (*BoundedContextMetrics) ProtoMessage() {}
 
 func (x *BoundedContextMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2309,7 @@ func (x *BoundedContextMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextMetrics.ProtoReflect.Descriptor instead.
 func (*BoundedContextMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{24}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BoundedContextMetrics) GetTotalIterations() int32 {
@@ -2366,7 +2421,7 @@ type ReactMetrics struct {
 
 func (x *ReactMetrics) Reset() {
 	*x = ReactMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2433,7 @@ func (x *ReactMetrics) String() string {
 func (*ReactMetrics) ProtoMessage() {}
 
 func (x *ReactMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2446,7 @@ func (x *ReactMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReactMetrics.ProtoReflect.Descriptor instead.
 func (*ReactMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{25}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReactMetrics) GetTotalIterations() int32 {
@@ -2471,7 +2526,7 @@ type TreeOfThoughtMetrics struct {
 
 func (x *TreeOfThoughtMetrics) Reset() {
 	*x = TreeOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2538,7 @@ func (x *TreeOfThoughtMetrics) String() string {
 func (*TreeOfThoughtMetrics) ProtoMessage() {}
 
 func (x *TreeOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2551,7 @@ func (x *TreeOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*TreeOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{26}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TreeOfThoughtMetrics) GetNodesExpanded() int32 {
@@ -2554,7 +2609,7 @@ type AnswerVotes struct {
 
 func (x *AnswerVotes) Reset() {
 	*x = AnswerVotes{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2621,7 @@ func (x *AnswerVotes) String() string {
 func (*AnswerVotes) ProtoMessage() {}
 
 func (x *AnswerVotes) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2634,7 @@ func (x *AnswerVotes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerVotes.ProtoReflect.Descriptor instead.
 func (*AnswerVotes) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{27}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AnswerVotes) GetAnswer() string {
@@ -2616,7 +2671,7 @@ type SelfConsistencyMetrics struct {
 
 func (x *SelfConsistencyMetrics) Reset() {
 	*x = SelfConsistencyMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2683,7 @@ func (x *SelfConsistencyMetrics) String() string {
 func (*SelfConsistencyMetrics) ProtoMessage() {}
 
 func (x *SelfConsistencyMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2696,7 @@ func (x *SelfConsistencyMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfConsistencyMetrics.ProtoReflect.Descriptor instead.
 func (*SelfConsistencyMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{28}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SelfConsistencyMetrics) GetSamples() int32 {
@@ -2694,7 +2749,7 @@ type ScoredAnswer struct {
 
 func (x *ScoredAnswer) Reset() {
 	*x = ScoredAnswer{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2761,7 @@ func (x *ScoredAnswer) String() string {
 func (*ScoredAnswer) ProtoMessage() {}
 
 func (x *ScoredAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2774,7 @@ func (x *ScoredAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoredAnswer.ProtoReflect.Descriptor instead.
 func (*ScoredAnswer) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{29}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ScoredAnswer) GetAnswer() string {
@@ -2760,7 +2815,7 @@ type BestOfNMetrics struct {
 
 func (x *BestOfNMetrics) Reset() {
 	*x = BestOfNMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2827,7 @@ func (x *BestOfNMetrics) String() string {
 func (*BestOfNMetrics) ProtoMessage() {}
 
 func (x *BestOfNMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2840,7 @@ func (x *BestOfNMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BestOfNMetrics.ProtoReflect.Descriptor instead.
 func (*BestOfNMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{30}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BestOfNMetrics) GetSamples() int32 {
@@ -2833,7 +2888,7 @@ type SelfRefineMetrics struct {
 
 func (x *SelfRefineMetrics) Reset() {
 	*x = SelfRefineMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +2900,7 @@ func (x *SelfRefineMetrics) String() string {
 func (*SelfRefineMetrics) ProtoMessage() {}
 
 func (x *SelfRefineMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +2913,7 @@ func (x *SelfRefineMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfRefineMetrics.ProtoReflect.Descriptor instead.
 func (*SelfRefineMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{31}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SelfRefineMetrics) GetCritiques() int32 {
@@ -2902,7 +2957,7 @@ type PlanAndSolveMetrics struct {
 
 func (x *PlanAndSolveMetrics) Reset() {
 	*x = PlanAndSolveMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +2969,7 @@ func (x *PlanAndSolveMetrics) String() string {
 func (*PlanAndSolveMetrics) ProtoMessage() {}
 
 func (x *PlanAndSolveMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +2982,7 @@ func (x *PlanAndSolveMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanAndSolveMetrics.ProtoReflect.Descriptor instead.
 func (*PlanAndSolveMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{32}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PlanAndSolveMetrics) GetIsPlanned() bool {
@@ -2959,7 +3014,7 @@ type ChainOfVerificationMetrics struct {
 
 func (x *ChainOfVerificationMetrics) Reset() {
 	*x = ChainOfVerificationMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3026,7 @@ func (x *ChainOfVerificationMetrics) String() string {
 func (*ChainOfVerificationMetrics) ProtoMessage() {}
 
 func (x *ChainOfVerificationMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3039,7 @@ func (x *ChainOfVerificationMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfVerificationMetrics.ProtoReflect.Descriptor instead.
 func (*ChainOfVerificationMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{33}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ChainOfVerificationMetrics) GetQuestions() int32 {
@@ -3023,7 +3078,7 @@ type ProgramOfThoughtMetrics struct {
 
 func (x *ProgramOfThoughtMetrics) Reset() {
 	*x = ProgramOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3090,7 @@ func (x *ProgramOfThoughtMetrics) String() string {
 func (*ProgramOfThoughtMetrics) ProtoMessage() {}
 
 func (x *ProgramOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3103,7 @@ func (x *ProgramOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*ProgramOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{34}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProgramOfThoughtMetrics) GetAttempts() int32 {
@@ -3077,7 +3132,13 @@ var File_reasond_v1_strategies_proto protoreflect.FileDescriptor
 const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\n" +
 	"\x1breasond/v1/strategies.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\"\xbf\x01\n" +
+	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\"x\n" +
+	"\fDirectConfig\x12\"\n" +
+	"\n" +
+	"max_tokens\x18\x01 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01\x12%\n" +
+	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01B\r\n" +
+	"\v_max_tokensB\x0e\n" +
+	"\f_temperature\"\xbf\x01\n" +
 	"\x14ChainOfThoughtConfig\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01\x12%\n" +
@@ -3404,69 +3465,70 @@ func file_reasond_v1_strategies_proto_rawDescGZIP() []byte {
 }
 
 var file_reasond_v1_strategies_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_reasond_v1_strategies_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_reasond_v1_strategies_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_reasond_v1_strategies_proto_goTypes = []any{
 	(CarryoverMode)(0),                     // 0: reasond.v1.CarryoverMode
 	(TreeSearch)(0),                        // 1: reasond.v1.TreeSearch
 	(TreeEvaluator)(0),                     // 2: reasond.v1.TreeEvaluator
 	(AnswerVerifier)(0),                    // 3: reasond.v1.AnswerVerifier
 	(SavingsBaseline)(0),                   // 4: reasond.v1.SavingsBaseline
-	(*ChainOfThoughtConfig)(nil),           // 5: reasond.v1.ChainOfThoughtConfig
-	(*BoundedContextConfig)(nil),           // 6: reasond.v1.BoundedContextConfig
-	(*ReactConfig)(nil),                    // 7: reasond.v1.ReactConfig
-	(*TreeOfThoughtConfig)(nil),            // 8: reasond.v1.TreeOfThoughtConfig
-	(*SelfConsistencyConfig)(nil),          // 9: reasond.v1.SelfConsistencyConfig
-	(*BestOfNConfig)(nil),                  // 10: reasond.v1.BestOfNConfig
-	(*SelfRefineConfig)(nil),               // 11: reasond.v1.SelfRefineConfig
-	(*PlanAndSolveConfig)(nil),             // 12: reasond.v1.PlanAndSolveConfig
-	(*ChainOfVerificationConfig)(nil),      // 13: reasond.v1.ChainOfVerificationConfig
-	(*ProgramOfThoughtConfig)(nil),         // 14: reasond.v1.ProgramOfThoughtConfig
-	(*ReadingProgress)(nil),                // 15: reasond.v1.ReadingProgress
-	(*Thought)(nil),                        // 16: reasond.v1.Thought
-	(*Dropped)(nil),                        // 17: reasond.v1.Dropped
-	(*CarryoverReport)(nil),                // 18: reasond.v1.CarryoverReport
-	(*BoundedContextStep)(nil),             // 19: reasond.v1.BoundedContextStep
-	(*ToolCall)(nil),                       // 20: reasond.v1.ToolCall
-	(*ToolResult)(nil),                     // 21: reasond.v1.ToolResult
-	(*ReactStep)(nil),                      // 22: reasond.v1.ReactStep
-	(*TreeStep)(nil),                       // 23: reasond.v1.TreeStep
-	(*Sample)(nil),                         // 24: reasond.v1.Sample
-	(*StageStep)(nil),                      // 25: reasond.v1.StageStep
-	(*Savings)(nil),                        // 26: reasond.v1.Savings
-	(*ChainOfThoughtMetrics)(nil),          // 27: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextIterationMetrics)(nil), // 28: reasond.v1.BoundedContextIterationMetrics
-	(*BoundedContextMetrics)(nil),          // 29: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),                   // 30: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),           // 31: reasond.v1.TreeOfThoughtMetrics
-	(*AnswerVotes)(nil),                    // 32: reasond.v1.AnswerVotes
-	(*SelfConsistencyMetrics)(nil),         // 33: reasond.v1.SelfConsistencyMetrics
-	(*ScoredAnswer)(nil),                   // 34: reasond.v1.ScoredAnswer
-	(*BestOfNMetrics)(nil),                 // 35: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),              // 36: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),            // 37: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil),     // 38: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),        // 39: reasond.v1.ProgramOfThoughtMetrics
-	(*durationpb.Duration)(nil),            // 40: google.protobuf.Duration
+	(*DirectConfig)(nil),                   // 5: reasond.v1.DirectConfig
+	(*ChainOfThoughtConfig)(nil),           // 6: reasond.v1.ChainOfThoughtConfig
+	(*BoundedContextConfig)(nil),           // 7: reasond.v1.BoundedContextConfig
+	(*ReactConfig)(nil),                    // 8: reasond.v1.ReactConfig
+	(*TreeOfThoughtConfig)(nil),            // 9: reasond.v1.TreeOfThoughtConfig
+	(*SelfConsistencyConfig)(nil),          // 10: reasond.v1.SelfConsistencyConfig
+	(*BestOfNConfig)(nil),                  // 11: reasond.v1.BestOfNConfig
+	(*SelfRefineConfig)(nil),               // 12: reasond.v1.SelfRefineConfig
+	(*PlanAndSolveConfig)(nil),             // 13: reasond.v1.PlanAndSolveConfig
+	(*ChainOfVerificationConfig)(nil),      // 14: reasond.v1.ChainOfVerificationConfig
+	(*ProgramOfThoughtConfig)(nil),         // 15: reasond.v1.ProgramOfThoughtConfig
+	(*ReadingProgress)(nil),                // 16: reasond.v1.ReadingProgress
+	(*Thought)(nil),                        // 17: reasond.v1.Thought
+	(*Dropped)(nil),                        // 18: reasond.v1.Dropped
+	(*CarryoverReport)(nil),                // 19: reasond.v1.CarryoverReport
+	(*BoundedContextStep)(nil),             // 20: reasond.v1.BoundedContextStep
+	(*ToolCall)(nil),                       // 21: reasond.v1.ToolCall
+	(*ToolResult)(nil),                     // 22: reasond.v1.ToolResult
+	(*ReactStep)(nil),                      // 23: reasond.v1.ReactStep
+	(*TreeStep)(nil),                       // 24: reasond.v1.TreeStep
+	(*Sample)(nil),                         // 25: reasond.v1.Sample
+	(*StageStep)(nil),                      // 26: reasond.v1.StageStep
+	(*Savings)(nil),                        // 27: reasond.v1.Savings
+	(*ChainOfThoughtMetrics)(nil),          // 28: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextIterationMetrics)(nil), // 29: reasond.v1.BoundedContextIterationMetrics
+	(*BoundedContextMetrics)(nil),          // 30: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),                   // 31: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),           // 32: reasond.v1.TreeOfThoughtMetrics
+	(*AnswerVotes)(nil),                    // 33: reasond.v1.AnswerVotes
+	(*SelfConsistencyMetrics)(nil),         // 34: reasond.v1.SelfConsistencyMetrics
+	(*ScoredAnswer)(nil),                   // 35: reasond.v1.ScoredAnswer
+	(*BestOfNMetrics)(nil),                 // 36: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),              // 37: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),            // 38: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil),     // 39: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),        // 40: reasond.v1.ProgramOfThoughtMetrics
+	(*durationpb.Duration)(nil),            // 41: google.protobuf.Duration
 }
 var file_reasond_v1_strategies_proto_depIdxs = []int32{
 	0,  // 0: reasond.v1.BoundedContextConfig.carryover_mode:type_name -> reasond.v1.CarryoverMode
 	1,  // 1: reasond.v1.TreeOfThoughtConfig.search:type_name -> reasond.v1.TreeSearch
 	2,  // 2: reasond.v1.TreeOfThoughtConfig.evaluator:type_name -> reasond.v1.TreeEvaluator
 	3,  // 3: reasond.v1.BestOfNConfig.verifier:type_name -> reasond.v1.AnswerVerifier
-	17, // 4: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
+	18, // 4: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
 	0,  // 5: reasond.v1.BoundedContextStep.carryover_mode:type_name -> reasond.v1.CarryoverMode
-	15, // 6: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
-	18, // 7: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
-	20, // 8: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
-	21, // 9: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
+	16, // 6: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
+	19, // 7: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
+	21, // 8: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
+	22, // 9: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
 	4,  // 10: reasond.v1.Savings.baseline:type_name -> reasond.v1.SavingsBaseline
-	40, // 11: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
-	28, // 12: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
-	26, // 13: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
-	26, // 14: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
-	32, // 15: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
-	34, // 16: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
-	40, // 17: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
+	41, // 11: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
+	29, // 12: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
+	27, // 13: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
+	27, // 14: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
+	33, // 15: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
+	35, // 16: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
+	41, // 17: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
 	18, // [18:18] is the sub-list for method output_type
 	18, // [18:18] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
@@ -3489,16 +3551,17 @@ func file_reasond_v1_strategies_proto_init() {
 	file_reasond_v1_strategies_proto_msgTypes[7].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[8].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[9].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[20].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[25].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[29].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[10].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[21].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[26].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_strategies_proto_rawDesc), len(file_reasond_v1_strategies_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -68,6 +68,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_model_calls": 17,
         "seed": 2**40,
     },
+    "direct": {"max_tokens": 300, "temperature": 0.25},
     "chain_of_verification": {
         "max_questions": 2,
         "max_tokens": 333,
@@ -120,7 +121,7 @@ async def test_every_parameter_reaches_the_strategy_from_both_wires(server: List
         lines = (await http.post(f"{server.http}/api/v1/jsonrpc", json=request)).text.splitlines()
     first = json.loads(next(line for line in lines if line.startswith("data: ")).removeprefix("data: "))
     assert first["started"]["config"] == sent
-    assert events[-1].completed.answer == "42"
+    assert "42" in events[-1].completed.answer
 
 
 async def test_a_config_alone_selects_its_strategy(server: Listening) -> None:

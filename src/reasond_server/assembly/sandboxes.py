@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reasond_server.config.repairs import RepairEnvironmentSettings, RepairSettings
+from reasond_server.reasoning.run_programs import SandboxPrograms
 from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
-from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits
+from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxFailedError, SandboxLimits
+from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.types.repairs import ResultFormat, SandboxLevel
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from reasond_server.config.repairs import RepairEnvironmentSettings, RepairSettings
     from reasond_server.sandbox.levels import OpenedSandbox
+    from reasond_server.tools.programs import ProgramRunner
 
 _MEBI = 1024 * 1024
 _LEVELS = {
@@ -149,3 +154,30 @@ async def open_sandboxes(settings: RepairSettings) -> tuple[OpenedSandbox, Mappi
         SandboxFailedError: the folder for workspaces cannot be used.
     """
     return await open_sandbox(read_sandbox_options(settings)), read_environments(settings)
+
+
+@asynccontextmanager
+async def open_python_programs(*, at_once: int = 2) -> AsyncIterator[ProgramRunner]:
+    """Yield what runs Python programs on this machine, `at_once` at a time; nothing where no sandbox works.
+
+    The Python is one that jobs can reach, so programs have the standard library and what is installed beside it.
+    """
+    try:
+        opened, environments = await open_sandboxes(
+            RepairSettings(environments={"python": RepairEnvironmentSettings(preset="python")})
+        )
+    except SandboxFailedError:
+        yield NO_PROGRAMS
+        return
+    try:
+        if opened.sandbox.level is SandboxLevel.OFF:
+            yield NO_PROGRAMS
+            return
+        yield SandboxPrograms(
+            sandbox=opened.sandbox,
+            workspaces=opened.workspaces,
+            environment=environments["python"],
+            permits=asyncio.Semaphore(at_once),
+        )
+    finally:
+        await opened.close()

@@ -25,6 +25,7 @@ COMMANDS: Final = MappingProxyType(
         "worker": ("worker", "Work for the engine of repairs until SIGTERM or Ctrl-C."),
         "demo": ("demo", "Watch an answer being found in a long book, a turn with tools, or a repair."),
         "ask": ("ask", "Ask a question and watch the steps."),
+        "eval": ("eval", "Measure what strategies are worth on a set of questions."),
         "strategies": ("strategies", "List the strategies of a server."),
         "token": ("token", "Mint a token for development."),
         "secret-hash": ("token", "Hash an agent's secret for the configuration."),

@@ -26,6 +26,7 @@ from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.turns.policy import TurnPolicy
+from reasond_server.types.choices import TaskForm  # noqa: TC001 - pydantic reads it
 from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
 
 _KIBI = 1024
@@ -260,6 +261,16 @@ class PerformanceSettings(Section):
     )
 
 
+class ChoiceSettings(Section):
+    """What `auto` takes for tasks of one form; `reasond eval --choose` writes it."""
+
+    strategy: StrategyName = Field(description="Strategy of these tasks.")
+    config: Annotated[Mapping[str, bool | int | float | str], AfterValidator(freeze)] = Field(
+        default_factory=lambda: MappingProxyType({}), max_length=64, description="Parameters of the strategy."
+    )
+    why: str = Field(default="", max_length=1000, description="The figures that justify it; callers are told them.")
+
+
 class ReasoningSettings(Section):
     """The enabled strategies and their defaults."""
 
@@ -271,6 +282,11 @@ class ReasoningSettings(Section):
         default=False,
         description="Whether tasks that do not fit the model's window are read by bounded_context in place of the "
         "default strategy, and tasks may name the strategy auto.",
+    )
+    choices: Annotated[Mapping[TaskForm, ChoiceSettings], AfterValidator(freeze)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="What auto takes for tasks that fit the window: a table for those with an answer schema, one for "
+        "others with material, and one for questions alone.",
     )
     enabled_strategies: tuple[StrategyName, ...] = Field(
         default_factory=lambda: tuple(list_built_in("reasond.strategies")),

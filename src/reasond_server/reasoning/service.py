@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_strategy
@@ -24,7 +24,7 @@ from reasond_server.types import Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.base.clock import Clock
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         StreamEvent,
         Task,
     )
+    from reasond_server.types.choices import Choice, TaskForm
 
 __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
@@ -69,6 +70,7 @@ class Policy:
 
     default_strategy: str = ""
     is_auto_enabled: bool = False
+    choices: Mapping[TaskForm, Choice] = field(default_factory=dict)
     selection_timeout_s: float = 0.05
     history: HistoryBounds = DEFAULT_BOUNDS
 
@@ -97,6 +99,7 @@ class ReasoningService:
             models=self.kind.models,
             default_strategy=self.policy.default_strategy,
             is_auto_enabled=self.policy.is_auto_enabled,
+            choices=self.policy.choices,
             within_s=self.policy.selection_timeout_s,
             has_programs=self.kind.programs.is_available,
         )

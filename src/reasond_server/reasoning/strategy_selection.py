@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
@@ -18,10 +18,11 @@ from reasond_server.reasoning.answer_finishing import compile_schema
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
+from reasond_server.types.choices import find_form
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
     from reasond_server.llm.model import ChatModel
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json, Principal, Task
+    from reasond_server.types.choices import Choice, TaskForm
 
 
 AUTO: Final = "auto"
@@ -153,10 +155,10 @@ def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSuppo
 
 @value
 class _Rule:
-    """What the rule of `auto` needs: the agent, whether it may take the reader, whether the task asks for it."""
+    """What the rule of `auto` needs: the agent, what the caller may take, whether the task asks for it."""
 
     agent: RegisteredAgent | None
-    may_read: bool
+    inputs: SelectionInputs
     is_asked_for: bool
 
 
@@ -186,6 +188,7 @@ class Chooser:
         is_auto_enabled: whether the rule of `auto` may replace it, and tasks may ask for the rule.
         within_s: the time limit of an agent lookup, in seconds.
         has_programs: whether programs of the model can be run here.
+        choices: what the rule of `auto` takes for tasks that fit, by their form.
     """
 
     registry: StrategyRegistry
@@ -196,6 +199,7 @@ class Chooser:
     is_auto_enabled: bool = False
     within_s: float
     has_programs: bool = False
+    choices: Mapping[TaskForm, Choice] = field(default_factory=dict)
 
     async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
         """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
@@ -219,8 +223,8 @@ class Chooser:
         selection = select(inputs, self.registry)
         rule = None
         if is_auto or (self.is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
-            rule = _Rule(agent=agent, may_read=inputs.may_take(READER), is_asked_for=is_auto)
-        return self._configure(caller, task, selection, agent, rule)
+            rule = _Rule(agent=agent, inputs=inputs, is_asked_for=is_auto)
+        return self._configure(caller, task, selection, agent, rule=rule)
 
     def _configure(
         self,
@@ -228,15 +232,18 @@ class Chooser:
         task: Task,
         selection: Selection,
         agent: RegisteredAgent | None,
+        *,
         rule: _Rule | None = None,
+        measured: Choice | None = None,
     ) -> ChosenStrategy:
         """Return the choice of `selection`, if the caller may use it with the configuration that results."""
         strategy = selection.strategy
-        # With a rule that may still take the reader, this strategy may be one that the caller may not use.
-        if rule is None or not rule.may_read:
+        # With a rule that may still take another strategy, this one may be one that the caller may not use.
+        if rule is None or not any(map(rule.inputs.may_take, self._list_replacements())):
             require_strategy(caller, strategy.name)
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
-        config, shown_config = self.configuration.resolve(strategy, request=task.config, agent=of_agent)
+        asked = task.config if measured is None else measured.config
+        config, shown_config = self.configuration.resolve(strategy, request=asked, agent=of_agent)
         runs_programs = config.runs_programs
         if runs_programs or config.uses_tools:
             require_tools(caller)
@@ -245,7 +252,10 @@ class Chooser:
         return ChosenStrategy(selection=selection, config=config, shown_config=shown_config, rule=rule)
 
     async def apply_rule(self, caller: Principal, task: Task, choice: ChosenStrategy) -> ChosenStrategy:
-        """Return the choice by the rule of `auto`, if it applies: long texts may be read by another strategy.
+        """Return the choice by the rule of `auto`, if it applies.
+
+        Long texts are read by another strategy. What fits is worked out by the one that was measured to be the best for
+        tasks of its form, where the operator has such a table.
 
         For a long text this may take seconds of processor time.
 
@@ -257,13 +267,21 @@ class Chooser:
             return choice
         selection = choice.selection
         fit = await measure_fit(task, preface_model(self.models.find(task.model), task))
-        is_replaced = not fit.fits and rule.may_read and READER in self.registry
+        measured = self.choices.get(find_form(task)) if fit.fits else None
+        name = READER if measured is None else measured.strategy
+        is_replaced = (not fit.fits or measured is not None) and rule.inputs.may_take(name) and name in self.registry
         if is_replaced:
-            selection = replace(selection, strategy=self.registry.get(READER))
+            selection = replace(selection, strategy=self.registry.get(name))
+        else:
+            measured = None
         if is_replaced or rule.is_asked_for:
-            warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {fit.reason}."
+            reason = fit.reason if measured is None else f"measured for tasks of this form: {measured.why}"
+            warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {reason}."
             selection = replace(selection, source=StrategySource.AUTO, warnings=(warning,))
-        return self._configure(caller, task, selection, rule.agent)
+        return self._configure(caller, task, selection, rule.agent, measured=measured)
+
+    def _list_replacements(self) -> Sequence[str]:
+        return [READER, *(each.strategy for each in self.choices.values())]
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""

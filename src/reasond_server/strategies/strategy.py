@@ -217,6 +217,8 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
     model of their configuration (`config_type`), and the growth of their model calls (`cost_class`, and `cost_formula`
     in terms of the configuration).
 
+    `is_plain` says that texts of the task are sent as they are, on purpose, without fences around what strangers wrote.
+
     `is_replayable` promises that a run depends only on its task, its configuration, its nonces, and the replies of its
     model and tools: with the same inputs, it makes the same calls and steps again. Only such a run can be resumed after
     its process died; any other ends as FAILED with its steps so far. If a replay differs despite the promise, the run
@@ -228,6 +230,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
     config_type: ClassVar[type[StrategyConfig]]
     cost_class: ClassVar[CostClass | None] = None
     cost_formula: ClassVar[str] = ""
+    is_plain: ClassVar[bool] = False
     is_replayable: ClassVar[bool] = False
 
     @abstractmethod

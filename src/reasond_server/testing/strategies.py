@@ -463,7 +463,9 @@ class StrategyConformance:
                 require(again.logged == first.logged, "a replay from the recorded replies took other steps")
         return None
 
-    async def _fences_untrusted_text(self) -> None:
+    async def _fences_untrusted_text(self) -> str | None:
+        if self._strategy.is_plain:
+            return "the strategy sends texts as they are, on purpose"
         task = Task(query=INJECTION, material=INJECTION if self._task.material else "", strategy=self._strategy.name)
         for reply in self._repliers:
             model = self._model(reply)
@@ -471,6 +473,7 @@ class StrategyConformance:
             self._well_ended(ran, model)
             for request in model.requests:
                 require_fenced(request, ran)
+        return None
 
     def _well_ended(self, ran: Ran, model: NotingModel | None) -> None:
         """Check that every event can be converted, that one outcome comes last, and that an error is a ReasondError."""

@@ -15,6 +15,7 @@ EXAMPLE = ROOT / "config.example.toml"
 TABLES = {
     "llm.capabilities",
     "llm.backends",
+    "reasoning.choices",
     "reasoning.strategies",
     "tools.mcp",
     "turns.modes",

@@ -18,6 +18,7 @@ from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.testing import FunctionModel, ScriptedModel
 from reasond_server.types import HistoryMessage, Principal, Speaker, StrategySource, Task
+from reasond_server.types.choices import Choice, TaskForm
 
 if TYPE_CHECKING:
     from reasond_server.reasoning.strategy_selection import Selection
@@ -46,6 +47,7 @@ async def choose(
         default_strategy=default,
         is_auto_enabled=more.get("is_auto_enabled", True),
         within_s=120,
+        choices=more.get("choices", {}),
     )
     choice = await chooser.choose(caller, task)
     return (await chooser.apply_rule(caller, task, choice)).selection
@@ -136,3 +138,34 @@ async def test_a_text_that_cannot_fit_is_not_counted() -> None:
     fit = await measure_fit(Task(query="q", material="x" * 200_000), ScriptedModel([], context_window=4096))
     assert not fit.fits
     assert fit.reason == "the task has 200001 bytes, and the model's window 4096 tokens"
+
+
+MEASURED = {
+    TaskForm.QUESTION: Choice(strategy="chain_of_thought", config={"max_tokens": 321}, why="90% of 40 right"),
+    TaskForm.MATERIAL: Choice(strategy="bounded_context", config={}, why="80% of 40 right"),
+    TaskForm.SCHEMA: Choice(strategy="react", config={}, why="70% of 40 right"),
+}
+
+
+async def test_what_was_measured_is_taken_for_tasks_that_fit_and_told_with_its_figures() -> None:
+    selection = await choose(Task(query="How many gates?"), default="bounded_context", choices=MEASURED)
+    assert describe(selection) == ("chain_of_thought", StrategySource.AUTO)
+    assert selection.warnings == (
+        "The strategy 'auto' chose 'chain_of_thought': measured for tasks of this form: 90% of 40 right.",
+    )
+    selection = await choose(Task(query="How many gates?", material="Four."), choices=MEASURED)
+    assert describe(selection) == ("bounded_context", StrategySource.AUTO)
+
+
+async def test_a_measured_strategy_that_is_not_enabled_or_not_allowed_is_not_taken() -> None:
+    selection = await choose(Task(query="q", answer_schema={"type": "object"}), choices=MEASURED)
+    assert describe(selection) == ("chain_of_thought", StrategySource.SYSTEM)
+    limited = Principal(subject="bob", tenant="acme", permissions=frozenset({"reasoning:execute:chain_of_thought"}))
+    selection = await choose(Task(query="q", material="Four."), choices=MEASURED, caller=limited)
+    assert describe(selection) == ("chain_of_thought", StrategySource.SYSTEM)
+
+
+async def test_what_does_not_fit_is_read_whatever_was_measured() -> None:
+    choices = {TaskForm.MATERIAL: MEASURED[TaskForm.QUESTION]}
+    selection = await choose(Task(query="How many gates?", material=LONG), choices=choices)
+    assert describe(selection) == ("bounded_context", StrategySource.AUTO)

@@ -71,7 +71,7 @@ _SOURCES = MappingProxyType(
         "REQUEST": "as asked",
         "AGENT": "chosen by the agent",
         "SYSTEM": "the default of this server",
-        "AUTO": "chosen by size",
+        "AUTO": "chosen by the rule of this server",
     }
 )
 _CALLS: Final = MappingProxyType({"chain_of_thought": 1, "plan_and_solve": 2})

@@ -13,7 +13,7 @@ from reasond_server.cli.show.live import ShownProgress, describe_span, draw_bar
 from reasond_server.cli.show.run import RunProgress, count_most_steps
 from reasond_server.reasoning.registry import STRATEGIES
 
-WITHOUT = {"chain_of_thought", "tree_of_thought"}
+WITHOUT = {"chain_of_thought", "direct", "tree_of_thought"}
 """One call, of which nothing is known before its end; calls in place of steps."""
 
 

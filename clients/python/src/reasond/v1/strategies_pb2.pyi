@@ -156,6 +156,33 @@ SAVINGS_BASELINE_REPROMPT: SavingsBaseline.ValueType  # 2
 global___SavingsBaseline = SavingsBaseline
 
 @typing.final
+class DirectConfig(google.protobuf.message.Message):
+    """Configuration of `direct`: the question as it is, in one model call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    max_tokens: builtins.int
+    """Most tokens the model may write, 100-32768; built-in default 4096."""
+    temperature: builtins.float
+    """Sampling temperature, 0.0-2.0; built-in default 0.0."""
+    def __init__(
+        self,
+        *,
+        max_tokens: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___DirectConfig = DirectConfig
+
+@typing.final
 class ChainOfThoughtConfig(google.protobuf.message.Message):
     """Configuration of `chain_of_thought`: one model call that thinks step by step."""
 

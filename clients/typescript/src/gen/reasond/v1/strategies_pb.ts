@@ -19,7 +19,35 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file reasond/v1/strategies.proto.
  */
 export const file_reasond_v1_strategies: GenFile = /*@__PURE__*/
-  fileDesc("ChtyZWFzb25kL3YxL3N0cmF0ZWdpZXMucHJvdG8SCnJlYXNvbmQudjEimAEKFENoYWluT2ZUaG91Z2h0Q29uZmlnEhcKCm1heF90b2tlbnMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBEhsKDnNob3dfcmVhc29uaW5nGAMgASgISAKIAQFCDQoLX21heF90b2tlbnNCDgoMX3RlbXBlcmF0dXJlQhEKD19zaG93X3JlYXNvbmluZyK/AgoUQm91bmRlZENvbnRleHRDb25maWcSFwoKY2h1bmtfc2l6ZRgBIAEoBUgAiAEBEhsKDmNhcnJ5b3Zlcl9zaXplGAIgASgFSAGIAQESGwoObWF4X2l0ZXJhdGlvbnMYAyABKAVIAogBARI2Cg5jYXJyeW92ZXJfbW9kZRgEIAEoDjIZLnJlYXNvbmQudjEuQ2FycnlvdmVyTW9kZUgDiAEBEhkKDG1heF9zZWdtZW50cxgFIAEoBUgEiAEBEhgKC3RlbXBlcmF0dXJlGAYgASgBSAWIAQFCDQoLX2NodW5rX3NpemVCEQoPX2NhcnJ5b3Zlcl9zaXplQhEKD19tYXhfaXRlcmF0aW9uc0IRCg9fY2FycnlvdmVyX21vZGVCDwoNX21heF9zZWdtZW50c0IOCgxfdGVtcGVyYXR1cmUigQIKC1JlYWN0Q29uZmlnEhsKDm1heF9pdGVyYXRpb25zGAEgASgFSACIAQESIAoTbWF4X3Rva2Vuc19wZXJfc3RlcBgCIAEoBUgBiAEBEhgKC3RlbXBlcmF0dXJlGAMgASgBSAKIAQESGwoOYWxsb3dfdG9vbF91c2UYBCABKAhIA4gBARIbCg5tYXhfdG9vbF9jYWxscxgFIAEoBUgEiAEBQhEKD19tYXhfaXRlcmF0aW9uc0IWChRfbWF4X3Rva2Vuc19wZXJfc3RlcEIOCgxfdGVtcGVyYXR1cmVCEQoPX2FsbG93X3Rvb2xfdXNlQhEKD19tYXhfdG9vbF9jYWxscyK6AwoTVHJlZU9mVGhvdWdodENvbmZpZxIWCgltYXhfZGVwdGgYASABKAVIAIgBARIWCglicmFuY2hpbmcYAiABKAVIAYgBARIXCgpiZWFtX3dpZHRoGAMgASgFSAKIAQESKwoGc2VhcmNoGAQgASgOMhYucmVhc29uZC52MS5UcmVlU2VhcmNoSAOIAQESMQoJZXZhbHVhdG9yGAUgASgOMhkucmVhc29uZC52MS5UcmVlRXZhbHVhdG9ySASIAQESIwoWbWF4X3Rva2Vuc19wZXJfdGhvdWdodBgGIAEoBUgFiAEBEhgKC3RlbXBlcmF0dXJlGAcgASgBSAaIAQESHAoPbWF4X21vZGVsX2NhbGxzGAggASgFSAeIAQESEQoEc2VlZBgJIAEoA0gIiAEBQgwKCl9tYXhfZGVwdGhCDAoKX2JyYW5jaGluZ0INCgtfYmVhbV93aWR0aEIJCgdfc2VhcmNoQgwKCl9ldmFsdWF0b3JCGQoXX21heF90b2tlbnNfcGVyX3Rob3VnaHRCDgoMX3RlbXBlcmF0dXJlQhIKEF9tYXhfbW9kZWxfY2FsbHNCBwoFX3NlZWQiuQEKFVNlbGZDb25zaXN0ZW5jeUNvbmZpZxIUCgdzYW1wbGVzGAEgASgFSACIAQESGAoLdGVtcGVyYXR1cmUYAiABKAFIAYgBARIXCgptYXhfdG9rZW5zGAMgASgFSAKIAQESGgoNbWluX2FncmVlbWVudBgEIAEoAUgDiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0IQCg5fbWluX2FncmVlbWVudCL1AgoNQmVzdE9mTkNvbmZpZxIUCgdzYW1wbGVzGAEgASgFSACIAQESGAoLdGVtcGVyYXR1cmUYAiABKAFIAYgBARIXCgptYXhfdG9rZW5zGAMgASgFSAKIAQESHQoQbWF4X2p1ZGdlX3Rva2VucxgEIAEoBUgDiAEBEhYKCW1pbl9zY29yZRgFIAEoAUgEiAEBEjEKCHZlcmlmaWVyGAYgASgOMhoucmVhc29uZC52MS5BbnN3ZXJWZXJpZmllckgFiAEBEhoKDWNoZWNrX3Byb2dyYW0YByABKAlIBogBARIYCgttYXhfY2hlY2tfcxgIIAEoAUgHiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0ITChFfbWF4X2p1ZGdlX3Rva2Vuc0IMCgpfbWluX3Njb3JlQgsKCV92ZXJpZmllckIQCg5fY2hlY2tfcHJvZ3JhbUIOCgxfbWF4X2NoZWNrX3MixgEKEFNlbGZSZWZpbmVDb25maWcSFwoKbWF4X3JvdW5kcxgBIAEoBUgAiAEBEhcKCm1heF90b2tlbnMYAiABKAVIAYgBARIgChNtYXhfY3JpdGlxdWVfdG9rZW5zGAMgASgFSAKIAQESGAoLdGVtcGVyYXR1cmUYBCABKAFIA4gBAUINCgtfbWF4X3JvdW5kc0INCgtfbWF4X3Rva2Vuc0IWChRfbWF4X2NyaXRpcXVlX3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmUimAEKElBsYW5BbmRTb2x2ZUNvbmZpZxIcCg9tYXhfcGxhbl90b2tlbnMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBAUISChBfbWF4X3BsYW5fdG9rZW5zQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLPAQoZQ2hhaW5PZlZlcmlmaWNhdGlvbkNvbmZpZxIaCg1tYXhfcXVlc3Rpb25zGAEgASgFSACIAQESFwoKbWF4X3Rva2VucxgCIAEoBUgBiAEBEh0KEG1heF9jaGVja190b2tlbnMYAyABKAVIAogBARIYCgt0ZW1wZXJhdHVyZRgEIAEoAUgDiAEBQhAKDl9tYXhfcXVlc3Rpb25zQg0KC19tYXhfdG9rZW5zQhMKEV9tYXhfY2hlY2tfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLEAQoWUHJvZ3JhbU9mVGhvdWdodENvbmZpZxIZCgxtYXhfYXR0ZW1wdHMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGgoNbWF4X3Byb2dyYW1fcxgDIAEoAUgCiAEBEhgKC3RlbXBlcmF0dXJlGAQgASgBSAOIAQFCDwoNX21heF9hdHRlbXB0c0INCgtfbWF4X3Rva2Vuc0IQCg5fbWF4X3Byb2dyYW1fc0IOCgxfdGVtcGVyYXR1cmUiOQoPUmVhZGluZ1Byb2dyZXNzEg8KB3NlZ21lbnQYASABKAUSFQoNc2VnbWVudF9jb3VudBgCIAEoBSInCgdUaG91Z2h0EgwKBHRleHQYASABKAkSDgoGYW5zd2VyGAIgASgJIicKB0Ryb3BwZWQSDAoEcGFydBgBIAEoCRIOCgZ0b2tlbnMYAiABKAMikwEKD0NhcnJ5b3ZlclJlcG9ydBIVCg1iZWZvcmVfdG9rZW5zGAEgASgDEhQKDGFmdGVyX3Rva2VucxgCIAEoAxIkCgdkcm9wcGVkGAMgAygLMhMucmVhc29uZC52MS5Ecm9wcGVkEhQKDGhhc19vd25fY2FsbBgEIAEoCBIXCg9mYWxsYmFja19yZWFzb24YBSABKAkitAIKEkJvdW5kZWRDb250ZXh0U3RlcBIMCgR0ZXh0GAEgASgJEhEKCWNhcnJ5b3ZlchgCIAEoCRIxCg5jYXJyeW92ZXJfbW9kZRgDIAEoDjIZLnJlYXNvbmQudjEuQ2FycnlvdmVyTW9kZRIVCg13aW5kb3dfdG9rZW5zGAQgASgDEhsKE2NhcnJ5b3Zlcl9nZW5lcmF0ZWQYBSABKAgSLAoHcmVhZGluZxgGIAEoCzIbLnJlYXNvbmQudjEuUmVhZGluZ1Byb2dyZXNzEhcKD2lzX3dpbmRvd19leGFjdBgHIAEoCBIYChBjYXJyeW92ZXJfdG9rZW5zGAggASgDEjUKEGNhcnJ5b3Zlcl9yZXBvcnQYCSABKAsyGy5yZWFzb25kLnYxLkNhcnJ5b3ZlclJlcG9ydCJBCghUb29sQ2FsbBIPCgdjYWxsX2lkGAEgASgJEgwKBHRvb2wYAiABKAkSFgoOYXJndW1lbnRzX2pzb24YAyABKAkiRAoKVG9vbFJlc3VsdBIPCgdjYWxsX2lkGAEgASgJEhMKC3Jlc3VsdF9qc29uGAIgASgJEhAKCGlzX2Vycm9yGAMgASgIInEKCVJlYWN0U3RlcBIPCgd0aG91Z2h0GAEgASgJEiUKB2FjdGlvbnMYAiADKAsyFC5yZWFzb25kLnYxLlRvb2xDYWxsEiwKDG9ic2VydmF0aW9ucxgDIAMoCzIWLnJlYXNvbmQudjEuVG9vbFJlc3VsdCKAAQoIVHJlZVN0ZXASDwoHbm9kZV9pZBgBIAEoCRIRCglwYXJlbnRfaWQYAiABKAkSDQoFZGVwdGgYAyABKAUSDwoHdGhvdWdodBgEIAEoCRINCgVzY29yZRgFIAEoARIRCglpc19wcnVuZWQYBiABKAgSDgoGYW5zd2VyGAcgASgJIlYKBlNhbXBsZRIMCgR0ZXh0GAEgASgJEg4KBmFuc3dlchgCIAEoCRIZChFub3JtYWxpemVkX2Fuc3dlchgDIAEoCRITCgt0ZW1wZXJhdHVyZRgEIAEoASJWCglTdGFnZVN0ZXASDQoFc3RhZ2UYASABKAkSDAoEdGV4dBgCIAEoCRIOCgZhbnN3ZXIYAyABKAkSEgoFc2NvcmUYBCABKAFIAIgBAUIICgZfc2NvcmUipwEKB1NhdmluZ3MSLQoIYmFzZWxpbmUYASABKA4yGy5yZWFzb25kLnYxLlNhdmluZ3NCYXNlbGluZRIVCg1hdHRlbnRpb25fcGN0GAIgASgBEhMKC2t2X3JlYWRfcGN0GAMgASgBEhIKCnRva2Vuc19wY3QYBCABKAESGAoQcGVha19jb250ZXh0X3BjdBgFIAEoARITCgtpc19tZWFzdXJlZBgGIAEoCCJmChVDaGFpbk9mVGhvdWdodE1ldHJpY3MSEwoLdGVtcGVyYXR1cmUYASABKAESEgoKbWF4X3Rva2VucxgCIAEoBRIVCg1maW5pc2hfcmVhc29uGAMgASgJEg0KBW1vZGVsGAQgASgJIt0BCh5Cb3VuZGVkQ29udGV4dEl0ZXJhdGlvbk1ldHJpY3MSEQoJaXRlcmF0aW9uGAEgASgFEg4KBnRva2VucxgCIAEoAxISCgpoYXNfYW5zd2VyGAMgASgIEhsKE2NhcnJ5b3Zlcl9nZW5lcmF0ZWQYBCABKAgSMQoOZXhlY3V0aW9uX3RpbWUYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaXNfcmVhZGluZxgGIAEoCBIgChhpc19vbmx5X2hpZGRlbl9yZWFzb25pbmcYByABKAgiqQMKFUJvdW5kZWRDb250ZXh0TWV0cmljcxIYChB0b3RhbF9pdGVyYXRpb25zGAEgASgFEhoKEnJlYWRpbmdfaXRlcmF0aW9ucxgCIAEoBRI+CgppdGVyYXRpb25zGAMgAygLMioucmVhc29uZC52MS5Cb3VuZGVkQ29udGV4dEl0ZXJhdGlvbk1ldHJpY3MSHgoWY2FycnlvdmVyX2NvbXByZXNzaW9ucxgEIAEoBRIkCgdzYXZpbmdzGAUgASgLMhMucmVhc29uZC52MS5TYXZpbmdzEhsKE2NvbXB1dGVfc2F2aW5nc19wY3QYBiABKAESFwoPY2FwYWNpdHlfdG9rZW5zGAcgASgDEiEKGWVmZmVjdGl2ZV9jYXBhY2l0eV90b2tlbnMYCCABKAMSFwoPaXNfd2luZG93X2V4YWN0GAkgASgIEhoKEnBlYWtfd2luZG93X3Rva2VucxgKIAEoAxItChByZXByb21wdF9zYXZpbmdzGAsgASgLMhMucmVhc29uZC52MS5TYXZpbmdzEhcKD2NhcnJ5b3Zlcl9jYWxscxgMIAEoBSL8AQoMUmVhY3RNZXRyaWNzEhgKEHRvdGFsX2l0ZXJhdGlvbnMYASABKAUSJgoZYW5zd2VyX2ZvdW5kX2F0X2l0ZXJhdGlvbhgCIAEoBUgAiAEBEhMKC3RlbXBlcmF0dXJlGAMgASgBEhYKDm1heF9pdGVyYXRpb25zGAQgASgFEhIKCnRvb2xfY2FsbHMYBSABKAUSGQoRZmFpbGVkX3Rvb2xfY2FsbHMYBiABKAUSEwoLY29ycmVjdGlvbnMYByABKAUSGwoTbWFza2VkX29ic2VydmF0aW9ucxgIIAEoBUIcChpfYW5zd2VyX2ZvdW5kX2F0X2l0ZXJhdGlvbiKhAQoUVHJlZU9mVGhvdWdodE1ldHJpY3MSFgoObm9kZXNfZXhwYW5kZWQYASABKAUSFwoPbm9kZXNfZXZhbHVhdGVkGAIgASgFEhQKDG5vZGVzX3BydW5lZBgDIAEoBRIVCg1kZXB0aF9yZWFjaGVkGAQgASgFEhIKCmJlc3Rfc2NvcmUYBSABKAESFwoPbm9kZXNfZHVwbGljYXRlGAYgASgFIiwKC0Fuc3dlclZvdGVzEg4KBmFuc3dlchgBIAEoCRINCgV2b3RlcxgCIAEoBSKRAQoWU2VsZkNvbnNpc3RlbmN5TWV0cmljcxIPCgdzYW1wbGVzGAEgASgFEiYKBXZvdGVzGAIgAygLMhcucmVhc29uZC52MS5BbnN3ZXJWb3RlcxIOCgZtYXJnaW4YAyABKAESGAoQaXNfc3RvcHBlZF9lYXJseRgEIAEoCBIUCgxpc19hYnN0YWluZWQYBSABKAgiSwoMU2NvcmVkQW5zd2VyEg4KBmFuc3dlchgBIAEoCRINCgV2b3RlcxgCIAEoBRISCgVzY29yZRgDIAEoAUgAiAEBQggKBl9zY29yZSJ2Cg5CZXN0T2ZOTWV0cmljcxIPCgdzYW1wbGVzGAEgASgFEhIKCmp1ZGdlbWVudHMYAiABKAUSKQoHYW5zd2VycxgDIAMoCzIYLnJlYXNvbmQudjEuU2NvcmVkQW5zd2VyEhQKDGlzX2Fic3RhaW5lZBgEIAEoCCJhChFTZWxmUmVmaW5lTWV0cmljcxIRCgljcml0aXF1ZXMYASABKAUSEQoJcmV2aXNpb25zGAIgASgFEhEKCWlzX3Bhc3NlZBgDIAEoCBITCgtpc19yZXBlYXRlZBgEIAEoCCI9ChNQbGFuQW5kU29sdmVNZXRyaWNzEhIKCmlzX3BsYW5uZWQYASABKAgSEgoKcGxhbl9zdGVwcxgCIAEoBSJVChpDaGFpbk9mVmVyaWZpY2F0aW9uTWV0cmljcxIRCglxdWVzdGlvbnMYASABKAUSEAoIYW5zd2VyZWQYAiABKAUSEgoKaXNfcmV2aXNlZBgDIAEoCCJ1ChdQcm9ncmFtT2ZUaG91Z2h0TWV0cmljcxIQCghhdHRlbXB0cxgBIAEoBRIXCg9mYWlsZWRfYXR0ZW1wdHMYAiABKAUSLwoMcHJvZ3JhbV90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uKn8KDUNhcnJ5b3Zlck1vZGUSHgoaQ0FSUllPVkVSX01PREVfVU5TUEVDSUZJRUQQABIZChVDQVJSWU9WRVJfTU9ERV9IWUJSSUQQARIaChZDQVJSWU9WRVJfTU9ERV9TVU1NQVJZEAISFwoTQ0FSUllPVkVSX01PREVfVEFJTBADKlsKClRyZWVTZWFyY2gSGwoXVFJFRV9TRUFSQ0hfVU5TUEVDSUZJRUQQABIUChBUUkVFX1NFQVJDSF9CRUFNEAESGgoWVFJFRV9TRUFSQ0hfQkVTVF9GSVJTVBACKmIKDVRyZWVFdmFsdWF0b3ISHgoaVFJFRV9FVkFMVUFUT1JfVU5TUEVDSUZJRUQQABIYChRUUkVFX0VWQUxVQVRPUl9WQUxVRRABEhcKE1RSRUVfRVZBTFVBVE9SX1ZPVEUQAiqFAQoOQW5zd2VyVmVyaWZpZXISHwobQU5TV0VSX1ZFUklGSUVSX1VOU1BFQ0lGSUVEEAASGQoVQU5TV0VSX1ZFUklGSUVSX0pVREdFEAESGgoWQU5TV0VSX1ZFUklGSUVSX1NDSEVNQRACEhsKF0FOU1dFUl9WRVJJRklFUl9QUk9HUkFNEAMqdAoPU2F2aW5nc0Jhc2VsaW5lEiAKHFNBVklOR1NfQkFTRUxJTkVfVU5TUEVDSUZJRUQQABIgChxTQVZJTkdTX0JBU0VMSU5FX1NJTkdMRV9QQVNTEAESHQoZU0FWSU5HU19CQVNFTElORV9SRVBST01QVBACQjkKCnJlYXNvbmQudjFQAVoccmVhc29uZC9jbGllbnRzL2dvO3JlYXNvbmR2MaoCClJlYXNvbmQuVjFiBnByb3RvMw", [file_google_protobuf_duration]);
+  fileDesc("ChtyZWFzb25kL3YxL3N0cmF0ZWdpZXMucHJvdG8SCnJlYXNvbmQudjEiYAoMRGlyZWN0Q29uZmlnEhcKCm1heF90b2tlbnMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSKYAQoUQ2hhaW5PZlRob3VnaHRDb25maWcSFwoKbWF4X3Rva2VucxgBIAEoBUgAiAEBEhgKC3RlbXBlcmF0dXJlGAIgASgBSAGIAQESGwoOc2hvd19yZWFzb25pbmcYAyABKAhIAogBAUINCgtfbWF4X3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmVCEQoPX3Nob3dfcmVhc29uaW5nIr8CChRCb3VuZGVkQ29udGV4dENvbmZpZxIXCgpjaHVua19zaXplGAEgASgFSACIAQESGwoOY2FycnlvdmVyX3NpemUYAiABKAVIAYgBARIbCg5tYXhfaXRlcmF0aW9ucxgDIAEoBUgCiAEBEjYKDmNhcnJ5b3Zlcl9tb2RlGAQgASgOMhkucmVhc29uZC52MS5DYXJyeW92ZXJNb2RlSAOIAQESGQoMbWF4X3NlZ21lbnRzGAUgASgFSASIAQESGAoLdGVtcGVyYXR1cmUYBiABKAFIBYgBAUINCgtfY2h1bmtfc2l6ZUIRCg9fY2FycnlvdmVyX3NpemVCEQoPX21heF9pdGVyYXRpb25zQhEKD19jYXJyeW92ZXJfbW9kZUIPCg1fbWF4X3NlZ21lbnRzQg4KDF90ZW1wZXJhdHVyZSKBAgoLUmVhY3RDb25maWcSGwoObWF4X2l0ZXJhdGlvbnMYASABKAVIAIgBARIgChNtYXhfdG9rZW5zX3Blcl9zdGVwGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBARIbCg5hbGxvd190b29sX3VzZRgEIAEoCEgDiAEBEhsKDm1heF90b29sX2NhbGxzGAUgASgFSASIAQFCEQoPX21heF9pdGVyYXRpb25zQhYKFF9tYXhfdG9rZW5zX3Blcl9zdGVwQg4KDF90ZW1wZXJhdHVyZUIRCg9fYWxsb3dfdG9vbF91c2VCEQoPX21heF90b29sX2NhbGxzIroDChNUcmVlT2ZUaG91Z2h0Q29uZmlnEhYKCW1heF9kZXB0aBgBIAEoBUgAiAEBEhYKCWJyYW5jaGluZxgCIAEoBUgBiAEBEhcKCmJlYW1fd2lkdGgYAyABKAVIAogBARIrCgZzZWFyY2gYBCABKA4yFi5yZWFzb25kLnYxLlRyZWVTZWFyY2hIA4gBARIxCglldmFsdWF0b3IYBSABKA4yGS5yZWFzb25kLnYxLlRyZWVFdmFsdWF0b3JIBIgBARIjChZtYXhfdG9rZW5zX3Blcl90aG91Z2h0GAYgASgFSAWIAQESGAoLdGVtcGVyYXR1cmUYByABKAFIBogBARIcCg9tYXhfbW9kZWxfY2FsbHMYCCABKAVIB4gBARIRCgRzZWVkGAkgASgDSAiIAQFCDAoKX21heF9kZXB0aEIMCgpfYnJhbmNoaW5nQg0KC19iZWFtX3dpZHRoQgkKB19zZWFyY2hCDAoKX2V2YWx1YXRvckIZChdfbWF4X3Rva2Vuc19wZXJfdGhvdWdodEIOCgxfdGVtcGVyYXR1cmVCEgoQX21heF9tb2RlbF9jYWxsc0IHCgVfc2VlZCK5AQoVU2VsZkNvbnNpc3RlbmN5Q29uZmlnEhQKB3NhbXBsZXMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBEhcKCm1heF90b2tlbnMYAyABKAVIAogBARIaCg1taW5fYWdyZWVtZW50GAQgASgBSAOIAQFCCgoIX3NhbXBsZXNCDgoMX3RlbXBlcmF0dXJlQg0KC19tYXhfdG9rZW5zQhAKDl9taW5fYWdyZWVtZW50IvUCCg1CZXN0T2ZOQ29uZmlnEhQKB3NhbXBsZXMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBEhcKCm1heF90b2tlbnMYAyABKAVIAogBARIdChBtYXhfanVkZ2VfdG9rZW5zGAQgASgFSAOIAQESFgoJbWluX3Njb3JlGAUgASgBSASIAQESMQoIdmVyaWZpZXIYBiABKA4yGi5yZWFzb25kLnYxLkFuc3dlclZlcmlmaWVySAWIAQESGgoNY2hlY2tfcHJvZ3JhbRgHIAEoCUgGiAEBEhgKC21heF9jaGVja19zGAggASgBSAeIAQFCCgoIX3NhbXBsZXNCDgoMX3RlbXBlcmF0dXJlQg0KC19tYXhfdG9rZW5zQhMKEV9tYXhfanVkZ2VfdG9rZW5zQgwKCl9taW5fc2NvcmVCCwoJX3ZlcmlmaWVyQhAKDl9jaGVja19wcm9ncmFtQg4KDF9tYXhfY2hlY2tfcyLGAQoQU2VsZlJlZmluZUNvbmZpZxIXCgptYXhfcm91bmRzGAEgASgFSACIAQESFwoKbWF4X3Rva2VucxgCIAEoBUgBiAEBEiAKE21heF9jcml0aXF1ZV90b2tlbnMYAyABKAVIAogBARIYCgt0ZW1wZXJhdHVyZRgEIAEoAUgDiAEBQg0KC19tYXhfcm91bmRzQg0KC19tYXhfdG9rZW5zQhYKFF9tYXhfY3JpdGlxdWVfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSKYAQoSUGxhbkFuZFNvbHZlQ29uZmlnEhwKD21heF9wbGFuX3Rva2VucxgBIAEoBUgAiAEBEhcKCm1heF90b2tlbnMYAiABKAVIAYgBARIYCgt0ZW1wZXJhdHVyZRgDIAEoAUgCiAEBQhIKEF9tYXhfcGxhbl90b2tlbnNCDQoLX21heF90b2tlbnNCDgoMX3RlbXBlcmF0dXJlIs8BChlDaGFpbk9mVmVyaWZpY2F0aW9uQ29uZmlnEhoKDW1heF9xdWVzdGlvbnMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESHQoQbWF4X2NoZWNrX3Rva2VucxgDIAEoBUgCiAEBEhgKC3RlbXBlcmF0dXJlGAQgASgBSAOIAQFCEAoOX21heF9xdWVzdGlvbnNCDQoLX21heF90b2tlbnNCEwoRX21heF9jaGVja190b2tlbnNCDgoMX3RlbXBlcmF0dXJlIsQBChZQcm9ncmFtT2ZUaG91Z2h0Q29uZmlnEhkKDG1heF9hdHRlbXB0cxgBIAEoBUgAiAEBEhcKCm1heF90b2tlbnMYAiABKAVIAYgBARIaCg1tYXhfcHJvZ3JhbV9zGAMgASgBSAKIAQESGAoLdGVtcGVyYXR1cmUYBCABKAFIA4gBAUIPCg1fbWF4X2F0dGVtcHRzQg0KC19tYXhfdG9rZW5zQhAKDl9tYXhfcHJvZ3JhbV9zQg4KDF90ZW1wZXJhdHVyZSI5Cg9SZWFkaW5nUHJvZ3Jlc3MSDwoHc2VnbWVudBgBIAEoBRIVCg1zZWdtZW50X2NvdW50GAIgASgFIicKB1Rob3VnaHQSDAoEdGV4dBgBIAEoCRIOCgZhbnN3ZXIYAiABKAkiJwoHRHJvcHBlZBIMCgRwYXJ0GAEgASgJEg4KBnRva2VucxgCIAEoAyKTAQoPQ2FycnlvdmVyUmVwb3J0EhUKDWJlZm9yZV90b2tlbnMYASABKAMSFAoMYWZ0ZXJfdG9rZW5zGAIgASgDEiQKB2Ryb3BwZWQYAyADKAsyEy5yZWFzb25kLnYxLkRyb3BwZWQSFAoMaGFzX293bl9jYWxsGAQgASgIEhcKD2ZhbGxiYWNrX3JlYXNvbhgFIAEoCSK0AgoSQm91bmRlZENvbnRleHRTdGVwEgwKBHRleHQYASABKAkSEQoJY2FycnlvdmVyGAIgASgJEjEKDmNhcnJ5b3Zlcl9tb2RlGAMgASgOMhkucmVhc29uZC52MS5DYXJyeW92ZXJNb2RlEhUKDXdpbmRvd190b2tlbnMYBCABKAMSGwoTY2FycnlvdmVyX2dlbmVyYXRlZBgFIAEoCBIsCgdyZWFkaW5nGAYgASgLMhsucmVhc29uZC52MS5SZWFkaW5nUHJvZ3Jlc3MSFwoPaXNfd2luZG93X2V4YWN0GAcgASgIEhgKEGNhcnJ5b3Zlcl90b2tlbnMYCCABKAMSNQoQY2FycnlvdmVyX3JlcG9ydBgJIAEoCzIbLnJlYXNvbmQudjEuQ2FycnlvdmVyUmVwb3J0IkEKCFRvb2xDYWxsEg8KB2NhbGxfaWQYASABKAkSDAoEdG9vbBgCIAEoCRIWCg5hcmd1bWVudHNfanNvbhgDIAEoCSJECgpUb29sUmVzdWx0Eg8KB2NhbGxfaWQYASABKAkSEwoLcmVzdWx0X2pzb24YAiABKAkSEAoIaXNfZXJyb3IYAyABKAgicQoJUmVhY3RTdGVwEg8KB3Rob3VnaHQYASABKAkSJQoHYWN0aW9ucxgCIAMoCzIULnJlYXNvbmQudjEuVG9vbENhbGwSLAoMb2JzZXJ2YXRpb25zGAMgAygLMhYucmVhc29uZC52MS5Ub29sUmVzdWx0IoABCghUcmVlU3RlcBIPCgdub2RlX2lkGAEgASgJEhEKCXBhcmVudF9pZBgCIAEoCRINCgVkZXB0aBgDIAEoBRIPCgd0aG91Z2h0GAQgASgJEg0KBXNjb3JlGAUgASgBEhEKCWlzX3BydW5lZBgGIAEoCBIOCgZhbnN3ZXIYByABKAkiVgoGU2FtcGxlEgwKBHRleHQYASABKAkSDgoGYW5zd2VyGAIgASgJEhkKEW5vcm1hbGl6ZWRfYW5zd2VyGAMgASgJEhMKC3RlbXBlcmF0dXJlGAQgASgBIlYKCVN0YWdlU3RlcBINCgVzdGFnZRgBIAEoCRIMCgR0ZXh0GAIgASgJEg4KBmFuc3dlchgDIAEoCRISCgVzY29yZRgEIAEoAUgAiAEBQggKBl9zY29yZSKnAQoHU2F2aW5ncxItCghiYXNlbGluZRgBIAEoDjIbLnJlYXNvbmQudjEuU2F2aW5nc0Jhc2VsaW5lEhUKDWF0dGVudGlvbl9wY3QYAiABKAESEwoLa3ZfcmVhZF9wY3QYAyABKAESEgoKdG9rZW5zX3BjdBgEIAEoARIYChBwZWFrX2NvbnRleHRfcGN0GAUgASgBEhMKC2lzX21lYXN1cmVkGAYgASgIImYKFUNoYWluT2ZUaG91Z2h0TWV0cmljcxITCgt0ZW1wZXJhdHVyZRgBIAEoARISCgptYXhfdG9rZW5zGAIgASgFEhUKDWZpbmlzaF9yZWFzb24YAyABKAkSDQoFbW9kZWwYBCABKAki3QEKHkJvdW5kZWRDb250ZXh0SXRlcmF0aW9uTWV0cmljcxIRCglpdGVyYXRpb24YASABKAUSDgoGdG9rZW5zGAIgASgDEhIKCmhhc19hbnN3ZXIYAyABKAgSGwoTY2FycnlvdmVyX2dlbmVyYXRlZBgEIAEoCBIxCg5leGVjdXRpb25fdGltZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhISCgppc19yZWFkaW5nGAYgASgIEiAKGGlzX29ubHlfaGlkZGVuX3JlYXNvbmluZxgHIAEoCCKpAwoVQm91bmRlZENvbnRleHRNZXRyaWNzEhgKEHRvdGFsX2l0ZXJhdGlvbnMYASABKAUSGgoScmVhZGluZ19pdGVyYXRpb25zGAIgASgFEj4KCml0ZXJhdGlvbnMYAyADKAsyKi5yZWFzb25kLnYxLkJvdW5kZWRDb250ZXh0SXRlcmF0aW9uTWV0cmljcxIeChZjYXJyeW92ZXJfY29tcHJlc3Npb25zGAQgASgFEiQKB3NhdmluZ3MYBSABKAsyEy5yZWFzb25kLnYxLlNhdmluZ3MSGwoTY29tcHV0ZV9zYXZpbmdzX3BjdBgGIAEoARIXCg9jYXBhY2l0eV90b2tlbnMYByABKAMSIQoZZWZmZWN0aXZlX2NhcGFjaXR5X3Rva2VucxgIIAEoAxIXCg9pc193aW5kb3dfZXhhY3QYCSABKAgSGgoScGVha193aW5kb3dfdG9rZW5zGAogASgDEi0KEHJlcHJvbXB0X3NhdmluZ3MYCyABKAsyEy5yZWFzb25kLnYxLlNhdmluZ3MSFwoPY2FycnlvdmVyX2NhbGxzGAwgASgFIvwBCgxSZWFjdE1ldHJpY3MSGAoQdG90YWxfaXRlcmF0aW9ucxgBIAEoBRImChlhbnN3ZXJfZm91bmRfYXRfaXRlcmF0aW9uGAIgASgFSACIAQESEwoLdGVtcGVyYXR1cmUYAyABKAESFgoObWF4X2l0ZXJhdGlvbnMYBCABKAUSEgoKdG9vbF9jYWxscxgFIAEoBRIZChFmYWlsZWRfdG9vbF9jYWxscxgGIAEoBRITCgtjb3JyZWN0aW9ucxgHIAEoBRIbChNtYXNrZWRfb2JzZXJ2YXRpb25zGAggASgFQhwKGl9hbnN3ZXJfZm91bmRfYXRfaXRlcmF0aW9uIqEBChRUcmVlT2ZUaG91Z2h0TWV0cmljcxIWCg5ub2Rlc19leHBhbmRlZBgBIAEoBRIXCg9ub2Rlc19ldmFsdWF0ZWQYAiABKAUSFAoMbm9kZXNfcHJ1bmVkGAMgASgFEhUKDWRlcHRoX3JlYWNoZWQYBCABKAUSEgoKYmVzdF9zY29yZRgFIAEoARIXCg9ub2Rlc19kdXBsaWNhdGUYBiABKAUiLAoLQW5zd2VyVm90ZXMSDgoGYW5zd2VyGAEgASgJEg0KBXZvdGVzGAIgASgFIpEBChZTZWxmQ29uc2lzdGVuY3lNZXRyaWNzEg8KB3NhbXBsZXMYASABKAUSJgoFdm90ZXMYAiADKAsyFy5yZWFzb25kLnYxLkFuc3dlclZvdGVzEg4KBm1hcmdpbhgDIAEoARIYChBpc19zdG9wcGVkX2Vhcmx5GAQgASgIEhQKDGlzX2Fic3RhaW5lZBgFIAEoCCJLCgxTY29yZWRBbnN3ZXISDgoGYW5zd2VyGAEgASgJEg0KBXZvdGVzGAIgASgFEhIKBXNjb3JlGAMgASgBSACIAQFCCAoGX3Njb3JlInYKDkJlc3RPZk5NZXRyaWNzEg8KB3NhbXBsZXMYASABKAUSEgoKanVkZ2VtZW50cxgCIAEoBRIpCgdhbnN3ZXJzGAMgAygLMhgucmVhc29uZC52MS5TY29yZWRBbnN3ZXISFAoMaXNfYWJzdGFpbmVkGAQgASgIImEKEVNlbGZSZWZpbmVNZXRyaWNzEhEKCWNyaXRpcXVlcxgBIAEoBRIRCglyZXZpc2lvbnMYAiABKAUSEQoJaXNfcGFzc2VkGAMgASgIEhMKC2lzX3JlcGVhdGVkGAQgASgIIj0KE1BsYW5BbmRTb2x2ZU1ldHJpY3MSEgoKaXNfcGxhbm5lZBgBIAEoCBISCgpwbGFuX3N0ZXBzGAIgASgFIlUKGkNoYWluT2ZWZXJpZmljYXRpb25NZXRyaWNzEhEKCXF1ZXN0aW9ucxgBIAEoBRIQCghhbnN3ZXJlZBgCIAEoBRISCgppc19yZXZpc2VkGAMgASgIInUKF1Byb2dyYW1PZlRob3VnaHRNZXRyaWNzEhAKCGF0dGVtcHRzGAEgASgFEhcKD2ZhaWxlZF9hdHRlbXB0cxgCIAEoBRIvCgxwcm9ncmFtX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24qfwoNQ2FycnlvdmVyTW9kZRIeChpDQVJSWU9WRVJfTU9ERV9VTlNQRUNJRklFRBAAEhkKFUNBUlJZT1ZFUl9NT0RFX0hZQlJJRBABEhoKFkNBUlJZT1ZFUl9NT0RFX1NVTU1BUlkQAhIXChNDQVJSWU9WRVJfTU9ERV9UQUlMEAMqWwoKVHJlZVNlYXJjaBIbChdUUkVFX1NFQVJDSF9VTlNQRUNJRklFRBAAEhQKEFRSRUVfU0VBUkNIX0JFQU0QARIaChZUUkVFX1NFQVJDSF9CRVNUX0ZJUlNUEAIqYgoNVHJlZUV2YWx1YXRvchIeChpUUkVFX0VWQUxVQVRPUl9VTlNQRUNJRklFRBAAEhgKFFRSRUVfRVZBTFVBVE9SX1ZBTFVFEAESFwoTVFJFRV9FVkFMVUFUT1JfVk9URRACKoUBCg5BbnN3ZXJWZXJpZmllchIfChtBTlNXRVJfVkVSSUZJRVJfVU5TUEVDSUZJRUQQABIZChVBTlNXRVJfVkVSSUZJRVJfSlVER0UQARIaChZBTlNXRVJfVkVSSUZJRVJfU0NIRU1BEAISGwoXQU5TV0VSX1ZFUklGSUVSX1BST0dSQU0QAyp0Cg9TYXZpbmdzQmFzZWxpbmUSIAocU0FWSU5HU19CQVNFTElORV9VTlNQRUNJRklFRBAAEiAKHFNBVklOR1NfQkFTRUxJTkVfU0lOR0xFX1BBU1MQARIdChlTQVZJTkdTX0JBU0VMSU5FX1JFUFJPTVBUEAJCOQoKcmVhc29uZC52MVABWhxyZWFzb25kL2NsaWVudHMvZ287cmVhc29uZHYxqgIKUmVhc29uZC5WMWIGcHJvdG8z", [file_google_protobuf_duration]);
+
+/**
+ * Configuration of `direct`: the question as it is, in one model call.
+ *
+ * @generated from message reasond.v1.DirectConfig
+ */
+export type DirectConfig = Message<"reasond.v1.DirectConfig"> & {
+  /**
+   * Most tokens the model may write, 100-32768; built-in default 4096.
+   *
+   * @generated from field: optional int32 max_tokens = 1;
+   */
+  maxTokens?: number | undefined;
+
+  /**
+   * Sampling temperature, 0.0-2.0; built-in default 0.0.
+   *
+   * @generated from field: optional double temperature = 2;
+   */
+  temperature?: number | undefined;
+};
+
+/**
+ * Describes the message reasond.v1.DirectConfig.
+ * Use `create(DirectConfigSchema)` to create a new message.
+ */
+export const DirectConfigSchema: GenMessage<DirectConfig> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_strategies, 0);
 
 /**
  * Configuration of `chain_of_thought`: one model call that thinks step by step.
@@ -54,7 +82,7 @@ export type ChainOfThoughtConfig = Message<"reasond.v1.ChainOfThoughtConfig"> & 
  * Use `create(ChainOfThoughtConfigSchema)` to create a new message.
  */
 export const ChainOfThoughtConfigSchema: GenMessage<ChainOfThoughtConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 0);
+  messageDesc(file_reasond_v1_strategies, 1);
 
 /**
  * Configuration of `bounded_context`: long reasoning in a window of fixed size.
@@ -110,7 +138,7 @@ export type BoundedContextConfig = Message<"reasond.v1.BoundedContextConfig"> & 
  * Use `create(BoundedContextConfigSchema)` to create a new message.
  */
 export const BoundedContextConfigSchema: GenMessage<BoundedContextConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 1);
+  messageDesc(file_reasond_v1_strategies, 2);
 
 /**
  * Configuration of `react`: thought, action, observation, with tools where allowed.
@@ -159,7 +187,7 @@ export type ReactConfig = Message<"reasond.v1.ReactConfig"> & {
  * Use `create(ReactConfigSchema)` to create a new message.
  */
 export const ReactConfigSchema: GenMessage<ReactConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 2);
+  messageDesc(file_reasond_v1_strategies, 3);
 
 /**
  * Configuration of `tree_of_thought`: search over partial solutions.
@@ -236,7 +264,7 @@ export type TreeOfThoughtConfig = Message<"reasond.v1.TreeOfThoughtConfig"> & {
  * Use `create(TreeOfThoughtConfigSchema)` to create a new message.
  */
 export const TreeOfThoughtConfigSchema: GenMessage<TreeOfThoughtConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 3);
+  messageDesc(file_reasond_v1_strategies, 4);
 
 /**
  * Configuration of `self_consistency`: independent samples and a vote.
@@ -279,7 +307,7 @@ export type SelfConsistencyConfig = Message<"reasond.v1.SelfConsistencyConfig"> 
  * Use `create(SelfConsistencyConfigSchema)` to create a new message.
  */
 export const SelfConsistencyConfigSchema: GenMessage<SelfConsistencyConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 4);
+  messageDesc(file_reasond_v1_strategies, 5);
 
 /**
  * Configuration of `best_of_n`: independent samples, of which a verifier chooses the best.
@@ -350,7 +378,7 @@ export type BestOfNConfig = Message<"reasond.v1.BestOfNConfig"> & {
  * Use `create(BestOfNConfigSchema)` to create a new message.
  */
 export const BestOfNConfigSchema: GenMessage<BestOfNConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 5);
+  messageDesc(file_reasond_v1_strategies, 6);
 
 /**
  * Configuration of `self_refine`: a draft that is criticised and revised.
@@ -392,7 +420,7 @@ export type SelfRefineConfig = Message<"reasond.v1.SelfRefineConfig"> & {
  * Use `create(SelfRefineConfigSchema)` to create a new message.
  */
 export const SelfRefineConfigSchema: GenMessage<SelfRefineConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 6);
+  messageDesc(file_reasond_v1_strategies, 7);
 
 /**
  * Configuration of `plan_and_solve`: a plan, then the answer along it.
@@ -427,7 +455,7 @@ export type PlanAndSolveConfig = Message<"reasond.v1.PlanAndSolveConfig"> & {
  * Use `create(PlanAndSolveConfigSchema)` to create a new message.
  */
 export const PlanAndSolveConfigSchema: GenMessage<PlanAndSolveConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 7);
+  messageDesc(file_reasond_v1_strategies, 8);
 
 /**
  * Configuration of `chain_of_verification`: a draft, checks of its facts, and a revised answer.
@@ -469,7 +497,7 @@ export type ChainOfVerificationConfig = Message<"reasond.v1.ChainOfVerificationC
  * Use `create(ChainOfVerificationConfigSchema)` to create a new message.
  */
 export const ChainOfVerificationConfigSchema: GenMessage<ChainOfVerificationConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 8);
+  messageDesc(file_reasond_v1_strategies, 9);
 
 /**
  * Configuration of `program_of_thought`: a Python program of the model, run in the server's sandbox.
@@ -511,7 +539,7 @@ export type ProgramOfThoughtConfig = Message<"reasond.v1.ProgramOfThoughtConfig"
  * Use `create(ProgramOfThoughtConfigSchema)` to create a new message.
  */
 export const ProgramOfThoughtConfigSchema: GenMessage<ProgramOfThoughtConfig> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 9);
+  messageDesc(file_reasond_v1_strategies, 10);
 
 /**
  * Which part of the material a bounded-context step read.
@@ -539,7 +567,7 @@ export type ReadingProgress = Message<"reasond.v1.ReadingProgress"> & {
  * Use `create(ReadingProgressSchema)` to create a new message.
  */
 export const ReadingProgressSchema: GenMessage<ReadingProgress> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 10);
+  messageDesc(file_reasond_v1_strategies, 11);
 
 /**
  * One piece of reasoning text (chain of thought).
@@ -567,7 +595,7 @@ export type Thought = Message<"reasond.v1.Thought"> & {
  * Use `create(ThoughtSchema)` to create a new message.
  */
 export const ThoughtSchema: GenMessage<Thought> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 11);
+  messageDesc(file_reasond_v1_strategies, 12);
 
 /**
  * What a carryover left behind.
@@ -595,7 +623,7 @@ export type Dropped = Message<"reasond.v1.Dropped"> & {
  * Use `create(DroppedSchema)` to create a new message.
  */
 export const DroppedSchema: GenMessage<Dropped> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 12);
+  messageDesc(file_reasond_v1_strategies, 13);
 
 /**
  * How the progress of a window was compressed into a carryover.
@@ -644,7 +672,7 @@ export type CarryoverReport = Message<"reasond.v1.CarryoverReport"> & {
  * Use `create(CarryoverReportSchema)` to create a new message.
  */
 export const CarryoverReportSchema: GenMessage<CarryoverReport> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 13);
+  messageDesc(file_reasond_v1_strategies, 14);
 
 /**
  * One window of bounded context.
@@ -722,7 +750,7 @@ export type BoundedContextStep = Message<"reasond.v1.BoundedContextStep"> & {
  * Use `create(BoundedContextStepSchema)` to create a new message.
  */
 export const BoundedContextStepSchema: GenMessage<BoundedContextStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 14);
+  messageDesc(file_reasond_v1_strategies, 15);
 
 /**
  * One call of a tool, as the model asked for it.
@@ -757,7 +785,7 @@ export type ToolCall = Message<"reasond.v1.ToolCall"> & {
  * Use `create(ToolCallSchema)` to create a new message.
  */
 export const ToolCallSchema: GenMessage<ToolCall> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 15);
+  messageDesc(file_reasond_v1_strategies, 16);
 
 /**
  * What came of a tool call.
@@ -792,7 +820,7 @@ export type ToolResult = Message<"reasond.v1.ToolResult"> & {
  * Use `create(ToolResultSchema)` to create a new message.
  */
 export const ToolResultSchema: GenMessage<ToolResult> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 16);
+  messageDesc(file_reasond_v1_strategies, 17);
 
 /**
  * One thought-action-observation cycle (ReAct).
@@ -827,7 +855,7 @@ export type ReactStep = Message<"reasond.v1.ReactStep"> & {
  * Use `create(ReactStepSchema)` to create a new message.
  */
 export const ReactStepSchema: GenMessage<ReactStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 17);
+  messageDesc(file_reasond_v1_strategies, 18);
 
 /**
  * One node of the tree that was expanded and judged.
@@ -890,7 +918,7 @@ export type TreeStep = Message<"reasond.v1.TreeStep"> & {
  * Use `create(TreeStepSchema)` to create a new message.
  */
 export const TreeStepSchema: GenMessage<TreeStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 18);
+  messageDesc(file_reasond_v1_strategies, 19);
 
 /**
  * One independent sample (self-consistency).
@@ -932,7 +960,7 @@ export type Sample = Message<"reasond.v1.Sample"> & {
  * Use `create(SampleSchema)` to create a new message.
  */
 export const SampleSchema: GenMessage<Sample> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 19);
+  messageDesc(file_reasond_v1_strategies, 20);
 
 /**
  * One stage of a strategy that works in stages, such as a draft or its critique.
@@ -974,7 +1002,7 @@ export type StageStep = Message<"reasond.v1.StageStep"> & {
  * Use `create(StageStepSchema)` to create a new message.
  */
 export const StageStepSchema: GenMessage<StageStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 20);
+  messageDesc(file_reasond_v1_strategies, 21);
 
 /**
  * Compute saved against a baseline, in per cent, signed: all calls of the completed windows, against what the baseline
@@ -1032,7 +1060,7 @@ export type Savings = Message<"reasond.v1.Savings"> & {
  * Use `create(SavingsSchema)` to create a new message.
  */
 export const SavingsSchema: GenMessage<Savings> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 21);
+  messageDesc(file_reasond_v1_strategies, 22);
 
 /**
  * Metrics of `chain_of_thought`.
@@ -1074,7 +1102,7 @@ export type ChainOfThoughtMetrics = Message<"reasond.v1.ChainOfThoughtMetrics"> 
  * Use `create(ChainOfThoughtMetricsSchema)` to create a new message.
  */
 export const ChainOfThoughtMetricsSchema: GenMessage<ChainOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 22);
+  messageDesc(file_reasond_v1_strategies, 23);
 
 /**
  * One line per window of bounded context.
@@ -1138,7 +1166,7 @@ export type BoundedContextIterationMetrics = Message<"reasond.v1.BoundedContextI
  * Use `create(BoundedContextIterationMetricsSchema)` to create a new message.
  */
 export const BoundedContextIterationMetricsSchema: GenMessage<BoundedContextIterationMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 23);
+  messageDesc(file_reasond_v1_strategies, 24);
 
 /**
  * Metrics of `bounded_context`.
@@ -1237,7 +1265,7 @@ export type BoundedContextMetrics = Message<"reasond.v1.BoundedContextMetrics"> 
  * Use `create(BoundedContextMetricsSchema)` to create a new message.
  */
 export const BoundedContextMetricsSchema: GenMessage<BoundedContextMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 24);
+  messageDesc(file_reasond_v1_strategies, 25);
 
 /**
  * Metrics of `react`.
@@ -1307,7 +1335,7 @@ export type ReactMetrics = Message<"reasond.v1.ReactMetrics"> & {
  * Use `create(ReactMetricsSchema)` to create a new message.
  */
 export const ReactMetricsSchema: GenMessage<ReactMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 25);
+  messageDesc(file_reasond_v1_strategies, 26);
 
 /**
  * Metrics of `tree_of_thought`.
@@ -1363,7 +1391,7 @@ export type TreeOfThoughtMetrics = Message<"reasond.v1.TreeOfThoughtMetrics"> & 
  * Use `create(TreeOfThoughtMetricsSchema)` to create a new message.
  */
 export const TreeOfThoughtMetricsSchema: GenMessage<TreeOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 26);
+  messageDesc(file_reasond_v1_strategies, 27);
 
 /**
  * Votes for one answer.
@@ -1391,7 +1419,7 @@ export type AnswerVotes = Message<"reasond.v1.AnswerVotes"> & {
  * Use `create(AnswerVotesSchema)` to create a new message.
  */
 export const AnswerVotesSchema: GenMessage<AnswerVotes> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 27);
+  messageDesc(file_reasond_v1_strategies, 28);
 
 /**
  * Metrics of `self_consistency`.
@@ -1441,7 +1469,7 @@ export type SelfConsistencyMetrics = Message<"reasond.v1.SelfConsistencyMetrics"
  * Use `create(SelfConsistencyMetricsSchema)` to create a new message.
  */
 export const SelfConsistencyMetricsSchema: GenMessage<SelfConsistencyMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 28);
+  messageDesc(file_reasond_v1_strategies, 29);
 
 /**
  * One answer of best of n.
@@ -1476,7 +1504,7 @@ export type ScoredAnswer = Message<"reasond.v1.ScoredAnswer"> & {
  * Use `create(ScoredAnswerSchema)` to create a new message.
  */
 export const ScoredAnswerSchema: GenMessage<ScoredAnswer> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 29);
+  messageDesc(file_reasond_v1_strategies, 30);
 
 /**
  * Metrics of `best_of_n`.
@@ -1518,7 +1546,7 @@ export type BestOfNMetrics = Message<"reasond.v1.BestOfNMetrics"> & {
  * Use `create(BestOfNMetricsSchema)` to create a new message.
  */
 export const BestOfNMetricsSchema: GenMessage<BestOfNMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 30);
+  messageDesc(file_reasond_v1_strategies, 31);
 
 /**
  * Metrics of `self_refine`.
@@ -1560,7 +1588,7 @@ export type SelfRefineMetrics = Message<"reasond.v1.SelfRefineMetrics"> & {
  * Use `create(SelfRefineMetricsSchema)` to create a new message.
  */
 export const SelfRefineMetricsSchema: GenMessage<SelfRefineMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 31);
+  messageDesc(file_reasond_v1_strategies, 32);
 
 /**
  * Metrics of `plan_and_solve`.
@@ -1588,7 +1616,7 @@ export type PlanAndSolveMetrics = Message<"reasond.v1.PlanAndSolveMetrics"> & {
  * Use `create(PlanAndSolveMetricsSchema)` to create a new message.
  */
 export const PlanAndSolveMetricsSchema: GenMessage<PlanAndSolveMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 32);
+  messageDesc(file_reasond_v1_strategies, 33);
 
 /**
  * Metrics of `chain_of_verification`.
@@ -1623,7 +1651,7 @@ export type ChainOfVerificationMetrics = Message<"reasond.v1.ChainOfVerification
  * Use `create(ChainOfVerificationMetricsSchema)` to create a new message.
  */
 export const ChainOfVerificationMetricsSchema: GenMessage<ChainOfVerificationMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 33);
+  messageDesc(file_reasond_v1_strategies, 34);
 
 /**
  * Metrics of `program_of_thought`.
@@ -1658,7 +1686,7 @@ export type ProgramOfThoughtMetrics = Message<"reasond.v1.ProgramOfThoughtMetric
  * Use `create(ProgramOfThoughtMetricsSchema)` to create a new message.
  */
 export const ProgramOfThoughtMetricsSchema: GenMessage<ProgramOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 34);
+  messageDesc(file_reasond_v1_strategies, 35);
 
 /**
  * How bounded context carries progress from one window to the next.

@@ -1,0 +1,1 @@
+"""What a strategy is worth on given questions: read, asked, graded, compared."""

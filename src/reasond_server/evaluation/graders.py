@@ -1,0 +1,157 @@
+"""Verdicts: whether an answer is right, read as generously for every strategy as a person would read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, Protocol
+
+from reasond_server.context.answers import extract_answer
+from reasond_server.context.vote_forms import normalize_answer
+from reasond_server.evaluation.items import Grader
+from reasond_server.tools.json_schemas import build_validator
+from reasond_server.tools.programs import NO_PROGRAMS
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.evaluation.items import Item
+    from reasond_server.tools.programs import ProgramRunner
+
+_NUMBER: Final = re.compile(r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])")
+_CHOICE: Final = re.compile(r"(?<![A-Za-z0-9])\(?([A-Z])\)?(?![A-Za-z0-9'])")
+_FENCE: Final = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+_TEST_LIMIT_S: Final = 20.0
+_SHOWN: Final = 300
+
+
+@value
+class Verdict:
+    """Whether an answer is right, and why not where that is not plain."""
+
+    is_right: bool
+    note: str = ""
+
+
+class Judge(Protocol):
+    """Judges whether an answer to a question says the same as the right one."""
+
+    async def __call__(self, item: Item, answer: str) -> Verdict:
+        """Return the verdict; a judgement that cannot be read is a note and not right."""
+        ...
+
+
+@dataclass(eq=False, kw_only=True)
+class Graders:
+    """Grades answers.
+
+    Args:
+        programs: runs the tests of programs.
+        judge: for items of the grader `judge`; None refuses them.
+    """
+
+    programs: ProgramRunner = NO_PROGRAMS
+    judge: Judge | None = None
+
+    def find_obstacle(self, items: Sequence[Item]) -> str:
+        """Return why some of `items` cannot be graded here, in a sentence; empty if all can."""
+        wanted = {item.grader for item in items}
+        if Grader.PYTHON in wanted and not self.programs.is_available:
+            return "Some items have tests in Python, and there is no sandbox to run them in"
+        if Grader.JUDGE in wanted and self.judge is None:
+            return "Some items are for a judge, and none is named"
+        return ""
+
+    async def grade(self, item: Item, *, answer: str, answer_json: str = "") -> Verdict:
+        """Return the verdict on an answer; an empty one is wrong.
+
+        Raises:
+            SandboxUnavailableError: the tests could not be run.
+        """
+        if not answer.strip() and not answer_json:
+            return Verdict(is_right=False, note="there is no answer")
+        if item.grader is Grader.PYTHON:
+            return await self._run_tests(item, answer)
+        if item.grader is Grader.JSON:
+            return _grade_json(item, answer_json or answer)
+        if item.grader is Grader.JUDGE and self.judge is not None:
+            return await self.judge(item, answer)
+        return Verdict(is_right=_COMPARE[item.grader](answer, item))
+
+    async def _run_tests(self, item: Item, answer: str) -> Verdict:
+        source = f"{_read_program(answer)}\n\n{item.tests}\n"
+        result = await self.programs.run(source, material=item.material, most_s=_TEST_LIMIT_S)
+        if result.exceeded:
+            return Verdict(is_right=False, note=f"the program took {result.exceeded}")
+        if result.exit_code:
+            return Verdict(is_right=False, note=result.output.strip()[-_SHOWN:])
+        return Verdict(is_right=True)
+
+
+def _read(answer: str) -> str:
+    return normalize_answer(extract_answer(answer) or answer)
+
+
+def _is_text(answer: str, item: Item) -> bool:
+    return _read(answer) == normalize_answer(item.right)
+
+
+def _has_pattern(answer: str, item: Item) -> bool:
+    return re.search(item.pattern, answer) is not None
+
+
+def _has_number(answer: str, item: Item) -> bool:
+    """Return whether the conclusion of `answer` is the right number, or else the last number that it has is."""
+    if _is_text(answer, item):
+        return True
+    wanted, found = _find_last_number(item.right), _find_last_number(extract_answer(answer) or answer)
+    return wanted is not None and wanted == found
+
+
+def _find_last_number(text: str) -> Fraction | None:
+    found = _NUMBER.findall(text)
+    return Fraction(found[-1].replace(",", "").replace("\u2212", "-")) if found else None
+
+
+def _is_choice(answer: str, item: Item) -> bool:
+    return _read_choice(answer, item) == item.right
+
+
+def _read_choice(answer: str, item: Item) -> str:
+    """Return the letter of the choice that `answer` names by letter or by text; empty if it names none."""
+    conclusion = extract_answer(answer) or answer
+    found = _CHOICE.findall(conclusion)
+    if found:
+        # "A" also begins sentences; at the end of a conclusion it is a choice.
+        return str(found[-1])
+    folded = conclusion.casefold().strip(" .*`\"'")
+    if len(folded) == 1:
+        return folded.upper()
+    named = [number for number, text in enumerate(item.choices) if text.casefold() in folded]
+    return chr(ord("A") + named[0]) if len(named) == 1 else ""
+
+
+def _grade_json(item: Item, answer: str) -> Verdict:
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return Verdict(is_right=False, note="the answer is no JSON")
+    if item.schema is not None and (problems := build_validator(dict(item.schema))(found)):
+        return Verdict(is_right=False, note=f"{problems[0].field}: {problems[0].description}"[:_SHOWN])
+    return Verdict(is_right=not item.right or found == json.loads(item.right))
+
+
+def _read_program(answer: str) -> str:
+    """Return the program in `answer`: its fenced blocks one after the other, or else all of it."""
+    return "\n\n".join(_FENCE.findall(answer)) or answer
+
+
+_COMPARE: Final[Mapping[Grader, Callable[[str, Item], bool]]] = {
+    Grader.NUMBER: _has_number,
+    Grader.CHOICE: _is_choice,
+    Grader.TEXT: _is_text,
+    Grader.PATTERN: _has_pattern,
+}

@@ -1,0 +1,207 @@
+"""What trials say: a row for each way, the comparison with the first, and the picture of gain against cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.evaluation.statistics import Comparison, Interval, compare, compute_interval
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.evaluation.items import Item
+    from reasond_server.evaluation.trials import Trial
+    from reasond_server.evaluation.ways import Way
+
+_WIDTH: Final = 56
+_HEIGHT: Final = 12
+_SHOWN_WRONG: Final = 20
+_TEXT_WIDTH: Final = 60
+
+
+@value
+class Row:
+    """The figures of one way; means are of one trial, seconds at the server.
+
+    Attributes:
+        letter: its mark in the picture.
+        changed: how often its answer is not right where that of the first way is, or the other way round.
+        is_efficient: no other way has as many right for as few tokens.
+    """
+
+    letter: str
+    way: str
+    n: int
+    right: int
+    failed: int
+    interval: Interval
+    tokens: float
+    output_tokens: float
+    calls: float
+    seconds: float
+    cached_share: float
+    comparison: Comparison | None
+    is_efficient: bool = False
+
+    @property
+    def share(self) -> float:
+        """The share of right answers."""
+        return self.right / self.n if self.n else 0.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Report:
+    """The rows by way in the order of the command, and the trials that they are made of."""
+
+    rows: Sequence[Row]
+    trials: Sequence[Trial]
+    items: Sequence[Item]
+    wanted: int
+
+    def find_row(self, way: str) -> Row:
+        """Return the row of that way."""
+        return next(row for row in self.rows if row.way == way)
+
+
+def build_report(items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Trial], *, wanted: int) -> Report:
+    """Compare the ways on the questions; `wanted` is how many trials there were to be."""
+    by_way = {way.name: {(t.item_id, t.repeat): t for t in trials if t.way == way.name} for way in ways}
+    first = by_way[ways[0].name]
+    rows = []
+    for number, way in enumerate(ways):
+        own = by_way[way.name]
+        both = [key for key in first if key in own]
+        comparison = (
+            compare([first[key].is_right for key in both], [own[key].is_right for key in both]) if number else None
+        )
+        rows.append(_build_row(chr(ord("A") + number), way.name, list(own.values()), comparison))
+    return Report(rows=_mark_efficient(rows), trials=trials, items=items, wanted=wanted)
+
+
+def _build_row(letter: str, way: str, trials: Sequence[Trial], comparison: Comparison | None) -> Row:
+    n = len(trials)
+    read = sum(trial.input_tokens for trial in trials)
+    right = sum(trial.is_right for trial in trials)
+    return Row(
+        letter=letter,
+        way=way,
+        n=n,
+        right=right,
+        failed=sum(trial.is_failed for trial in trials),
+        interval=compute_interval(right, n),
+        tokens=_mean([trial.tokens for trial in trials]),
+        output_tokens=_mean([trial.output_tokens for trial in trials]),
+        calls=_mean([trial.calls for trial in trials]),
+        seconds=_mean([trial.seconds for trial in trials]),
+        cached_share=sum(trial.cached_tokens for trial in trials) / read if read else 0.0,
+        comparison=comparison,
+    )
+
+
+def _mean(figures: Sequence[float]) -> float:
+    return sum(figures) / len(figures) if figures else 0.0
+
+
+def _mark_efficient(rows: Sequence[Row]) -> Sequence[Row]:
+    return [replace(row, is_efficient=row.n > 0 and not any(_beats(other, row) for other in rows)) for row in rows]
+
+
+def _beats(other: Row, row: Row) -> bool:
+    """Return whether `other` is at least as good and as cheap, and one of both better."""
+    is_as_good = other.n > 0 and other.share >= row.share and other.tokens <= row.tokens
+    return is_as_good and (other.share > row.share or other.tokens < row.tokens)
+
+
+def draw_picture(rows: Sequence[Row]) -> Sequence[str]:
+    """Draw the share of right answers over the tokens of a trial, by letters; efficient ways in brackets."""
+    shown = [row for row in rows if row.n]
+    if not shown:
+        return []
+    most = max(row.tokens for row in shown) or 1.0
+    low, high = min(row.share for row in shown), max(row.share for row in shown)
+    low, high = max(0.0, low - 0.05), min(1.0, high + 0.05)
+    lines = [[" "] * (_WIDTH + 3) for _ in range(_HEIGHT)]
+    for row in shown:
+        x = round(row.tokens / most * (_WIDTH - 1))
+        y = round((high - row.share) / (high - low) * (_HEIGHT - 1))
+        mark = f"[{row.letter}]" if row.is_efficient else f" {row.letter} "
+        for place, sign in enumerate(mark):
+            if sign != " ":
+                lines[y][x + place] = sign if lines[y][x + place] == " " else "+"
+    return [
+        f"{high:4.0%} right",
+        *(f"     |{''.join(line).rstrip()}" for line in lines),
+        f"{low:4.0%} +{'-' * (_WIDTH + 2)}",
+        f"      0 tokens{f'{most:,.0f}':>{_WIDTH - 9}}",
+        *(f"      {row.letter} {row.way}" for row in shown),
+    ]
+
+
+def write_markdown(report: Report, *, title: str, told: Sequence[str] = ()) -> str:
+    """Write the report as a page: the table, the picture, and the first wrong answers of each way."""
+    lines = [f"# {title}", "", *(f"- {line}" for line in told), *([""] if told else [])]
+    head = "| way | right | of | share (95 %) | tokens | calls | seconds | cached | against the first | p |"
+    lines += [head, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |", *map(_write_row, report.rows)]
+    lines += ["", "```text", *draw_picture(report.rows), "```", "", "In brackets: no other way is better and cheaper."]
+    for kind, rows in _group_kinds(report):
+        lines += ["", f"## Kind {kind}", "", "| way | right | of |", "| --- | --- | --- |", *rows]
+    lines += ["", "## Wrong answers", ""]
+    questions = {item.item_id: item for item in report.items}
+    for row in report.rows:
+        wrong = [trial for trial in report.trials if trial.way == row.way and not trial.is_right]
+        lines += [f"- {row.way}: {len(wrong)}"]
+        lines += [f"  - {describe_wrong(trial, questions[trial.item_id])}" for trial in wrong[:_SHOWN_WRONG]]
+        if len(wrong) > _SHOWN_WRONG:
+            lines.append(f"  - and {len(wrong) - _SHOWN_WRONG} more in the record")
+    return "\n".join(lines) + "\n"
+
+
+def describe_wrong(trial: Trial, item: Item) -> str:
+    """Return one line: where the steps of the trial are, what was asked, what came, and what is right."""
+    came = _shorten(trial.answer_json or trial.answer) or trial.finish.lower().replace("_", " ")
+    right = _shorten(item.right or item.pattern or item.grader.value)
+    return f"{trial.execution_id or 'no execution'}: {_shorten(item.question)}: {came}; right is {right}"
+
+
+def _shorten(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _TEXT_WIDTH else f"{flat[: _TEXT_WIDTH - 1]}…"
+
+
+def _write_row(row: Row) -> str:
+    share = f"{row.share:.1%} ({row.interval.low:.0%} to {row.interval.high:.0%})"
+    failed = f" ({row.failed} failed)" if row.failed else ""
+    against, p = (
+        ("", "") if row.comparison is None else (describe_comparison(row.comparison), f"{row.comparison.p:.2g}")
+    )
+    name = f"**{row.way}**" if row.is_efficient else row.way
+    return (
+        f"| {name} | {row.right}{failed} | {row.n} | {share} | {row.tokens:,.0f} | {row.calls:.1f} "
+        f"| {row.seconds:.1f} | {row.cached_share:.0%} | {against} | {p} |"
+    )
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Return the difference with its interval, and how many answers became right and wrong."""
+    interval = comparison.interval
+    return (
+        f"{comparison.difference:+.1%} ({interval.low:+.0%} to {interval.high:+.0%}): "
+        f"{comparison.won} became right, {comparison.lost} wrong"
+    )
+
+
+def _group_kinds(report: Report) -> Sequence[tuple[str, Sequence[str]]]:
+    kinds = {item.item_id: item.kind for item in report.items}
+    named = sorted({kind for kind in kinds.values() if kind})
+    groups = []
+    for kind in named:
+        rows = []
+        of_kind = sorted((t for t in report.trials if kinds[t.item_id] == kind), key=lambda trial: trial.way)
+        for way, found in groupby(of_kind, key=lambda trial: trial.way):
+            trials = list(found)
+            rows.append(f"| {way} | {sum(trial.is_right for trial in trials)} | {len(trials)} |")
+        groups.append((kind, rows))
+    return groups
