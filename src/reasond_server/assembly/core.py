@@ -49,7 +49,7 @@ from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
-from reasond_server.types.choices import Choice
+from reasond_server.types.choices import MeasuredChoice
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _assemble_reasoning(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             is_auto_enabled=settings.reasoning.auto,
             choices={
-                form: Choice(strategy=each.strategy, config=each.config, why=each.why)
+                form: MeasuredChoice(strategy=each.strategy, config=each.config, why=each.why)
                 for form, each in settings.reasoning.choices.items()
             },
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,

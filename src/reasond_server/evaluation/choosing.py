@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.types.choices import Choice, TaskForm
+from reasond_server.types.choices import MeasuredChoice, TaskForm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ LEAST_ITEMS: Final = 20
 
 def choose(
     items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Trial], *, loss: float
-) -> tuple[Mapping[TaskForm, Choice], Sequence[str]]:
+) -> tuple[Mapping[TaskForm, MeasuredChoice], Sequence[str]]:
     """Return the choice for each form of task, and for those without one why.
 
     The best way of a form has the most right answers. The choice is the way with the fewest tokens whose share of right
     answers is at most `loss` (0 to 1) below that of the best. Only questions that every way has answered count.
     """
     forms = {item.item_id: _find_form(item) for item in items}
-    chosen: dict[TaskForm, Choice] = {}
+    chosen: dict[TaskForm, MeasuredChoice] = {}
     told = []
     for form in TaskForm:
         counted = _find_complete(ways, [trial for trial in trials if forms[trial.item_id] is form])
@@ -41,7 +41,7 @@ def choose(
         best = max(ways, key=lambda way: (shares[way.name], -tokens[way.name]))
         good = [way for way in ways if shares[way.name] >= shares[best.name] - loss]
         cheapest = min(good, key=lambda way: tokens[way.name])
-        chosen[form] = Choice(
+        chosen[form] = MeasuredChoice(
             strategy=cheapest.strategy,
             config=dict(cheapest.config),
             why=f"{shares[cheapest.name]:.0%} of {n} right with {tokens[cheapest.name]:,.0f} tokens each; the best, "
@@ -56,7 +56,7 @@ def _find_form(item: Item) -> TaskForm:
     return TaskForm.MATERIAL if item.material else TaskForm.QUESTION
 
 
-def write_choices(chosen: Mapping[TaskForm, Choice]) -> str:
+def write_choices(chosen: Mapping[TaskForm, MeasuredChoice]) -> str:
     """Return the choices as tables of config.toml; `auto` must be on for them."""
     lines = ["[reasoning]", "auto = true"]
     for form, each in chosen.items():

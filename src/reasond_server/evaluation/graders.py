@@ -29,7 +29,7 @@ _SHOWN: Final = 300
 
 
 @value
-class Verdict:
+class Grade:
     """Whether an answer is right, and why not where that is not plain."""
 
     is_right: bool
@@ -39,7 +39,7 @@ class Verdict:
 class Judge(Protocol):
     """Judges whether an answer to a question says the same as the right one."""
 
-    async def __call__(self, item: Item, answer: str) -> Verdict:
+    async def __call__(self, item: Item, answer: str) -> Grade:
         """Return the verdict; a judgement that cannot be read is a note and not right."""
         ...
 
@@ -65,30 +65,30 @@ class Graders:
             return "Some items are for a judge, and none is named"
         return ""
 
-    async def grade(self, item: Item, *, answer: str, answer_json: str = "") -> Verdict:
+    async def grade(self, item: Item, *, answer: str, answer_json: str = "") -> Grade:
         """Return the verdict on an answer; an empty one is wrong.
 
         Raises:
             SandboxUnavailableError: the tests could not be run.
         """
         if not answer.strip() and not answer_json:
-            return Verdict(is_right=False, note="there is no answer")
+            return Grade(is_right=False, note="there is no answer")
         if item.grader is Grader.PYTHON:
             return await self._run_tests(item, answer)
         if item.grader is Grader.JSON:
             return _grade_json(item, answer_json or answer)
         if item.grader is Grader.JUDGE and self.judge is not None:
             return await self.judge(item, answer)
-        return Verdict(is_right=_COMPARE[item.grader](answer, item))
+        return Grade(is_right=_COMPARE[item.grader](answer, item))
 
-    async def _run_tests(self, item: Item, answer: str) -> Verdict:
+    async def _run_tests(self, item: Item, answer: str) -> Grade:
         source = f"{_read_program(answer)}\n\n{item.tests}\n"
         result = await self.programs.run(source, material=item.material, most_s=_TEST_LIMIT_S)
         if result.exceeded:
-            return Verdict(is_right=False, note=f"the program took {result.exceeded}")
+            return Grade(is_right=False, note=f"the program took {result.exceeded}")
         if result.exit_code:
-            return Verdict(is_right=False, note=result.output.strip()[-_SHOWN:])
-        return Verdict(is_right=True)
+            return Grade(is_right=False, note=result.output.strip()[-_SHOWN:])
+        return Grade(is_right=True)
 
 
 def _read(answer: str) -> str:
@@ -134,14 +134,14 @@ def _read_choice(answer: str, item: Item) -> str:
     return chr(ord("A") + named[0]) if len(named) == 1 else ""
 
 
-def _grade_json(item: Item, answer: str) -> Verdict:
+def _grade_json(item: Item, answer: str) -> Grade:
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
-        return Verdict(is_right=False, note="the answer is no JSON")
+        return Grade(is_right=False, note="the answer is no JSON")
     if item.schema is not None and (problems := build_validator(dict(item.schema))(found)):
-        return Verdict(is_right=False, note=f"{problems[0].field}: {problems[0].description}"[:_SHOWN])
-    return Verdict(is_right=not item.right or found == json.loads(item.right))
+        return Grade(is_right=False, note=f"{problems[0].field}: {problems[0].description}"[:_SHOWN])
+    return Grade(is_right=not item.right or found == json.loads(item.right))
 
 
 def _read_program(answer: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import reasond
-from reasond_server.evaluation.graders import Verdict
+from reasond_server.evaluation.graders import Grade
 
 if TYPE_CHECKING:
     from reasond import AsyncClient
@@ -38,7 +38,7 @@ class ModelJudge:
     timeout_s: float = 600.0
     tokens: int = field(default=0, init=False)
 
-    async def __call__(self, item: Item, answer: str) -> Verdict:
+    async def __call__(self, item: Item, answer: str) -> Grade:
         """Return the verdict; see the port."""
         parts = {"question": item.asked, "right_answer": item.right, "answer_to_judge": answer}
         material = json.dumps(parts, ensure_ascii=False, indent=1)
@@ -56,9 +56,9 @@ class ModelJudge:
                 timeout_s=self.timeout_s,
             )
         except (reasond.ModelError, reasond.DeadlineExceededError) as error:
-            return Verdict(is_right=False, note=f"not judged: {error.message}")
+            return Grade(is_right=False, note=f"not judged: {error.message}")
         self.tokens += result.metrics.total_tokens
         if not result.answer_json:
-            return Verdict(is_right=False, note="not judged: the judge's answer could not be read")
+            return Grade(is_right=False, note="not judged: the judge's answer could not be read")
         found = json.loads(result.answer_json)
-        return Verdict(is_right=found["is_same"], note=f"judge: {found['reason']}")
+        return Grade(is_right=found["is_same"], note=f"judge: {found['reason']}")

@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(eq=False, kw_only=True)
-class Report:
+class EvalReport:
     """The rows by way in the order of the command, and the trials that they are made of."""
 
     rows: Sequence[Row]
@@ -66,7 +66,7 @@ class Report:
         return next(row for row in self.rows if row.way == way)
 
 
-def build_report(items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Trial], *, wanted: int) -> Report:
+def build_report(items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Trial], *, wanted: int) -> EvalReport:
     """Compare the ways on the questions; `wanted` is how many trials there were to be."""
     by_way = {way.name: {(t.item_id, t.repeat): t for t in trials if t.way == way.name} for way in ways}
     first = by_way[ways[0].name]
@@ -78,7 +78,7 @@ def build_report(items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Tr
             compare([first[key].is_right for key in both], [own[key].is_right for key in both]) if number else None
         )
         rows.append(_build_row(chr(ord("A") + number), way.name, list(own.values()), comparison))
-    return Report(rows=_mark_efficient(rows), trials=trials, items=items, wanted=wanted)
+    return EvalReport(rows=_mark_efficient(rows), trials=trials, items=items, wanted=wanted)
 
 
 def _build_row(letter: str, way: str, trials: Sequence[Trial], comparison: Comparison | None) -> Row:
@@ -140,7 +140,7 @@ def draw_picture(rows: Sequence[Row]) -> Sequence[str]:
     ]
 
 
-def write_markdown(report: Report, *, title: str, told: Sequence[str] = ()) -> str:
+def write_markdown(report: EvalReport, *, title: str, told: Sequence[str] = ()) -> str:
     """Write the report as a page: the table, the picture, and the first wrong answers of each way."""
     lines = [f"# {title}", "", *(f"- {line}" for line in told), *([""] if told else [])]
     head = "| way | right | of | share (95 %) | tokens | calls | seconds | cached | against the first | p |"
@@ -193,7 +193,7 @@ def describe_comparison(comparison: Comparison) -> str:
     )
 
 
-def _group_kinds(report: Report) -> Sequence[tuple[str, Sequence[str]]]:
+def _group_kinds(report: EvalReport) -> Sequence[tuple[str, Sequence[str]]]:
     kinds = {item.item_id: item.kind for item in report.items}
     named = sorted({kind for kind in kinds.values() if kind})
     groups = []

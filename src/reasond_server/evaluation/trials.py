@@ -109,7 +109,7 @@ class TokenBudget:
         self.spent += spent
 
 
-class Record:
+class TrialRecord:
     """The file of trials, one JSON object a line; opened once by each command."""
 
     def __init__(self, file: TextIO, trials: dict[str, Trial]) -> None:
@@ -129,7 +129,7 @@ class Record:
 
 
 @contextmanager
-def open_record(path: Path) -> Iterator[Record]:
+def open_record(path: Path) -> Iterator[TrialRecord]:
     """Open the record `path` or begin one; a last line that was cut by the end of its process is left out.
 
     Raises:
@@ -141,7 +141,7 @@ def open_record(path: Path) -> Iterator[Record]:
         if lines[-1]:
             os.truncate(path, path.stat().st_size - len(lines[-1]))
         with path.open("a", encoding="utf-8") as file:
-            yield Record(file, trials)
+            yield TrialRecord(file, trials)
     except OSError as error:
         raise SettingsError(f"the record {str(path)!r} cannot be used: {error.strerror}") from None
     except (ValueError, TypeError):
@@ -167,7 +167,7 @@ class Trials:
 
     client: AsyncClient
     graders: Graders
-    record: Record
+    record: TrialRecord
     items: Sequence[Item]
     ways: Sequence[Way]
     served_model: str

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         StreamEvent,
         Task,
     )
-    from reasond_server.types.choices import Choice, TaskForm
+    from reasond_server.types.choices import MeasuredChoice, TaskForm
 
 __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
@@ -70,7 +70,7 @@ class Policy:
 
     default_strategy: str = ""
     is_auto_enabled: bool = False
-    choices: Mapping[TaskForm, Choice] = field(default_factory=dict)
+    choices: Mapping[TaskForm, MeasuredChoice] = field(default_factory=dict)
     selection_timeout_s: float = 0.05
     history: HistoryBounds = DEFAULT_BOUNDS
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json, Principal, Task
-    from reasond_server.types.choices import Choice, TaskForm
+    from reasond_server.types.choices import MeasuredChoice, TaskForm
 
 
 AUTO: Final = "auto"
@@ -199,7 +199,7 @@ class Chooser:
     is_auto_enabled: bool = False
     within_s: float
     has_programs: bool = False
-    choices: Mapping[TaskForm, Choice] = field(default_factory=dict)
+    choices: Mapping[TaskForm, MeasuredChoice] = field(default_factory=dict)
 
     async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
         """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
@@ -234,7 +234,7 @@ class Chooser:
         agent: RegisteredAgent | None,
         *,
         rule: _Rule | None = None,
-        measured: Choice | None = None,
+        measured: MeasuredChoice | None = None,
     ) -> ChosenStrategy:
         """Return the choice of `selection`, if the caller may use it with the configuration that results."""
         strategy = selection.strategy

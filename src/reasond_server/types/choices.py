@@ -22,7 +22,7 @@ class TaskForm(StrEnum):
 
 
 @value
-class Choice:
+class MeasuredChoice:
     """The strategy with its parameters, and the figures that justify it, in a sentence."""
 
     strategy: str

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.evaluation.graders import Graders, Verdict
+from reasond_server.evaluation.graders import Grade, Graders
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.testing import FunctionPrograms
 from reasond_server.tools.programs import ProgramResult
@@ -91,8 +91,8 @@ async def test_what_nobody_can_grade_is_told_before_anything_is_asked() -> None:
 
 async def test_a_judge_is_asked_for_texts() -> None:
     class Judge:
-        async def __call__(self, item: Item, answer: str) -> Verdict:
-            return Verdict(is_right=answer == item.right * 2, note="twice")
+        async def __call__(self, item: Item, answer: str) -> Grade:
+            return Grade(is_right=answer == item.right * 2, note="twice")
 
     verdict = await Graders(judge=Judge()).grade(make(Grader.JUDGE, "x"), answer="xx")
     assert (verdict.is_right, verdict.note) == (True, "twice")

@@ -18,7 +18,7 @@ from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.testing import FunctionModel, ScriptedModel
 from reasond_server.types import HistoryMessage, Principal, Speaker, StrategySource, Task
-from reasond_server.types.choices import Choice, TaskForm
+from reasond_server.types.choices import MeasuredChoice, TaskForm
 
 if TYPE_CHECKING:
     from reasond_server.reasoning.strategy_selection import Selection
@@ -141,9 +141,9 @@ async def test_a_text_that_cannot_fit_is_not_counted() -> None:
 
 
 MEASURED = {
-    TaskForm.QUESTION: Choice(strategy="chain_of_thought", config={"max_tokens": 321}, why="90% of 40 right"),
-    TaskForm.MATERIAL: Choice(strategy="bounded_context", config={}, why="80% of 40 right"),
-    TaskForm.SCHEMA: Choice(strategy="react", config={}, why="70% of 40 right"),
+    TaskForm.QUESTION: MeasuredChoice(strategy="chain_of_thought", config={"max_tokens": 321}, why="90% of 40 right"),
+    TaskForm.MATERIAL: MeasuredChoice(strategy="bounded_context", config={}, why="80% of 40 right"),
+    TaskForm.SCHEMA: MeasuredChoice(strategy="react", config={}, why="70% of 40 right"),
 }
 
 

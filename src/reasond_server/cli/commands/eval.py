@@ -14,7 +14,7 @@ from reasond import AsyncClient
 from reasond_server.cli.connection import ConnectionOptions, build_environment, convert_errors, find_target
 from reasond_server.cli.options import call_server
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
-from reasond_server.cli.show.eval import EvalDisplay, show_report
+from reasond_server.cli.show.evaluation import EvalDisplay, show_report
 from reasond_server.cli.terminal import choose_stream, write
 from reasond_server.evaluation.choosing import choose, write_choices
 from reasond_server.evaluation.graders import Graders

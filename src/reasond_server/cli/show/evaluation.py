@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TextIO
 
-    from reasond_server.evaluation.report import Report, Row
+    from reasond_server.evaluation.report import EvalReport, Row
     from reasond_server.evaluation.trials import Trial
 
 _EVERY_S: Final = 5.0
@@ -53,7 +53,7 @@ class EvalDisplay:
         self._stream.flush()
 
 
-def show_report(report: Report, *, stream: TextIO) -> None:
+def show_report(report: EvalReport, *, stream: TextIO) -> None:
     """Print the table, the picture and the first wrong answers of each way."""
     console = make_console(stream)
     for line in _align([_HEAD, *map(_list_cells, report.rows)]):
