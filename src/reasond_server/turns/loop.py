@@ -67,6 +67,8 @@ RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
 
 _MOST_SYNTHESES: Final = 2
+_SMALL_RESULTS_BYTES: Final = 1_024
+"""Results of this size together are always shown whole, so that nobody has to read one in parts."""
 _EXPIRED: Final = "the client did not settle the call in time"
 _TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn together may have {most}; ask for less"
 
@@ -151,7 +153,7 @@ class TurnLoop:
         index, mode = self.progress.model_calls, self.policy.mode_in_force(self.progress.mode)
         model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
-        offered = self.tools.offered_in(mode)
+        offered = self.tools.offered_in(mode, with_own=self._offers_own())
         provided = self.providers.render(step.goal, is_first=not self.progress.replies)
         room, inputs = self._fit(step, model, offered, provided)
         try:
@@ -244,6 +246,11 @@ class TurnLoop:
         if written is None:
             written = self._written[model.name] = write_history(self.history, nonce=self.nonce, model=model)
         return written
+
+    def _offers_own(self) -> bool:
+        """Return whether the model may read results in parts and switch modes; no list of a client grows for nothing."""
+        start = self.progress.start
+        return start is None or start.uses_server_tools or self.progress.kept_bytes > _SMALL_RESULTS_BYTES
 
     def _may_be_rewritten(self, context: ReasoningContext) -> bool:
         """Return whether a synthesis follows if the model answers now."""

@@ -101,7 +101,22 @@ async def test_tools_of_the_server_are_left_out_and_their_names_are_free_where_t
 
     assert view.turn.handoff is not None
     assert [each.call.name for each in view.turn.handoff.calls] == ["note"]
-    assert [tool.name for tool in server.model.requests[0].tools if tool.name != "read_tool_result"] == ["note"]
+    assert [tool.name for tool in server.model.requests[0].tools] == ["note"]
+
+
+async def test_reading_results_in_parts_joins_the_tools_of_a_client_once_there_are_large_ones() -> None:
+    server = serve(ask_tools(("open_file", {"path": "a"})), "Done.")
+    view = await server.run(TurnStart(message="Go", client_tools=[client_tool()], uses_server_tools=False))
+    assert view.turn.handoff is not None
+    result = ToolResult(call_id=view.turn.handoff.calls[0].call.call_id, result_json=json.dumps("x" * 5_000))
+    reentry = TurnReentry(turn_id=view.turn.turn_id, etag=view.turn.handoff.etag, results=[result])
+
+    await server.service.run(CALLER, reentry)
+
+    assert [[tool.name for tool in request.tools] for request in server.model.requests] == [
+        ["open_file"],
+        ["open_file", "read_tool_result"],
+    ]
 
 
 async def test_calls_and_results_of_the_history_stand_as_calls_and_results_in_the_prompt() -> None:

@@ -74,8 +74,9 @@ class ResponseWriter:
         elif isinstance(event, ModelCallStep):
             self._usage += event.usage
             yield from self._reason(event.thinking)
-            if event.calls and event.text.strip():
-                yield from self._say(event.text.strip())
+            if event.calls:
+                # No message: some clients take the first one for the answer.
+                yield from self._reason(event.text.strip())
         elif isinstance(event, ToolStep):
             if event.state is not LedgerState.STARTED:
                 yield from self._reason(f"{event.tool}: {event.state}")
