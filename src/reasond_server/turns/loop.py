@@ -248,7 +248,7 @@ class TurnLoop:
         return written
 
     def _offers_own(self) -> bool:
-        """Return whether the model may read results in parts and switch modes; no list of a client grows for nothing."""
+        """Return whether the model may read results in parts and switch modes: no client's list grows for nothing."""
         start = self.progress.start
         return start is None or start.uses_server_tools or self.progress.kept_bytes > _SMALL_RESULTS_BYTES
 
