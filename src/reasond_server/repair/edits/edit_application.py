@@ -1,51 +1,55 @@
 """Applies the edits of a reply to the files of a snapshot.
 
-An anchor must occur exactly once, as whole lines; white space at the end of lines is not compared. Line endings, a byte
-order mark and a missing newline at the end of a file stay as they are.
+An anchor must occur exactly once, as whole lines; white space at the end of lines is not compared, and what else may
+differ says `anchors`. Line endings, a byte order mark and a missing newline at the end of a file stay as they are.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import show
+from reasond_server.repair.edits.anchors import MOST_COUNTED, find_places
 from reasond_server.repair.edits.edit_parser import (
-    EDIT_FORMAT,
     CandidateSolution,
-    Edit,
-    EditError,
-    EditReply,
+    list_candidates,
     parse_candidates,
     read_reply,
     split_candidates,
+    write_edit_format,
 )
+from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm, EditReply
+from reasond_server.repair.edits.parts import find_left_out, merge_fence
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
+from reasond_server.repair.edits.targets import resolve_targets, write_anchor
 from reasond_server.snapshots.paths import find_collisions, find_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from reasond_server.repair.edits.anchors import Place
     from reasond_server.types.snapshots import SourceFile
 
 __all__ = [
-    "EDIT_FORMAT",
     "MAX_CHANGED_FILES",
     "CandidateSolution",
     "Edit",
     "EditError",
     "EditReply",
     "apply_edits",
+    "list_candidates",
     "parse_candidates",
     "read_reply",
     "split_candidates",
+    "write_edit_format",
 ]
 
 MAX_CHANGED_FILES: Final = 200
 """The most files that one candidate may change."""
 
 _MAX_PROBLEMS: Final = 5
-_MOST_COUNTED: Final = 20
 _BYTE_ORDER_MARK: Final = "\ufeff"
 ItemT = TypeVar("ItemT")
 
@@ -69,6 +73,7 @@ def apply_edits(
         EditError: with a line for each of the first five problems.
     """
     editing = _Editing(files, protected=protected, max_file_bytes=max_file_bytes)
+    edits = resolve_targets(edits, files, protected=protected)
     problems = _collect_problems(edits, editing.apply)
     if not problems:
         problems = _collect_problems(editing.changes, editing.check)
@@ -161,20 +166,27 @@ class _Editing:
                 raise EditError(f"There is no file {show(path)}. To make one, write all of it in a fence.")
             return self._encode(path, restore(text))
         old = _Lines(self._decode(path, before))
+        new = old.restore(text)
         if edit.anchor is None:
-            return self._encode(path, old.take_style(old.restore(text)))
+            if edit.form is EditForm.FENCE or edit.form is EditForm.JSON:
+                new = old.merge(path, new)
+            return self._encode(path, old.take_style(new))
         if not edit.anchor:
             raise EditError(f"A block of {show(path)} has no lines to search for, but the file is not empty.")
-        anchor = old.restore(edit.anchor)
-        places = old.find(anchor)
+        known = old.text
+        if left_out := find_left_out(new, f"{known}\n{edit.anchor}"):
+            raise EditError(f"The new lines of {show(path)} leave lines out: {show(left_out)}. Write every line.")
+        places = old.find(replace(edit, anchor=old.restore(edit.anchor), text=new))
+        if edit.form is EditForm.JSON and not places and known.count(edit.anchor[:-1]) == 1:
+            return self._encode(path, old.take_style(known.replace(edit.anchor[:-1], new.removesuffix("\n"))))
         if len(places) != 1:
-            count = f"more than {_MOST_COUNTED}" if len(places) > _MOST_COUNTED else str(len(places))
+            count = f"more than {MOST_COUNTED}" if len(places) > MOST_COUNTED else str(len(places))
             advice = "add lines around them" if places else "copy them from the file as it is now"
             raise EditError(
-                f"The lines to search for must occur exactly once in {show(path)}, but {show(anchor)} has {count}"
+                f"The lines to search for must occur exactly once in {show(path)}, but {show(edit.anchor)} has {count}"
                 f" matches: {advice}."
             )
-        return self._encode(path, old.replace(places[0], anchor, old.restore(text)))
+        return self._encode(path, old.replace(places[0]))
 
     def _read(self, path: str) -> bytes | None:
         """Return the file as the edits before have left it; None if there is none."""
@@ -220,22 +232,25 @@ class _Lines:
         """Return a text of the model without the entities by which prompts show tags, unless the file has such."""
         return text if self._has_entities else restore(text)
 
-    def find(self, anchor: str) -> list[int]:
-        """Return the numbers of the lines, from 0, at which the anchor begins; at most one more than are counted."""
-        whole = "\n" + "".join(f"{line.rstrip()}\n" for line in self._texts)
-        wanted = "\n" + "".join(f"{line.rstrip()}\n" for line in anchor.split("\n")[:-1])
-        places: list[int] = []
-        at = whole.find(wanted)
-        while at >= 0 and len(places) <= _MOST_COUNTED:
-            places.append(at)
-            at = whole.find(wanted, at + 1)
-        return [whole.count("\n", 0, place) for place in places]
+    @property
+    def text(self) -> str:
+        """The file with line feeds alone, and one at its end."""
+        return "".join(f"{line.removesuffix(chr(13))}\n" for line in self._texts)
 
-    def replace(self, at: int, anchor: str, text: str) -> str:
-        """Return the file with the lines of `text` in place of those of the anchor at line `at`."""
-        end = at + anchor.count("\n")
+    def merge(self, path: str, text: str) -> str:
+        """Return the whole file for the text of a fence; see `merge_fence`."""
+        return merge_fence(path, self.text, text)
+
+    def find(self, edit: Edit) -> Sequence[Place]:
+        """Return the places of an edit; see `find_places`."""
+        return find_places([line.removesuffix("\r") for line in self._texts], write_anchor(edit))
+
+    def replace(self, place: Place) -> str:
+        """Return the file with the new lines at their place."""
+        at, end = place.at, place.at + place.count
         ending = "\r" if self._texts[at].endswith("\r") else "" if at < len(self._texts) - 1 else self._return
-        return self._join([*self._texts[:at], *self._give_endings(text, ending), *self._texts[end:]])
+        new = self._give_endings("".join(f"{line}\n" for line in place.lines), ending)
+        return self._join([*self._texts[:at], *new, *self._texts[end:]])
 
     def take_style(self, text: str) -> str:
         """Return a new text of the whole file with the line endings of the old one."""

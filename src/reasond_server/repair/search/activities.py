@@ -31,6 +31,7 @@ class RepairCandidate:
         thought: what the model wrote besides.
         problem: why an INVALID reply cannot be used, for the model and the caller.
         usage: what the reply cost.
+        others: further candidates of the same reply, which cost nothing more.
     """
 
     # For engines, which hand candidates on as JSON.
@@ -48,11 +49,15 @@ class RepairCandidate:
     problem: str = ""
     usage: Usage = NOTHING
     elapsed_s: float = 0.0
+    others: Sequence[RepairCandidate] = ()
 
 
 @value
 class CandidateOrder:
-    """The order of one candidate: its place in the search, and how it is sampled."""
+    """The order of one candidate: its place in the search, and how it is sampled.
+
+    `unread` says why an earlier reply could not be used; empty if all could.
+    """
 
     candidate_id: str
     number: int
@@ -60,6 +65,7 @@ class CandidateOrder:
     depth: int
     temperature: float
     previous: PreviousCandidate | None = None
+    unread: str = ""
 
 
 @value
@@ -75,11 +81,12 @@ class TokenBounds:
 
     def bound_tokens(self, order: CandidateOrder, *, calls: int) -> int:
         """Return the most tokens of a candidate that takes so many calls at most."""
-        if order.previous is None:
+        if order.previous is None and not order.unread:
             return self.original
         if self.is_exact:
             return self.refined
-        return self.refined + calls * len(f"{order.previous.diff}{order.previous.evidence}".encode())
+        shown = "" if order.previous is None else f"{order.previous.diff}{order.previous.evidence}"
+        return self.refined + calls * len(f"{shown}{order.unread}".encode())
 
 
 @value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -94,6 +94,8 @@ class CandidateProposer:
     def __post_init__(self) -> None:
         self._number = 0
         self._reflected: dict[str, str] = {}
+        self._unread = ""
+        self._spare: list[RepairCandidate] = []
         self._most_tokens: dict[str, int] = {}
 
     def bound_cost(self, node: Node[RepairNode], *, count: int) -> Cost:
@@ -123,6 +125,10 @@ class CandidateProposer:
             return Proposals(candidates=())
         if evidence := _collect_evidence(node):
             self._reflected.setdefault(evidence, node.node_id)
+        spare, self._spare = self._spare[:count], self._spare[count:]
+        for each in spare:
+            self.events.take_place()(partial(self.report, each))
+        count -= len(spare)
         numbers = range(self._number + 1, self._number + 1 + count)
         self._number += count
         calls = [
@@ -131,14 +137,19 @@ class CandidateProposer:
         ]
         results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=self.failures)
         made = [each for each in results if not isinstance(each, Exception)]
-        if not made:
+        if not made and not spare:
             raise next(each for each in results if isinstance(each, Exception))
+        self._spare += [other for each in made for other in each.others]
+        self._unread = next((each.problem for each in reversed(made) if each.problem), self._unread)
         return Proposals(
-            candidates=[Candidate(payload=RepairNode(candidate=each), key=each.key) for each in made],
+            candidates=[
+                Candidate(payload=RepairNode(candidate=replace(each, others=())), key=each.key)
+                for each in (*spare, *made)
+            ],
             spent=Cost(
                 model_calls=count - len(made) + sum(each.usage.model_calls for each in made),
                 tokens=sum(each.usage.total_tokens for each in made) if self.are_tokens_bounded else 0,
-                resources={CANDIDATES: count},
+                resources={CANDIDATES: count + len(spare)},
             ),
         )
 
@@ -159,6 +170,7 @@ class CandidateProposer:
             depth=node.depth + 1,
             temperature=self.parameters.temperature if is_first else self.parameters.spread_temperature,
             previous=None if parent is None else _describe_previous(parent, find_critique(node)),
+            unread="" if parent is not None and parent.problem else self._unread,
         )
 
     def _is_reflected_elsewhere(self, node: Node[RepairNode]) -> bool:

@@ -15,7 +15,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
 from reasond_server.errors.model import ContentFilteredError, ContextExhaustedError
 from reasond_server.llm.model import Message, ModelFinish, Role
-from reasond_server.repair.edits.edit_application import EditError, apply_edits, read_reply
+from reasond_server.repair.edits.edit_application import EditError, apply_edits, list_candidates, read_reply
 from reasond_server.repair.edits.patches import PatchError, make_patch
 from reasond_server.repair.edits.python_sources import compute_code_key
 from reasond_server.repair.results.gate import list_faults, write_evidence
@@ -140,9 +140,17 @@ class CandidateWriter:
         with trace_generation(self.site.trace, candidates=1, model=self.model.name) as made:
             reply, usage = await self._converse(order)
             made.usage = usage
-        text = reply.parsed.text
+        texts = [reply.parsed.text] if reply.finish is ModelFinish.LENGTH else list_candidates(reply.parsed.text)
+        read = [await self._read_candidate(order, reply, text, place) for place, text in enumerate(texts, start=1)]
+        usable = [each for each in read if each.status is CandidateStatus.PROPOSED]
+        first, *others = usable or read[:1]
+        elapsed_s = self.clock.monotonic() - began_s
+        return replace(first, candidate_id=order.candidate_id, usage=usage, elapsed_s=elapsed_s, others=others)
+
+    async def _read_candidate(self, order: CandidateOrder, reply: ModelReply, text: str, place: int) -> RepairCandidate:
+        """Return candidate `place` of a reply, counted from 1, with the text that it has there."""
         candidate = RepairCandidate(
-            candidate_id=order.candidate_id,
+            candidate_id=order.candidate_id if place == 1 else f"{order.candidate_id}.{place}",
             number=order.number,
             parent_id=order.parent_id,
             depth=order.depth,
@@ -150,13 +158,12 @@ class CandidateWriter:
             key=f"text:{compute_content_key(text)}",
             changes={},
             thought=text,
-            usage=usage,
         )
         try:
-            changes, thought = await run_by_size(len(text), partial(self._read, reply))
+            changes, thought = await run_by_size(len(text), partial(self._read, reply, text))
             diff = await make_patch(self.files, changes, parent=self.folder)
         except (EditError, PatchError) as error:
-            return replace(candidate, problem=str(error), elapsed_s=self.clock.monotonic() - began_s)
+            return replace(candidate, problem=str(error))
         return replace(
             candidate,
             status=CandidateStatus.PROPOSED,
@@ -164,7 +171,6 @@ class CandidateWriter:
             changes=changes,
             diff=diff,
             thought=thought,
-            elapsed_s=self.clock.monotonic() - began_s,
         )
 
     async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
@@ -239,7 +245,10 @@ class CandidateWriter:
                 evidence=head(previous.evidence, self._evidence_tokens),
             )
         return self._prompts.write_generation(
-            order.number, previous=previous, may_look_up=self.parameters.allow_tool_use
+            order.number,
+            previous=previous,
+            unread=head(order.unread, self._evidence_tokens),
+            may_look_up=self.parameters.allow_tool_use,
         )
 
     async def _converse(self, order: CandidateOrder) -> tuple[ModelReply, Usage]:
@@ -299,13 +308,13 @@ class CandidateWriter:
         await self.site.wait_for_room()
         return reply
 
-    def _read(self, reply: ModelReply) -> tuple[Mapping[str, bytes | None], str]:
-        """Return the changes in a reply, and what else it says.
+    def _read(self, reply: ModelReply, text: str) -> tuple[Mapping[str, bytes | None], str]:
+        """Return the changes in one candidate of a reply, and what else it says.
 
         Raises:
-            EditError: the reply was cut, or has no edits that can be applied.
+            EditError: the reply was cut, or the candidate has no edits that can be applied.
         """
         if reply.finish is ModelFinish.LENGTH:
             raise EditError(_CUT.format(most=self.parameters.max_tokens))
-        read = read_reply(reply.parsed.text)
+        read = read_reply(text)
         return apply_edits(self.files, read.edits, protected=self.is_protected), read.thought

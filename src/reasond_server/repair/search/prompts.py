@@ -10,7 +10,7 @@ from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
-from reasond_server.repair.edits.edit_application import EDIT_FORMAT
+from reasond_server.repair.edits.edit_application import write_edit_format
 from reasond_server.repair.search.look_ups import LOOK_UPS
 from reasond_server.types.repairs import CheckRole
 from reasond_server.types.values import value
@@ -40,10 +40,14 @@ _SOURCES: Final = frozenset(
 
 @value
 class ShownFiles:
-    """The texts that a prompt shows, by path in their order, and the paths of other files of the project."""
+    """The texts that a prompt shows, by path in their order, and the paths of other files of the project.
+
+    `example` is the file that the example of an edit names: one that may be changed.
+    """
 
     texts: Mapping[str, str]
     others: Sequence[str] = ()
+    example: str = "main.py"
 
 
 def choose_files(
@@ -74,7 +78,8 @@ def choose_files(
             shown[path] = readable[path]
             room -= tokens
     others = [path for path in sorted(files) if path not in shown]
-    return ShownFiles(texts=shown, others=others[:MOST_LISTED])
+    example = next((path for path in [*shown, *sorted(files)] if is_editable(path)), ShownFiles.example)
+    return ShownFiles(texts=shown, others=others[:MOST_LISTED], example=example)
 
 
 def leave_out_held_out(
@@ -156,6 +161,7 @@ _JUDGE: Final = (
     "You judge plans. Score each plan from 0 to 10: does it meet every requirement, in an order that works, without "
     "steps that nobody needs? Answer with one line for all plans and nothing else, such as: 1: 7, 2: 3"
 )
+_UNREAD: Final = "An earlier reply could not be used, for this reason:"
 _EVIDENCE: Final = "What the checks say of the original code:"
 
 
@@ -179,20 +185,28 @@ class RepairPrompts:
     evidence: str = ""
 
     def write_generation(
-        self, number: int, *, previous: PreviousCandidate | None = None, may_look_up: bool = False
+        self,
+        number: int,
+        *,
+        previous: PreviousCandidate | None = None,
+        unread: str = "",
+        may_look_up: bool = False,
     ) -> Sequence[Message]:
         """Return the prompt of candidate `number`, which counts from 1; with `previous` one that improves it.
 
-        With `may_look_up` it offers the look-ups.
+        `unread` says why the reply before could not be used. With `may_look_up` the prompt offers the look-ups.
         """
         parts = [*self._write_task(), build_cot_prompt(self.report, 1)]
         if self.evidence:
             parts.append(f"{_EVIDENCE}\n{self._fence('observation', self.evidence)}")
+        parts.append(write_edit_format(_write_line(self.files.example)))
         if previous is not None:
             parts.append(self._write_previous(previous))
+        if unread:
+            parts.append(f"{_UNREAD}\n{self._fence('observation', unread)}")
         parts.append(f"Attempt {number}")
         tools = f"\n{ACTION_RULE}{write_tools(bound_specs(LOOK_UPS))}" if may_look_up else ""
-        system = f"{_FIXER}\n\n{EDIT_FORMAT}\n{write_fence_rule(self.nonce).strip()}{tools}"
+        system = f"{_FIXER}\n{write_fence_rule(self.nonce).strip()}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 
     def write_plan(self, number: int) -> Sequence[Message]:

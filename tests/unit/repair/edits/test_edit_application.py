@@ -72,7 +72,7 @@ def test_a_whole_file_keeps_line_endings_and_the_missing_newline(before: bytes, 
     [
         (b"a\nb\n", "c\n", "0 matches"),
         (b"a\nb\n", "a b\n", "0 matches"),
-        (b"  a\n", "a\n", "0 matches"),
+        (b"  a\nb\n", "a\n  b\n", "0 matches"),
         (b"xa\n", "a\n", "0 matches"),
         (b"a\nb\na\n", "a\n", "2 matches"),
         (b"a\na\na\n", "a\na\n", "2 matches"),

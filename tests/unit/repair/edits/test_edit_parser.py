@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.repair.edits.edit_application import (
-    EDIT_FORMAT,
     Edit,
     EditError,
+    list_candidates,
     parse_candidates,
     read_reply,
     split_candidates,
+    write_edit_format,
 )
 
 BLOCK = "src/a.py\n<<<<<<< SEARCH\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE\n"
@@ -16,7 +17,8 @@ EDIT = Edit(path="src/a.py", anchor="x = 1\n", text="x = 2\n")
 
 
 def read_edits(text: str) -> list[Edit]:
-    return list(read_reply(text).edits)
+    """Return the edits of a reply without what is only known of their form."""
+    return [Edit(path=edit.path, anchor=edit.anchor, text=edit.text) for edit in read_reply(text).edits]
 
 
 def test_candidate_parsing() -> None:
@@ -78,7 +80,7 @@ def test_the_line_that_names_a_file_is_no_part_of_the_reasoning(edit: str) -> No
     assert read_reply(f"It is wrong.\n\n{edit}\nDone.").thought.split() == ["It", "is", "wrong.", "Done."]
 
 
-def test_prose_above_a_second_block_of_a_file_stays_in_the_reasoning() -> None:
+def test_prose_above_a_block_without_a_path_stays_in_the_reasoning() -> None:
     text = f"{BLOCK}And the end of it:\n{BLOCK.partition(chr(10))[2]}"
     assert read_reply(text).thought == "And the end of it:"
 
@@ -88,9 +90,12 @@ def test_of_several_candidates_the_first_is_read() -> None:
     assert read_edits(f"I have two ideas.\n\n### Candidate 1:\n{BLOCK}\n### Candidate 2:\n{other}") == [EDIT]
 
 
-def test_a_second_block_belongs_to_the_file_of_the_first() -> None:
+def test_a_block_right_below_another_belongs_to_its_file_and_one_below_prose_does_not() -> None:
     rest = BLOCK.partition("\n")[2]
-    assert [edit.path for edit in read_edits(f"{BLOCK}\nand also this\n\n{rest}")] == ["src/a.py", "src/a.py"]
+    assert [edit.path for edit in read_edits(f"{BLOCK}\n{rest}")] == ["src/a.py", "src/a.py"]
+    assert [edit.path for edit in read_edits(f"```\n{BLOCK}```\n\n```\n{rest}```")] == ["src/a.py", "src/a.py"]
+    second = read_reply(f"{BLOCK}\nand also this:\n\n{rest}").edits[1]
+    assert (second.path, second.mention) == ("", "and also this:")
     assert [edit.path for edit in read_edits(f"{BLOCK}\nMakefile\n{rest}\nsrc/b.py\n{rest}")] == [
         "src/a.py",
         "Makefile",
@@ -119,20 +124,15 @@ def test_a_longer_fence_holds_shorter_ones_and_an_empty_fence_is_an_empty_file()
     assert read_edits("```a/__init__.py\n```") == [Edit(path="a/__init__.py", text="")]
 
 
-def test_fences_without_a_path_are_prose() -> None:
+def test_fences_without_a_path_are_edits_of_a_file_that_is_not_known_yet() -> None:
     reply = read_reply(f"The fault is here:\n```python\nx = 1\n```\nas in src/a.py\n```\nshown\n```\n{BLOCK}")
-    assert reply.edits == [EDIT]
+    assert [(edit.path, edit.mention) for edit in reply.edits] == [
+        ("", "The fault is here:"),
+        ("", "as in src/a.py"),
+        ("src/a.py", ""),
+    ]
     assert "x = 1" in reply.thought
     assert "The fault" in reply.thought
-
-
-def test_a_fence_below_a_path_that_blocks_change_is_a_quotation() -> None:
-    assert read_edits(f"src/a.py\n```\nx = 1\n```\n{BLOCK}") == [EDIT]
-    assert len(read_edits(f"```python src/a.py\nx = 1\n```\n{BLOCK}")) == 2
-
-
-def test_the_last_whole_file_counts() -> None:
-    assert read_edits("```src/a.py\n1\n```\nBetter:\n```src/a.py\n2\n```") == [Edit(path="src/a.py", text="2\n")]
 
 
 def test_a_file_is_deleted() -> None:
@@ -153,10 +153,7 @@ def test_blocks_whose_lines_look_like_marks_have_longer_marks() -> None:
     [
         BLOCK.removesuffix(">>>>>>> REPLACE\n"),
         "src/a.py\n<<<<<<< SEARCH\nx",
-        "```python src/a.py\nx = 2\n",
-        f"```\n{BLOCK}",
         f"src/a.py\n<<<<<<< SEARCH\nx = 1\n{BLOCK}",
-        f"{BLOCK}```\nprose",
         "<think>I wonder",
     ],
 )
@@ -165,16 +162,29 @@ def test_a_reply_that_was_cut_is_unusable(text: str) -> None:
         read_reply(text)
 
 
-@pytest.mark.parametrize("text", ["", "no edit", "```python\nx = 1\n```", "<think>x</think>"])
-def test_a_reply_without_edits_is_told_the_format(text: str) -> None:
-    with pytest.raises(EditError) as caught:
+def test_the_last_fence_need_not_be_closed() -> None:
+    assert read_edits("```python src/a.py\nx = 2\n") == [Edit(path="src/a.py", text="x = 2\n")]
+    assert read_edits(f"```\n{BLOCK}") == [EDIT]
+    assert read_edits(f"```\n{BLOCK.removesuffix('>>>>>>> REPLACE' + chr(10))}```\n") == [EDIT]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("no edit", "is prose alone"),
+        ("<think>x</think>", "is empty"),
+        (write_edit_format("src/a.py"), "repeats the example"),
+    ],
+)
+def test_a_reply_without_edits_is_told_what_it_is_instead(text: str, why: str) -> None:
+    with pytest.raises(EditError, match=why):
         read_reply(text)
-    assert EDIT_FORMAT in str(caught.value)
 
 
-def test_a_block_without_a_path_and_a_reply_without_end_are_refused() -> None:
-    with pytest.raises(EditError, match="no path above it"):
-        read_reply(BLOCK.partition("\n")[2])
+def test_a_block_without_a_path_names_the_line_above_and_a_reply_without_end_is_refused() -> None:
+    (edit,) = read_reply("Now this:\n" + BLOCK.partition("\n")[2]).edits
+    assert (edit.path, edit.mention) == ("", "Now this:")
     with pytest.raises(EditError, match="2000001 characters"):
         read_reply("x" * 2_000_001)
 
@@ -194,13 +204,22 @@ def test_tags_of_reasoning_in_a_change_are_its_text() -> None:
     assert read_edits(text) == [Edit(path="a.py", anchor="TAG = '<think>'\nEND = '</think>'\n", text="TAG = ''\n")]
 
 
-def test_the_example_of_the_format_is_read_as_it_says() -> None:
-    edits = read_edits(EDIT_FORMAT + "\nold.py\n<<<<<<< DELETE\n")
-    assert [(edit.path, edit.anchor is not None, edit.text is not None) for edit in edits] == [
-        ("path/to/file.py", True, True),
-        ("path/to/file.py", False, True),
-        ("old.py", False, False),
-    ]
+def test_the_example_of_the_format_is_in_that_format_and_never_an_edit() -> None:
+    example = write_edit_format("src/a.py")
+    assert read_edits(example.replace("total_of_example", "total"))[0].path == "src/a.py"
+    assert read_edits(f"{example}\n{BLOCK}") == [EDIT]
+
+
+def test_fences_of_prompts_are_no_part_of_an_edit() -> None:
+    tag = "material qzkvhwbnmcjtrxplaoysdgeufiqh"
+    assert read_edits(f"```python src/a.py\n<{tag}>\nx = 2\n</{tag}>\n```") == [Edit(path="src/a.py", text="x = 2\n")]
+
+
+def test_each_candidate_of_a_reply_is_a_text_of_its_own() -> None:
+    other = BLOCK.replace("x = 2", "x = 3")
+    first, second = list_candidates(f"Two ideas.\n\nOption 1: so\n{BLOCK}\n**Option 2:**\n{other}")
+    assert (read_edits(first)[0].text, read_edits(second)[0].text) == ("x = 2\n", "x = 3\n")
+    assert list_candidates(BLOCK) == [BLOCK]
 
 
 def test_a_hostile_reply_is_read_in_linear_time() -> None:
@@ -212,6 +231,8 @@ def test_a_hostile_reply_is_read_in_linear_time() -> None:
         " " * 30 + "\n",
         "Candidate 1\n",
         "```a.py\n```\n",
+        "@@ -1 +1 @@\n-a\n",
+        "--- a\n+++ b\n",
     ):
         text = part * (400_000 // len(part))
         split_candidates(text)

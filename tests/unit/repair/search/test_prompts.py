@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reasond_server.llm.model import Role
-from reasond_server.repair.edits.edit_application import EDIT_FORMAT
+from reasond_server.repair.edits.edit_application import write_edit_format
 from reasond_server.repair.search.prompts import PreviousCandidate, RepairPrompts, ShownFiles, build_cot_prompt
 from reasond_server.types.repairs import CriticReport, Finding, Severity, SuiteOutcome
 
@@ -33,7 +33,7 @@ PROMPTS = RepairPrompts(
     nonce=NONCE,
     description="Mend the look-up",
     report=REPORT,
-    files=ShownFiles(texts={"src/users.js": "const a = 1;\n"}, others=["README.md"]),
+    files=ShownFiles(texts={"src/users.js": "const a = 1;\n"}, others=["README.md"], example="src/users.js"),
     evidence="- tests: test_user failed",
 )
 
@@ -49,7 +49,7 @@ def test_cot_prompt_construction() -> None:
 def test_a_prompt_holds_files_task_evidence_and_ends_with_its_attempt() -> None:
     system, user = PROMPTS.write_generation(7)
     assert system.role is Role.SYSTEM
-    assert EDIT_FORMAT in system.content
+    assert write_edit_format("src/users.js") in user.content
     places = [user.content.index(part) for part in ("File src/users.js:", "README.md", "Mend the look-up", "test_user")]
     assert places == sorted(places)
     assert user.content.endswith("\n\nAttempt 7")
@@ -68,6 +68,13 @@ def test_a_refinement_quotes_the_previous_candidate_its_score_and_its_evidence()
     assert "CriticScore: 62/100" in text
     assert "test_user failed again" in text
     assert "Reflect on these issues" in text
+
+
+def test_an_attempt_after_an_unreadable_reply_says_why_it_could_not_be_read() -> None:
+    text = PROMPTS.write_generation(2, unread="The reply is prose alone.")[1].content
+    assert "An earlier reply could not be used" in text
+    assert "The reply is prose alone." in text
+    assert "could not be used" not in PROMPTS.write_generation(2)[1].content
 
 
 def test_a_file_cannot_close_its_section() -> None:
