@@ -115,7 +115,7 @@ def _tabs(text: str) -> str:
     return "\n".join("\t" * (depth // 4) + line.lstrip(" ") for depth, line in zip(depths, lines, strict=True))
 
 
-def _halved(text: str) -> str:
+def _halve(text: str) -> str:
     lines = text.split("\n")
     depths = [len(line) - len(line.lstrip(" ")) for line in lines]
     return "\n".join(" " * (depth // 2) + line.lstrip(" ") for depth, line in zip(depths, lines, strict=True))
@@ -182,7 +182,7 @@ FORMS: Final[Mapping[str, Callable[[Program], str]]] = {
     "block, blank lines in the search alone": lambda p: f"{PATH}\n{_block(p, old=_wide(p.old))}",
     "block, without indentation": lambda p: f"{PATH}\n{_block(p, old=_flat(p.old), new=_flat(p.new))}",
     "block, with tabs": lambda p: f"{PATH}\n{_block(p, old=_tabs(p.old), new=_tabs(p.new))}",
-    "block, half the indentation": lambda p: f"{PATH}\n{_block(p, old=_halved(p.old), new=_halved(p.new))}",
+    "block, half the indentation": lambda p: f"{PATH}\n{_block(p, old=_halve(p.old), new=_halve(p.new))}",
     "block, deeper": lambda p: f"{PATH}\n{_block(p, old=indent(p.old, '  '), new=indent(p.new, '  '))}",
     "block, first line without indentation": lambda p: (
         f"{PATH}\n{_block(p, old=p.old.lstrip(' '), new=p.new.lstrip(' '))}"

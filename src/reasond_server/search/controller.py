@@ -126,6 +126,7 @@ class TreeSearch(Generic[PayloadT]):
         self._failure: Exception | None = None
         self._expansions_since_best = 0
         self._expansions_since_new = 0
+        self._repeats_since_new = 0
         self.solutions: list[Node[PayloadT]] = []
         self.ending: SearchEnding | None = None
         self.shortage = ""
@@ -212,6 +213,7 @@ class TreeSearch(Generic[PayloadT]):
             order.spent += result.spent
             for candidate in result.candidates[: order.count]:
                 if candidate.key in self._keys:
+                    self._repeats_since_new += 1
                     self.tally = replace(self.tally, duplicate=self.tally.duplicate + 1)
                     continue
                 self._keys.add(candidate.key)
@@ -309,6 +311,8 @@ class TreeSearch(Generic[PayloadT]):
         is_better, is_new = self.best_solution is not before, len(self._signatures) > known
         self._expansions_since_best = 0 if is_better else self._expansions_since_best + len(expansions)
         self._expansions_since_new = 0 if is_new else self._expansions_since_new + len(expansions)
+        silent = sum(child.is_judged and not child.verdict.signature for child in made)
+        self._repeats_since_new = 0 if is_new else self._repeats_since_new + silent
 
     def _rank_open(self, node: Node[PayloadT]) -> tuple[bool, int, float, tuple[float, str, int]]:
         """Return the sort key of unfinished nodes: the deepest way without a bad step first, then the best one.
@@ -328,7 +332,7 @@ class TreeSearch(Generic[PayloadT]):
             return
         elif best is not None and self._expansions_since_best >= (plan.patience or math.inf):
             self.ending = SearchEnding.STALLED
-        elif self._expansions_since_new >= (plan.novelty_patience or math.inf):
+        elif max(self._expansions_since_new, self._repeats_since_new) >= (plan.novelty_patience or math.inf):
             self.ending = SearchEnding.REPETITIVE
 
     def _end_exhausted(self) -> None:

@@ -50,7 +50,8 @@ class SearchPlan:
         is_root_kept_open: whether UCT with widening goes on to expand the root after an expansion that brought nothing
             new. Then the allowance or a patience has to end the search.
         patience: number of expansions without a better solution after which a search with a solution ends; None: never.
-        novelty_patience: number of expansions without a new signature after which the search ends; None: never.
+        novelty_patience: number of expansions without a new signature after which the search ends, or of candidates
+            since the last one that repeat others or show no signature; None: never.
         max_failures: number of failed calls in a row after which the search fails.
         seed: breaks ties between equal scores; None keeps the order in which nodes were made.
     """

@@ -16,7 +16,7 @@ from reasond_server.repair.critics.linting import LintCritic
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline
 from reasond_server.repair.results.check_runner import CheckRunner
-from reasond_server.repair.results.gate import compare_with_baseline, counts, judge_candidate
+from reasond_server.repair.results.gate import TAMPERING, compare_with_baseline, counts, judge_candidate
 from reasond_server.repair.results.outcomes import read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types.repairs import Check
     from reasond_server.types.snapshots import SourceFile
-
-TAMPERING: Final = "tampering"
-"""Name of this critic, and the rule of its findings."""
 
 _RUNNERS: Final = frozenset(("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose", "nose2", "hypothesis"))
 _MODULES: Final = frozenset(("atexit", "builtins", "ctypes", "gc", "inspect", "sitecustomize", "usercustomize"))
@@ -58,28 +55,43 @@ _SYSTEM: Final = {
 """Attributes of modules of the system that are common words elsewhere."""
 _TEXTS = re.compile(r"PYTEST_|_pytest|junitxml|/proc/|conftest|sitecustomize")
 _ALWAYS: Final = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__instancecheck__", "__subclasscheck__")
+_REVIEWED: Final = frozenset(
+    ("uses sys.argv", "imports argv", "imports inspect", "uses import_module", "imports import_module")
+)
+_MAY_EXIT: Final = "ends the process with an exit code that is computed, or in the main function"
+_READS_TESTS: Final = "names a file of the tests"
+"""What repairs do as well: it is told, and a person should look at it."""
+_TEST_PATH = re.compile(r"(?:[^\s\"']{0,200}/)?(?:tests?|testdata|__tests__)/[^\s\"']{1,200}")
+_MAIN_NAMES: Final = ("main", "_main", "cli", "run")
+_STREAMS: Final = frozenset(("stdout", "stderr", "stdin"))
 _OTHERS: Final = (
     (
         (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx"),
         re.compile(
-            r"process\s*\.\s*(?:exit|abort|kill|reallyExit|argv|binding|on\s*\()|\beval\s*\(|new\s+Function\b|"
+            r"process\s*\.\s*(?:exit(?!\s*\(\s*[^)\s0])|abort|kill|reallyExit|binding|"
+            r"on\s*\(\s*['\"`](?:exit|beforeExit|uncaught))|\beval\s*\(|new\s+Function\b|"
             r"node:test|child_process|require\s*\.\s*cache|\bvm\b.*\brun|/proc/|NODE_TEST"
         ),
+        re.compile(r"process\s*\.\s*(?:argv|exit\s*\(\s*[A-Za-z_$])"),
     ),
     (
         (".go",),
         re.compile(
-            r"os\s*\.\s*(?:Exit|Args)\b|syscall\s*\.|\"testing\"|\"unsafe\"|go:linkname|/proc/|--- PASS|runtime\.Goexit"
+            r"os\s*\.\s*Exit(?!\s*\(\s*[^)\s0])|syscall\s*\.|\"testing\"|\"unsafe\"|go:linkname|/proc/|--- PASS|"
+            r"runtime\.Goexit"
         ),
+        re.compile(r"os\s*\.\s*(?:Args\b|Exit\s*\(\s*[A-Za-z_])"),
     ),
     (
         (".java", ".kt", ".scala", ".groovy"),
         re.compile(
-            r"System\s*\.\s*exit|\bhalt\s*\(|addShutdownHook|org\.junit|java\.lang\.reflect|setAccessible|"
-            r"ProcessHandle|/proc/|StackWalker|surefire"
+            r"System\s*\.\s*exit(?!\s*\(\s*[^)\s0])|\bhalt\s*\(|addShutdownHook|org\.junit|java\.lang\.reflect|"
+            r"setAccessible|ProcessHandle|/proc/|StackWalker|surefire"
         ),
+        re.compile(r"System\s*\.\s*exit\s*\(\s*[A-Za-z_]"),
     ),
 )
+"""By suffixes: what certainly cheats, and what repairs do as well."""
 
 
 class TamperingCritic:
@@ -97,14 +109,18 @@ class TamperingCritic:
             if is_python(path):
                 if path not in files and _is_shadow(path, files):
                     found.append(_make(path, 0, "takes the place of a module of the standard library"))
-                found.extend(_make(path, line, message) for line, message in _find_in_python(content))
+                own = {part for each in files for part in each.removesuffix(".py").split("/")}
+                found.extend(_make(path, line, message) for line, message in _find_in_python(content, own))
             else:
-                found.extend(_make(path, line, message) for line, message in _find_in_text(path, content))
+                found.extend(_find_in_text(path, content))
         return found
 
 
-def _make(path: str, line: int, message: str) -> Finding:
-    return Finding(rule_id=TAMPERING, severity=Severity.HIGH, path=path, line=line, message=message)
+def _make(path: str, line: int, message: str, severity: Severity | None = None) -> Finding:
+    """Return a finding: HIGH for what certainly cheats, MEDIUM for what needs a person's eyes."""
+    is_certain = message not in _REVIEWED and message not in {_MAY_EXIT, _READS_TESTS}
+    severity = severity or (Severity.HIGH if is_certain else Severity.MEDIUM)
+    return Finding(rule_id=TAMPERING, severity=severity, path=path, line=line, message=message)
 
 
 def _is_shadow(path: str, files: Mapping[str, SourceFile]) -> bool:
@@ -116,8 +132,8 @@ def _is_shadow(path: str, files: Mapping[str, SourceFile]) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names and f"{folder}__init__.py" not in files
 
 
-def _find_in_python(content: bytes) -> Iterator[tuple[int, str]]:
-    """Yield lines and messages, at most one for each line."""
+def _find_in_python(content: bytes, own: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield lines and messages, at most one for each line; `own` are names of the project's modules."""
     try:
         tree = parse_python(content)
     except PythonSourceError:
@@ -125,10 +141,20 @@ def _find_in_python(content: bytes) -> Iterator[tuple[int, str]]:
         return
     imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     system = {alias.asname or alias.name: _SYSTEM[alias.name] for alias in imports if alias.name in _SYSTEM}
+    foreign = {alias.asname or alias.name.partition(".")[0] for alias in imports} - set(own)
     main = {id(inner) for node in tree.body if _is_main(node) for inner in ast.walk(node)}
+    named = {
+        id(inner)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in _MAIN_NAMES
+        for inner in ast.walk(node)
+    }
     told: set[int] = set()
     for node in ast.walk(tree):
-        message = _inspect(node, system) or ("" if id(node) in main else _inspect_exit(node))
+        message = _inspect(node, system) or _inspect_assignment(node, foreign)
+        if not message and id(node) not in main:
+            message = _inspect_exit(node)
+            message = _MAY_EXIT if message and id(node) in named else message
         line = getattr(node, "lineno", 0)
         if message and line not in told:
             told.add(line)
@@ -149,6 +175,8 @@ def _inspect(node: ast.AST, system: Mapping[str, Collection[str]]) -> str:
             message = f"uses {name}"
         case ast.Constant(value=str(text)) if _TEXTS.search(text):
             message = "names the runner of tests, or processes"
+        case ast.Constant(value=str(text)) if _TEST_PATH.fullmatch(text):
+            message = _READS_TESTS
         case ast.Call() if _is_dynamic_access(node):
             message = "looks an attribute up by a computed name"
         case ast.FunctionDef(name=name) if name in _ALWAYS and _holds_always(node):
@@ -168,9 +196,24 @@ def _inspect_exit(node: ast.AST) -> str:
     match node:
         case ast.Raise(exc=ast.Name(id="SystemExit")):
             return "raises SystemExit"
-        case ast.Call(func=ast.Name(id="SystemExit" | "exit" | "quit") | ast.Attribute(attr="exit"), args=args):
+        case (
+            ast.Call(func=ast.Name(id="SystemExit" | "exit" | "quit"), args=args)
+            | ast.Call(func=ast.Attribute(value=ast.Name(id="sys" | "os" | "builtins"), attr="exit"), args=args)
+        ):
+            if args and not isinstance(args[0], ast.Constant):
+                return _MAY_EXIT
             is_error = any(isinstance(one, ast.Constant) and one.value not in {0, None} for one in args[:1])
             return "" if is_error else "may end the process with exit code 0"
+    return ""
+
+
+def _inspect_assignment(node: ast.AST, foreign: Collection[str]) -> str:
+    """Return how a node changes a module that is not the project's; empty if it does not."""
+    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else ()
+    for target in targets:
+        match target:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in foreign and name not in _STREAMS:
+                return f"assigns to {module}.{name}"
     return ""
 
 
@@ -203,17 +246,31 @@ def _holds_always(node: ast.FunctionDef) -> bool:
     if len(body) != 1 or not isinstance(body[0], ast.Return):
         return False
     returned = body[0].value
-    return isinstance(returned, ast.Constant) and returned.value is (node.name != "__ne__")
+    if isinstance(returned, ast.Constant):
+        return returned.value is (node.name != "__ne__")
+    # An expression that reads nothing, such as bool(1) or 1 == 1, is a constant too.
+    names = [one.id for one in ast.walk(returned) if isinstance(one, ast.Name)] if returned else [""]
+    return all(name in {"bool", "int", "not"} for name in names)
 
 
-def _find_in_text(path: str, content: bytes) -> Iterator[tuple[int, str]]:
-    pattern = next((pattern for suffixes, pattern in _OTHERS if path.endswith(suffixes)), None)
-    if pattern is None:
+def _find_in_text(path: str, content: bytes) -> Iterator[Finding]:
+    patterns = next((row[1:] for row in _OTHERS if path.endswith(row[0])), ())
+    if not patterns:
         return
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
-        found = pattern.search(line[:10_000])
-        if found:
-            yield number, f"uses {found[0][:60]}"
+        code = _cut_comment(line[:10_000])
+        for pattern, severity in zip(patterns, (Severity.HIGH, Severity.MEDIUM), strict=True):
+            found = pattern.search(code)
+            if found:
+                yield _make(path, number, f"uses {found[0][:60]}", severity)
+                break
+
+
+def _cut_comment(line: str) -> str:
+    """Return a line without its comment, if it is certain where that begins: nothing before it can hold a text."""
+    code, mark, _ = line.partition("//")
+    is_certain = bool(mark) and not any(char in code for char in "\"'`/*")
+    return code if is_certain and not line.lstrip().startswith("//go:") else line
 
 
 ResultT = TypeVar("ResultT")

@@ -18,7 +18,7 @@ MOST_COUNTED: Final = 20
 
 
 @value
-class Place:
+class AnchorPlace:
     """Where an anchor begins, counted from 0, how many lines it has there, and the lines that take their place."""
 
     at: int
@@ -42,7 +42,7 @@ class Anchor:
     section: str = ""
 
 
-def find_places(texts: Sequence[str], anchor: Anchor) -> Sequence[Place]:
+def find_places(texts: Sequence[str], anchor: Anchor) -> Sequence[AnchorPlace]:
     """Return the places that an anchor may mean, at most one more than 20; one place is certain.
 
     Lines as they are come first, then without blank lines at their ends, then with another indentation, then without
@@ -79,11 +79,13 @@ def _count_blank(lines: Sequence[str]) -> int:
     return next((at for at, line in enumerate(lines) if line.strip()), len(lines))
 
 
-def _find_exact(texts: Sequence[str], anchor: Anchor) -> Sequence[Place]:
-    return [Place(at=at, count=len(anchor.old), lines=anchor.new) for at in _search(texts, anchor.old, str.rstrip)]
+def _find_exact(texts: Sequence[str], anchor: Anchor) -> Sequence[AnchorPlace]:
+    return [
+        AnchorPlace(at=at, count=len(anchor.old), lines=anchor.new) for at in _search(texts, anchor.old, str.rstrip)
+    ]
 
 
-def _find_shifted(texts: Sequence[str], anchor: Anchor) -> Sequence[Place]:
+def _find_shifted(texts: Sequence[str], anchor: Anchor) -> Sequence[AnchorPlace]:
     """Return the places where only the indentation differs: each line of one depth alike, or that of the first line."""
     places = []
     for at in _search(texts, anchor.old, str.strip):
@@ -95,7 +97,7 @@ def _find_shifted(texts: Sequence[str], anchor: Anchor) -> Sequence[Place]:
             new = list(anchor.new)
             first = [_swap_indent(new[0], there[0])] if skipped and new and _has_same_depth(new[0], anchor.old) else []
             places.append(
-                Place(at=at, count=len(there), lines=first + [_shift(line, depths) for line in new[len(first) :]])
+                AnchorPlace(at=at, count=len(there), lines=first + [_shift(line, depths) for line in new[len(first) :]])
             )
             break
     return places
@@ -113,7 +115,7 @@ def _search(texts: Sequence[str], wanted: Sequence[str], strip: Callable[[str], 
     return [whole.count("\n", 0, place) for place in places]
 
 
-def _choose(texts: Sequence[str], places: Sequence[Place], anchor: Anchor) -> Sequence[Place]:
+def _choose(texts: Sequence[str], places: Sequence[AnchorPlace], anchor: Anchor) -> Sequence[AnchorPlace]:
     """Return the place that line or section name, if they name one; otherwise all."""
     if len(places) == 1:
         return places

@@ -29,7 +29,7 @@ from reasond_server.snapshots.paths import find_collisions, find_problems
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reasond_server.repair.edits.anchors import Place
+    from reasond_server.repair.edits.anchors import AnchorPlace
     from reasond_server.types.snapshots import SourceFile
 
 __all__ = [
@@ -117,7 +117,10 @@ class _Editing:
         for problem in find_problems(path):
             raise EditError(f"{show(path)} cannot be changed: the path {problem}.")
         if self._is_protected(path):
-            raise EditError(f"{show(path)} is protected and stays as it is: change the code that is tested instead.")
+            raise EditError(
+                f"{show(path)} is protected and stays as it is: change the code that is tested instead. (Who started "
+                "the repair may name the file as `editable`, in the command line with --editable.)"
+            )
         if path not in self.changes and len(self.changes) == MAX_CHANGED_FILES:
             raise EditError(f"The reply changes more than {MAX_CHANGED_FILES} files.")
         before = self._read(path)
@@ -241,11 +244,11 @@ class _Lines:
         """Return the whole file for the text of a fence; see `merge_fence`."""
         return merge_fence(path, self.text, text)
 
-    def find(self, edit: Edit) -> Sequence[Place]:
+    def find(self, edit: Edit) -> Sequence[AnchorPlace]:
         """Return the places of an edit; see `find_places`."""
         return find_places([line.removesuffix("\r") for line in self._texts], write_anchor(edit))
 
-    def replace(self, place: Place) -> str:
+    def replace(self, place: AnchorPlace) -> str:
         """Return the file with the new lines at their place."""
         at, end = place.at, place.at + place.count
         ending = "\r" if self._texts[at].endswith("\r") else "" if at < len(self._texts) - 1 else self._return

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from reasond_server.types.repairs import Finding
 
 
+TAMPERING: Final = "tampering"
+"""Name of the critic that looks for what misleads checks, and the rule of its findings."""
 _MAX_TESTS: Final = 40
 _MAX_FINDINGS: Final = 20
 _MAX_LIST_BYTES: Final = 2 * 1024

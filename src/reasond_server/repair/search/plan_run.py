@@ -44,6 +44,7 @@ JUDGES: Final = 3
 _CRITERIA: Final = ("judges", "structure", "age")
 _NOT_CHECKED: Final = "Nothing of a plan is run: its steps were judged by their form and by the model itself."
 _NO_JUDGE: Final = "No judge gave a score that could be read; the plans were ranked by their form alone."
+_WORTHLESS: Final = "every judge that gave a score gave it 0 ({count})"
 _FLAWED: Final = "The plan is not accepted: {flaws}."
 _FEWEST_STEPS: Final = 2
 _FEWEST_WORDS: Final = 3
@@ -82,6 +83,9 @@ class PlanRun:
         self.emit(VoteStep(vote=vote))
         best = next(one for one in self.judged if one.candidate.candidate_id == vote.votes[0].candidate_id)
         flaws = [finding.message for finding in best.critique.findings if finding.severity is Severity.HIGH]
+        given = [score for each in scores if (score := each[self.judged.index(best)]) is not None]
+        if given and not any(given):
+            flaws.append(_WORTHLESS.format(count=len(given)))
         if flaws:
             self._warnings.append(_FLAWED.format(flaws="; ".join(flaws)))
         return RepairOutcome(

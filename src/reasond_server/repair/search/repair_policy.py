@@ -39,7 +39,13 @@ class RepairDefaults(PolicySection):
     ] = 85.0
     beam_width: Annotated[int, Field(ge=1, le=10, description="Candidates that the next round refines.")] = 2
     patience: Annotated[
-        int, Field(ge=1, le=1000, description="Expansions without a new behaviour after which the search ends.")
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            description="Expansions without a new behaviour, or candidates that repeat others or cannot be used, after "
+            "which the search ends.",
+        ),
     ] = 8
     temperature: Annotated[float, Field(ge=0, le=2, description="Sampling temperature of a round's first sample.")] = (
         0.2

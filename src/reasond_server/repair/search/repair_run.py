@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
-from reasond_server.repair.results.gate import REVIEW_WARNING, needs_review, report_baseline, report_candidate
+from reasond_server.repair.results.gate import (
+    REVIEW_WARNING,
+    TAMPERING,
+    needs_review,
+    report_baseline,
+    report_candidate,
+)
 from reasond_server.repair.search.candidate_search import (
     CANDIDATES,
     CHECK_CPU_S,
@@ -63,6 +69,8 @@ if TYPE_CHECKING:
     from reasond_server.types.repairs import CheckReport
 
 _MOST_RANKED: Final = 5
+_MOST_SHOWN: Final = 600
+"""Characters of a problem in a warning."""
 # With the winner's patch, which stands twice in the result, they fit into one message of gRPC (4 MiB).
 _MAX_RANKED_BYTES: Final = 1024 * 1024
 _OWN_BOUNDS: Final = {CANDIDATES: "max_candidates", CHECKS: "max_checks", CHECK_CPU_S: "max_check_cpu_s"}
@@ -71,8 +79,10 @@ _BUDGET_REACHED: Final = "Maximum search budget reached: no candidate was accept
 _REST: Final = " ({taken:g} taken; the rest does not cover another candidate)"
 _DEPTH_REACHED: Final = "Max reflection depth reached without passing CriticAgent: no candidate passes every check."
 _TOO_SIMILAR: Final = (
-    "Candidates too similar; aborting further reflection: {patience} expansions showed no new behaviour."
+    "Candidates too similar; aborting further reflection: {patience} expansions, or candidates that repeat others, "
+    "showed no new behaviour."
 )
+_UNREAD: Final = "{count} of {all} replies could not be used. The last one: {problem}"
 _NO_IMPROVEMENT: Final = (
     "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; the search ended with it."
 )
@@ -81,6 +91,7 @@ _NOT_ACCEPTED: Final = "The patch is not accepted: it does not pass every check.
 _HELD_OUT_FAILED: Final = (
     "The patch passes the checks that the search saw and fails held-out ones ({checks}). A person should review it."
 )
+_NEEDS_REVIEW: Final = "Needs review: {count} lines of the patch could mislead its checks: {lines}."
 _NO_PATCH: Final = "No candidate gives a patch that applies."
 
 
@@ -292,6 +303,9 @@ class RepairRun:
             problem = _NOT_ACCEPTED
         if problem:
             self._warnings.append(problem)
+        if suspect := [one for one in winner.critique.findings if one.rule_id == TAMPERING]:
+            lines = "; ".join(f"{one.path}:{one.line} {one.message}" for one in suspect[:_MOST_RANKED])
+            self._warnings.append(_NEEDS_REVIEW.format(count=len(suspect), lines=lines))
         self.emit(
             ValidationStep(
                 candidate_id=winner.candidate.candidate_id,
@@ -374,6 +388,10 @@ class RepairRun:
                 )
             elif selection.has_reached_depth and not search.solutions:
                 self._warnings.append(_DEPTH_REACHED)
+        unread = [one.candidate.problem for one in self.judged if one.candidate.problem]
+        if unread:
+            shown = unread[-1][:_MOST_SHOWN]
+            self._warnings.append(_UNREAD.format(count=len(unread), all=len(self.judged), problem=shown))
         if search.ending is SearchEnding.REPETITIVE:
             self._warnings.append(_TOO_SIMILAR.format(patience=parameters.patience))
         elif search.shortage in _OWN_BOUNDS and not search.solutions:
