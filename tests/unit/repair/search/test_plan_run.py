@@ -95,6 +95,12 @@ async def test_a_plan_without_steps_does_not_win_by_the_judges_alone() -> None:
     assert outcome.patch == GOOD
 
 
+async def test_a_plan_that_every_judge_gives_nothing_is_returned_and_not_accepted() -> None:
+    outcome, _, _ = await plan_with(ScriptedPlanner([GOOD, OTHER], scores=[0.0, 0.0]))
+    assert not outcome.is_accepted
+    assert any("gave it 0 (3)" in warning for warning in outcome.warnings)
+
+
 async def test_judges_that_cannot_be_read_leave_the_form_to_decide_and_this_is_said() -> None:
     outcome, _, _ = await plan_with(ScriptedPlanner([VAGUE, GOOD]))
     assert outcome.patch == GOOD

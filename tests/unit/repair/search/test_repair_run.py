@@ -419,6 +419,47 @@ async def test_candidates_without_a_new_behaviour_end_the_search() -> None:
     assert any(warning.startswith("Candidates too similar; aborting") for warning in outcome.warnings)
 
 
+@pytest.mark.parametrize("search", list(RepairSearch))
+async def test_a_model_that_repeats_itself_is_paid_a_few_times_at_the_defaults(search: RepairSearch) -> None:
+    activities = ScriptedActivities(code_of=lambda _: "same")
+    outcome, _, _ = await work(activities, RepairParameters(search=search))
+    assert len(activities.orders) <= 15
+    assert any(warning.startswith("Candidates too similar; aborting") for warning in outcome.warnings)
+
+
+async def test_replies_that_cannot_be_used_end_the_search_and_the_last_reason_is_told() -> None:
+    activities = ScriptedActivities(code_of=lambda _: "")
+    outcome, _, _ = await work(activities, RepairParameters(search=RepairSearch.BEST_OF_N))
+    assert len(activities.orders) == 10
+    assert "10 of 10 replies could not be used. The last one: it holds no edit" in outcome.warnings
+    assert [order.unread for order in activities.orders] == [""] * 5 + ["it holds no edit"] * 5
+
+
+async def test_further_candidates_of_a_reply_are_judged_and_cost_no_call() -> None:
+    class Several(ScriptedActivities):
+        async def generate(self, order: CandidateOrder) -> RepairCandidate:
+            first = await super().generate(order)
+            other = replace(first, candidate_id=f"{order.candidate_id}.2", number=100, key="other", usage=Usage())
+            return replace(first, others=[other])
+
+    activities = Several(lambda number: 100.0 if number == 100 else 40.0)
+    outcome, _, _ = await work(activities, RepairParameters(search=RepairSearch.GREEDY))
+    assert (outcome.final_candidate_id, len(activities.orders)) == ("cand-1.2", 1)
+    assert outcome.is_accepted
+
+
+async def test_lines_that_could_mislead_checks_are_told_with_the_patch() -> None:
+    class Suspect(ScriptedActivities):
+        async def judge(self, candidate: RepairCandidate) -> Critique:
+            critique = await super().judge(candidate)
+            found = Finding(rule_id="tampering", severity=Severity.MEDIUM, path="a.py", line=3, message="uses sys.argv")
+            return replace(critique, findings=[found])
+
+    outcome, _, _ = await work(Suspect(lambda _: 97.5))
+    assert outcome.is_accepted
+    assert any("Needs review: 1 lines" in warning and "a.py:3 uses sys.argv" in warning for warning in outcome.warnings)
+
+
 async def test_the_baseline_is_the_first_event() -> None:
     _, events, _ = await work(ScriptedActivities(lambda _: 100.0), RepairParameters(num_candidates=1))
     assert isinstance(events[0], BaselineStep)
