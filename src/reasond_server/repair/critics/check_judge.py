@@ -20,7 +20,7 @@ from reasond_server.repair.results.gate import TAMPERING, compare_with_baseline,
 from reasond_server.repair.results.outcomes import read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types.repairs import CheckRole, Finding, Severity
+from reasond_server.types.repairs import CheckRole, CheckStatus, Finding, Severity
 
 if TYPE_CHECKING:
     import asyncio
@@ -356,19 +356,14 @@ class Critics:
     async def measure_baseline(self) -> Baseline:
         """Run every check twice on the original and return what follows for candidates.
 
+        One that did not end in time is not run again: that would cost its limit twice and tell nothing new.
+
         Raises:
             CheckUnusableError: a check cannot be run, or its result cannot be read.
             NotReproducedError: no check of the role REPRODUCE fails.
         """
         checks = list(self._checks.values())
-        runs = [
-            partial(self._run, check, {}, limit_s=self._runner.limit_first(check)) for check in checks for _ in range(2)
-        ]
-        ended = await _run_all(runs)
-        pairs = [
-            CheckRuns(check=check, first=first, second=second)
-            for check, first, second in zip(checks, ended[::2], ended[1::2], strict=True)
-        ]
+        pairs = await _run_all([partial(self._run_twice, check) for check in checks])
         self._baseline = conclude_baseline(
             pairs,
             timeouts_s={pair.check.name: self._limit_candidates(pair) for pair in pairs},
@@ -412,6 +407,12 @@ class Critics:
         self._require_baseline()
         checks = self._list_checks(is_held_out=True)
         return await _run_all([partial(self._run_compared, check, changes) for check in checks])
+
+    async def _run_twice(self, check: Check) -> CheckRuns:
+        run = partial(self._run, check, {}, limit_s=self._runner.limit_first(check))
+        first = await run()
+        second = first if first.status is CheckStatus.TIMED_OUT else await run()
+        return CheckRuns(check=check, first=first, second=second)
 
     def _require_baseline(self) -> Baseline:
         if self._baseline is None:

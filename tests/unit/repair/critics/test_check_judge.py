@@ -84,6 +84,13 @@ async def test_a_right_candidate_passes_and_a_wrong_one_shows_why() -> None:
     assert critics.check_cpu_s > 0
 
 
+async def test_a_check_that_hangs_on_the_original_costs_its_limit_once() -> None:
+    runner = ScriptedRunner(end_job(137, "went to sleep", exceeded="wall_s"))
+    baseline = await build_critics(FILES, CHECKS[:1], sandbox=runner).measure_baseline()
+    assert (len(runner.jobs), baseline.is_reproduced) == (1, True)
+    assert not baseline.flaky
+
+
 async def test_held_out_checks_judge_the_winner_alone() -> None:
     critics = build_critics(FILES, CHECKS)
     await critics.measure_baseline()
