@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from reasond_server.demo.mutations import Mutation
     from reasond_server.llm.model import Message
 
-_EDIT_MARK: Final = "<<<<<<< SEARCH"
+_REPAIRER: Final = "who repairs code"
+_FORMAT: Final = "Write each change as a block"
 _ATTEMPT: Final = re.compile(r"Attempt (\d{1,6})")
 _HEADING: Final = re.compile(r"File (.+\.py):")
 _TAG: Final = re.compile(r"<(material|observation|question)( [a-z]{1,64})?>")
@@ -53,7 +54,7 @@ class LineEdit:
 
 def read_attempt(messages: Sequence[Message]) -> int:
     """Return the number of the attempt that a prompt asks for, 0 if it asks for no repair."""
-    if not any(one.role is Role.SYSTEM and _EDIT_MARK in one.content for one in messages):
+    if not any(one.role is Role.SYSTEM and _REPAIRER in one.content for one in messages):
         return 0
     found = _ATTEMPT.fullmatch(_last_asked(messages).rstrip().rpartition("\n")[2])
     return int(found[1]) if found else 0
@@ -106,12 +107,12 @@ def _list_edits(files: Sequence[tuple[str, str]], evidence: str) -> Sequence[Lin
 
 
 def read_sources(text: str) -> tuple[Mapping[str, str], str]:
-    """Return the Python files of a prompt by path, and all else up to the previous candidate."""
+    """Return the Python files of a prompt by path, and all else up to the form of edits or the previous candidate."""
     files: dict[str, str] = {}
     rest: list[str] = []
     lines = text.split("\n")
     place = 0
-    while place < len(lines) and lines[place] != _PREVIOUS:
+    while place < len(lines) and lines[place] != _PREVIOUS and not lines[place].startswith(_FORMAT):
         line = lines[place]
         place += 1
         if not (tag := _TAG.fullmatch(line)):

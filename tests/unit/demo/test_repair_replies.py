@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 3000
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
-SYSTEM = "You repair code.\n\npath/to/file.py\n<<<<<<< SEARCH\nlines\n=======\nothers\n>>>>>>> REPLACE"
+SYSTEM = "You are a senior developer who repairs code."
 
 # Fifteen functions of a few lines with one mistake each, and below each what must hold.
 TABLE = """
