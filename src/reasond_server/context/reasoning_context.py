@@ -3,8 +3,9 @@
 A prompt is, in this order: opening, history, question, the steps of this turn, tail. PLANNING only appends: a result
 that was shown whole or as a preview keeps its bytes in later calls. If the prompt does not fit, the oldest results are
 replaced by lines with their handles, several at once; then the oldest turns of the history are left out, then thoughts,
-then the newest results. Each of these is a break that the report tells. SYNTHESIS shows whole results as far as they
-fit, and previews of the others; it changes nothing that later PLANNING calls show.
+then the newest results; where the model has to answer, the oldest steps as wholes, too. Each of these is a break that
+the report tells. In a small window previews are shorter, and fewer results are left out at once. SYNTHESIS shows whole
+results as far as they fit, and previews of the others; it changes nothing that later PLANNING calls show.
 
 The function is synchronous. Large results take long, so the caller runs it with
 `await run_by_size(inputs.characters, partial(build_reasoning_context, inputs))`, in a thread if they are large; it
@@ -25,7 +26,7 @@ from reasond_server.context.reasoning_parts import (
     ReasoningContext,
     StoredRendering,
 )
-from reasond_server.context.shown_steps import ShownResult, ShownSteps, count_calls
+from reasond_server.context.shown_steps import ShownResult, ShownStep, ShownSteps, count_calls
 from reasond_server.context.step_messages import LEFT_OUT_THOUGHT, WireIds
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import Message, Role, TokenCounter
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
     from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 
+_LEAST_PREVIEW: Final = 128
+_PREVIEWS_BESIDE_RECENT: Final = 2
+_BATCHES_IN_PROMPT: Final = 2
 _NOT_CALLED: Final = '{"error":"not_called","message":"the call was not made"}'
 _WORD: Final = re.compile(r"[A-Za-z0-9_/.-]+")
 
@@ -140,7 +144,9 @@ class _Draft:
             yield
         while steps.leave_out_thoughts():
             yield
-        while steps.clear_oldest(keep=0, tokens=self._measure_batch()):
+        while steps.clear_oldest(keep=0, tokens=max(self.surplus, 1)):
+            yield
+        while self._inputs.is_last and steps.leave_out_steps():
             yield
 
     def _bound_results(self, keep: int) -> None:
@@ -196,6 +202,8 @@ class _Draft:
         history = [part for part in inputs.history if part.source not in self._left_out]
         opening, question = [part for part, _ in self._opening], [part for part, _ in self._question]
         messages = [message for part in (*opening, *history, *question) for message in part.messages]
+        if gone := self._steps.describe_gone():
+            messages[-1] = replace(messages[-1], content=f"{messages[-1].content}\n{gone}")
         return _add_tail([*messages, *self._steps.build_messages()], inputs.tail)
 
     def _keep_part(self, part: PromptPart) -> tuple[PromptPart, int]:
@@ -209,11 +217,16 @@ class _Draft:
     def _show_result(self, call: CallRecord) -> ShownResult:
         """Return the result as it was shown before; in a synthesis, what was left out is shown as a preview again."""
         stored = self._inputs.renderings.get(call.call.call_id)
-        if stored is not None and (self._is_as_before or stored.rendering is not Rendering.HANDLE):
+        if stored is not None and (self._is_as_before or self._is_kept(stored)):
             return _restore_result(call, stored)
         shown = _restore_result(call, None)
         _set(shown, self._render(call, shown.result))
         return shown
+
+    def _is_kept(self, stored: StoredRendering) -> bool:
+        """Return whether a synthesis begins with a result as it was shown: if that is neither a line nor too long."""
+        is_long = stored.rendering is Rendering.PREVIEW and stored.tokens > self._share_preview()
+        return stored.rendering is not Rendering.HANDLE and not is_long
 
     def _render(self, call: CallRecord, result: ToolResult) -> StoredRendering:
         """Return the rendering of a new result. Parts that the model has read by a handle are shown whole."""
@@ -228,12 +241,12 @@ class _Draft:
     def _render_preview(self, call: CallRecord, result: ToolResult, most: int) -> StoredRendering | None:
         """Return a preview of a result that has more than `most` tokens, or is a failure of many; None for others."""
         settings, counter, text = self._inputs.settings, self._counter, result.result_json
-        whole = counter.count_text(text)
-        if whole <= (settings.error_tokens if result.is_error else most):
+        whole, share = counter.count_text(text), self._share_preview()
+        if whole <= (min(settings.error_tokens, share) if result.is_error else min(most, share)):
             return None
         preview = render_preview(
             text,
-            tokens=settings.error_tokens if result.is_error else settings.preview_tokens,
+            tokens=min(settings.error_tokens if result.is_error else settings.preview_tokens, share),
             count=counter.count_text,
             query=self._inputs.query,
             handle=call.handle,
@@ -243,9 +256,23 @@ class _Draft:
         tokens = counter.count_text(self._steps.fence(result, preview.text))
         return StoredRendering(rendering=Rendering.PREVIEW, tokens=tokens, full_tokens=whole, text=preview.text)
 
+    def _share_preview(self) -> int:
+        """Return the most tokens of a preview, so that several fit; those of a synthesis share most of the prompt."""
+        budget, settings = self._inputs.budget_tokens, self._inputs.settings
+        if budget is None:
+            return settings.preview_tokens + settings.error_tokens
+        calls = [len(record.calls) for record in self._inputs.records]
+        kept, results = max(settings.keep_recent, *calls[-1:]), sum(calls)
+        share = budget // (kept + _PREVIEWS_BESIDE_RECENT) if self._is_as_before else budget * 3 // 4 // max(1, results)
+        return max(_LEAST_PREVIEW, share)
+
     def _measure_batch(self) -> int:
         """Return how many tokens of results to leave out at once."""
-        return max(self.surplus, self._inputs.settings.clear_at_least_tokens, 1)
+        batch, budget = self._inputs.settings.clear_at_least_tokens, self._inputs.budget_tokens
+        if not self._is_as_before:
+            # A synthesis is no beginning of a later prompt.
+            batch = 0
+        return max(self.surplus, batch if budget is None else min(batch, budget // _BATCHES_IN_PROMPT), 1)
 
     def _find_part(self, part: PromptPart) -> StoredRendering:
         """Return how a turn of the history was shown before, else whole."""
@@ -302,23 +329,24 @@ class _Draft:
             shown[part.source] = stored
         for name, record, step in zip(self._names, self._inputs.records, self._steps.steps, strict=True):
             known = before.get(name)
-            if known is None or step.is_left_out is not (known.rendering is Rendering.HANDLE):
-                known = self._render_thought(record, known, is_left_out=step.is_left_out)
+            if known is None or step.is_gone or step.is_left_out is not (known.rendering is Rendering.HANDLE):
+                known = self._render_thought(record, known, step)
             shown[name] = known
             for call, one in zip(record.calls, step.seen, strict=True):
                 source = call.call.call_id
                 known = before.get(source)
-                shown[source] = _store(one) if known is None or known.rendering is not one.rendering else known
+                is_same = known is not None and (known.rendering, known.tokens) == (one.rendering, one.tokens)
+                shown[source] = known if known is not None and is_same else _store(one)
         return shown
 
     def _render_thought(
-        self, record: ReasoningStepRecord, stored: StoredRendering | None, *, is_left_out: bool
+        self, record: ReasoningStepRecord, stored: StoredRendering | None, step: ShownStep
     ) -> StoredRendering:
         """Return the rendering of a thought that was shown otherwise before, as `stored` says, or not at all."""
         full = self._counter.count_text(record.text) if stored is None else stored.full_tokens
-        if not is_left_out:
+        if not step.is_left_out:
             return StoredRendering(rendering=Rendering.FULL, tokens=full, full_tokens=full)
-        tokens = self._counter.count_text(LEFT_OUT_THOUGHT)
+        tokens = 0 if step.is_gone else self._counter.count_text(LEFT_OUT_THOUGHT)
         return StoredRendering(rendering=Rendering.HANDLE, tokens=tokens, full_tokens=full, text=LEFT_OUT_THOUGHT)
 
     def _list_items(self, shown: Mapping[str, StoredRendering]) -> Sequence[ContextItem]:

@@ -111,6 +111,7 @@ class ContextInputs:
         goal: what the call is for.
         budget_tokens: most tokens of all messages together; None if the window is unknown. Tools that are sent beside
             the messages are counted by the caller.
+        is_last: whether the model has to answer: then whole steps may be left out, the oldest first.
         may_exceed_budget: whether a prompt that is too long after everything was left out is returned all the same.
         renderings: how results, thoughts and turns were shown before, by their sources: what earlier calls gave back.
         settings: how results are shown.
@@ -133,6 +134,7 @@ class ContextInputs:
     tail: Sequence[PromptPart] = ()
     goal: ContextGoal = ContextGoal.PLANNING
     budget_tokens: int | None = None
+    is_last: bool = False
     may_exceed_budget: bool = False
     renderings: Mapping[str, StoredRendering] = field(default_factory=dict)
     settings: ContextSettings = field(default_factory=ContextSettings)

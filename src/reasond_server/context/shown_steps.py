@@ -1,8 +1,8 @@
 """The steps of a run as a prompt shows them, shortened until the prompt fits.
 
 Results are replaced by lines with their handles, the oldest first, and several at once: so the beginning of the prompt
-stays the same for many calls, and providers' caches can reuse it. Thoughts are left out, the oldest first. Calls are
-never left out.
+stays the same for many calls, and providers' caches can reuse it. Thoughts are left out, the oldest first. A call is
+left out only together with its whole step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class ShownResult:
 class ShownStep:
     """The text of the model, its tool calls with their wire ids, their results, and our message after them.
 
-    `made` caches the messages of the step; None after a change.
+    `is_left_out` is whether its text is, `is_gone` whether all of it is. `made` caches the messages of the step; None
+    after a change.
     """
 
     text: str
@@ -69,6 +70,7 @@ class ShownStep:
     seen: list[ShownResult] = field(default_factory=list)
     said: str = ""
     is_left_out: bool = False
+    is_gone: bool = False
     made: Sequence[Message] | None = None
 
 
@@ -101,9 +103,11 @@ class ShownSteps:
         return fence_observation(result, nonce=self.nonce, shown=shown)
 
     def build_messages(self) -> Sequence[Message]:
-        """Return the messages of all steps."""
+        """Return the messages of all steps that stand."""
         messages: list[Message] = []
         for place, step in enumerate(self.steps):
+            if step.is_gone:
+                continue
             if step.made is None:
                 step.made = self._make_messages(place, step)
             messages.extend(step.made)
@@ -147,8 +151,30 @@ class ShownSteps:
             if one.rendering is not Rendering.HANDLE and self._is_shorter(one.line, one.shown):
                 gone += one.tokens
                 one.text, one.rendering = one.line, Rendering.HANDLE
+                one.tokens = self.count(self.fence(one.result, one.line))
                 step.made = None
         return gone
+
+    def leave_out_steps(self) -> int:
+        """Leave out the older half of the standing steps; return how many."""
+        standing = [step for step in self.steps if not step.is_gone]
+        chosen = standing[: (len(standing) + 1) // 2]
+        for step in chosen:
+            step.is_gone = step.is_left_out = True
+            for one in step.seen:
+                one.rendering, one.text, one.tokens = Rendering.HANDLE, one.line, 0
+        return len(chosen)
+
+    def describe_gone(self) -> str:
+        """Return the line that stands for the steps that are left out; empty if none is."""
+        gone = [step for step in self.steps if step.is_gone]
+        handles = [one.handle for step in gone for one in step.seen if one.handle]
+        if not gone:
+            return ""
+        reading = (
+            f"; read_tool_result reads their results by the handles {handles[0]} to {handles[-1]}" if handles else ""
+        )
+        return f"[{len(gone)} earlier steps with their calls are left out{reading}]"
 
     def leave_out_thoughts(self) -> int:
         """Leave out the older half of the remaining thoughts; the second time, all except the newest. Return how many.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.providers import ProvidedText, ProviderStates
     from reasond_server.turns.turn_tools import TurnTools
     from reasond_server.types import Event, ToolCall, Usage
+    from reasond_server.types.turns import ContextItem
 
 RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
@@ -143,9 +144,10 @@ class TurnLoop:
             await self._call_model(step)
         except ModelError as error:
             is_failure = build_error_ending(error, usage=self.run.accounts.usage).error is not None
-            if step.goal is not ContextGoal.SYNTHESIS or not self.progress.written_answer or not is_failure:
+            is_synthesis = step.goal is ContextGoal.SYNTHESIS and not step.problems
+            if not (is_synthesis and is_failure and self.progress.written_answer):
                 raise
-            await self._finish(keep_draft(self.progress, error.full_message))
+            await self._finish(keep_draft(self.progress, self.policy, error.full_message))
 
     async def _call_model(self, step: CallModel) -> None:
         """Call the model of the mode and log its reply; the calls in it are expected from then on."""
@@ -159,7 +161,13 @@ class TurnLoop:
         try:
             context = await build_context(inputs)
         except ContextExhaustedError as error:
+            if self.progress.replies and not step.is_last:
+                await self._call_model(replace(step, is_last=True))
+                return
             raise _tell_tools(error, offered, model) if offered else error from None
+        if step.goal is ContextGoal.SYNTHESIS and not (step.problems or self._is_worth_a_call(context)):
+            await self._finish(keep_draft(self.progress, self.policy))
+            return
         if not step.is_last:
             summary = await self._summariser.summarise_one(self.progress, inputs, context)
             if summary is not None:
@@ -257,6 +265,16 @@ class TurnLoop:
         if self.policy.context.synthesis is Synthesis.WHEN_REDUCED:
             return context.report.is_reduced
         return self.policy.context.synthesis is Synthesis.ALWAYS
+
+    def _is_worth_a_call(self, context: ReasoningContext) -> bool:
+        """Return whether the prompt of a synthesis shows more of the results than the one before it did."""
+        if self.policy.context.synthesis is Synthesis.ALWAYS or not self.progress.written_answer:
+            return True
+        return self._count_results(context.report.items) > self._count_results(self.progress.replies[-1].step.context)
+
+    def _count_results(self, items: Sequence[ContextItem]) -> int:
+        """Return the tokens of the results of the turn among `items`."""
+        return sum(item.tokens for item in items if item.source in self.progress.ledger)
 
     def _mint(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Return the calls with ids of ours; the provider's may be empty, duplicate or used before."""

@@ -9,6 +9,7 @@ from reasond_server.errors.turns import ToolFailedInTurnError, ToolNotRegistered
 from reasond_server.llm.model import ModelFinish
 from reasond_server.tools.execution import describe_unknown, has_failed, read_failure
 from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
+from reasond_server.turns.turn_prompts import LAST
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import CallKind, ContextGoal, LedgerState
 from reasond_server.types.values import value
@@ -106,15 +107,15 @@ def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
         return CallModel(goal=ContextGoal.SYNTHESIS, is_last=True)
     reason = _map_reason(last)
     if not is_plan and reason is not FinishReason.ANSWERED and progress.written_answer:
-        return keep_draft(progress, f"it was not written whole ({reason.value})")
+        return keep_draft(progress, policy, f"it was not written whole ({reason.value})")
     told = () if text else (_describe_silence(last),)
     return Finish(answer=text, reason=reason, warnings=(*told, *_tell_forced(progress, policy)))
 
 
-def keep_draft(progress: TurnProgress, why: str) -> Finish:
-    """End with the answer that was written before a synthesis failed; `why` ends the sentence about it."""
-    told = f"The answer is the draft from shortened results, because its last version failed: {why}"
-    return Finish(answer=progress.written_answer, warnings=(told,))
+def keep_draft(progress: TurnProgress, policy: TurnPolicy, why: str = "") -> Finish:
+    """End with the answer that was written before its synthesis; `why` says why that failed, if it did."""
+    told = (f"The answer is the draft from shortened results, because its last version failed: {why}",) if why else ()
+    return Finish(answer=progress.written_answer, warnings=(*told, *_tell_forced(progress, policy)))
 
 
 def _map_reason(last: ModelCallStep) -> FinishReason:
@@ -137,16 +138,16 @@ def _describe_silence(last: ModelCallStep) -> str:
 
 def _tell_forced(progress: TurnProgress, policy: TurnPolicy) -> tuple[str, ...]:
     """Return the warning about an answer that the model had to give although it might have called more tools."""
-    last = progress.replies[-1].step
-    if last.goal is not ContextGoal.PLANNING or not last.tools:
+    last = next(one.step for one in reversed(progress.replies) if one.step.goal is ContextGoal.PLANNING)
+    if not last.tools or LAST not in {item.source for item in last.context}:
         return ()
     if progress.ledger and progress.made_calls >= policy.max_tool_calls:
-        limit = f"its {policy.max_tool_calls} tool calls"
+        why = f"The turn made all of its {policy.max_tool_calls} tool calls"
     elif progress.model_calls >= policy.max_model_calls:
-        limit = f"its {policy.max_model_calls} model calls"
+        why = f"The turn made all of its {policy.max_model_calls} model calls"
     else:
-        return ()
-    return (f"The turn made all of {limit}, so the model had to answer from what it knew.",)
+        why = "Further steps do not fit the model's context window"
+    return (f"{why}, so the model had to answer from what it knew.",)
 
 
 def _settle(

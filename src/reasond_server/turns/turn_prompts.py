@@ -43,9 +43,11 @@ _IN_TEXT: Final = (
     f"{ACTION_RULE}When you know the answer, write it without an action."
 )
 _SYNTHESIS: Final = (
-    "Write the final answer to the user's request now, from the results above. They are shown more completely than "
-    "before. Call no tools."
+    "Write the final answer to the user's request now, from the results above. Where one is not whole, that is said. "
+    "Call no tools."
 )
+LAST: Final = "last"
+"""The source of the words by which the model has to answer."""
 _ANSWER_NOW: Final = "Answer the user's request now, from what you know. Call no more tools."
 
 
@@ -80,7 +82,7 @@ def build_inputs(
     elif goal is ContextGoal.SYNTHESIS:
         tail.append(_say("synthesis", _SYNTHESIS))
     elif is_last:
-        tail.append(_say("last", _ANSWER_NOW))
+        tail.append(_say(LAST, _ANSWER_NOW))
     return ContextInputs(
         opening=_open(() if is_native else specs, lasting, system=_write_system(start), nonce=nonce),
         history=(*group_said(start.history, nonce=nonce, model=model), *history),
@@ -88,6 +90,7 @@ def build_inputs(
         records=list_records(progress, model=model.name),
         tail=tail,
         goal=goal,
+        is_last=is_last,
         budget_tokens=budget_tokens,
         renderings=read_renderings(progress.renderings),
         settings=settings,
