@@ -10,6 +10,8 @@ from reasond_server.types.turns import ContextGoal, ModelCallStep, Rendering, Tu
 from tests.turning import Note, NoteArguments, TurnServer, ask_tools, serve_in_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.tools.tool import ToolContext
 
 SMALL = 8_192
@@ -72,16 +74,17 @@ async def test_a_synthesis_in_a_small_window_shows_something_of_most_results() -
 async def test_a_long_turn_that_outgrows_its_window_ends_with_an_answer_and_says_so() -> None:
     """The arguments of calls stand in every later prompt. The script is as long as the turn that first outgrows it."""
     asked = [ask_tools(("note", {"text": f"{'argument ' * 60}{at}"})) for at in range(40)]
+    warnings: Sequence[str] = ()
     for count in range(1, 41):
         server = serve_in_memory([*asked[:count], "All noted.", "All."], tools=[Note()], context_window=4_096)
         result = (await server.run(TurnStart(message="Note it"))).result
         assert result is not None
         assert (result.finish_reason, result.answer in {"All noted.", "All."}) == (FinishReason.ANSWERED, True)
-        if result.warnings:
+        if warnings := result.warnings:
             break
 
     assert count < 40
-    assert ["window" in text for text in result.warnings] == [True]
+    assert ["window" in text for text in warnings] == [True]
     forced = server.model.requests[count]
     assert forced.tool_choice == "none"
     assert "earlier steps with their calls are left out" in str(forced.messages)

@@ -26,5 +26,5 @@ export const RETRIED_METHODS: ReadonlySet<string> = new Set([
   "reasond.v1.AgentService/GetAgentCard",
   "reasond.v1.AgentService/ListAgents",
 ]);
-export const RETRY_POLICY = { maxAttempts: 3, initialBackoffMs: 200, maxBackoffMs: 2000, backoffMultiplier: 2 };
+export const RETRY_POLICY = { maxAttempts: 4, initialBackoffMs: 300, maxBackoffMs: 5000, backoffMultiplier: 4 };
 export const RETRY_THROTTLING = { maxTokens: 1000, tokenRatio: 1 };
