@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -31,9 +32,24 @@ _FAILED: Final = re.compile(
     re.IGNORECASE,
 )
 _FAILURE_LINE: Final = re.compile(
-    r"\b(?:\w*error|\w*exception|traceback|fatal|fail(?:ed|ure|ures)?|panic|critical|denied|refused|timed out)\b",
+    r"\b(?:\w*errors?|\w*exception|traceback|fatal|fail(?:ed|ing|s|ure|ures)?|panic(?:ked)?|critical|denied|refused"
+    r"|timed out|segfault|segmentation fault|core dumped|out of memory|oom(?:-kill\w*)?|killed|aborted|unreachable"
+    r"|5\d\d (?:internal|bad gateway|service|gateway)|fehler|fehlgeschlagen|ausnahme|abgebrochen|erreurs?|échec|échoué"
+    r"|fallo|falló|fallido|errore|fallit[oa]|erro|falha|falhou|fout|mislukt|błąd|ошибк\w*|сбой|отказ\w*|помилк\w*"
+    r"|hata|ba\u015far\u0131s\u0131z|lỗi|خطأ|فشل)\b"
+    r"|(?:\bstatus(?: code)?|\bcode|http/\d(?:\.\d)?\"?)[=: ]+5\d\d\b"
+    r"|错误|錯誤|失败|失敗|异常|崩溃|エラー|例外|오류|실패|त्रुटि",
     re.IGNORECASE,
 )
+_WARNING_LINE: Final = re.compile(
+    r"\b(?:warn(?:ing)?|warnung|avertissement|advertencia|aviso|avviso|предупреждение)\b|警告|경고", re.IGNORECASE
+)
+_LINK: Final = re.compile(r"https?://[^\s<>\"'`)\]}|]+|(?<=\]\()[^)\s]+")
+_HEADING: Final = re.compile(r"\s{0,3}#{1,6}\s")
+_NO_LETTERS: Final = re.compile(r"[\W\d_]+")
+_SIGNED_CHARACTERS: Final = 200
+_SIGNED_WORDS: Final = 6
+_LEAST_REPEATED: Final = 20
 _NO_FAILURES: Final = frozenset({"", "none", "null", "ok", "no", "false", "0", "-"})
 # Words of one or two letters are passed over anyway.
 _STOP_WORDS: Final = frozenset(
@@ -86,6 +102,33 @@ def is_failure_field(name: str, value: object) -> bool:
 def is_failure_line(line: str) -> bool:
     """Return whether a line of a log tells of a failure."""
     return _FAILURE_LINE.search(line[:_MAX_LINE_CHARACTERS]) is not None
+
+
+def is_warning_line(line: str) -> bool:
+    """Return whether a line of a log warns."""
+    return _WARNING_LINE.search(line[:_MAX_LINE_CHARACTERS]) is not None
+
+
+def is_heading(line: str) -> bool:
+    """Return whether the line is a heading of Markdown."""
+    return _HEADING.match(line) is not None
+
+
+def find_links(line: str) -> Sequence[str]:
+    """Return the addresses in a line, and the targets of its links in Markdown."""
+    return [one.rstrip(".,;:") for one in _LINK.findall(line)] if "://" in line or "](" in line else ()
+
+
+def find_rare(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of lines that are unlike all others of a text whose lines repeat, whatever their language.
+
+    Lines are alike whose first words are, without numbers.
+    """
+    signs = [" ".join(_NO_LETTERS.sub(" ", line[:_SIGNED_CHARACTERS]).split()[:_SIGNED_WORDS]) for line in lines]
+    counts = Counter(signs)
+    if len(lines) < _LEAST_REPEATED or len(counts) > len(lines) // 10:
+        return set()
+    return {at for at, sign in enumerate(signs) if sign and counts[sign] == 1}
 
 
 def pick_query_words(query: str) -> Sequence[str]:

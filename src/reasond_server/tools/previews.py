@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | list of objects | counts, columns, statuses, rows with failures or words of the query | identifiers, then texts |
 | object | small fields | large fields, each by its own shape |
-| text, log, other list | first and last lines, failures, words of the query | lines around them, then others |
+| text, log, other list | first and last lines, failures, words of the query | warnings, odd lines, links, then others |
 
 A preview says what it leaves out and how to read it. Time is linear in the result. Rendering is pure and holds the
 interpreter for no long piece: run it in a thread (`context.calls.run_by_size`) for results of more than
@@ -19,14 +19,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from reasond_server.tools.json_parser import measure_json, read_json
+from reasond_server.tools.page_texts import read_page
 from reasond_server.tools.preview_words import (
     find_hits,
+    find_links,
+    find_rare,
     is_failure_field,
     is_failure_line,
+    is_heading,
     is_status,
+    is_warning_line,
     pick_query_words,
     rank_identifier,
 )
@@ -108,6 +113,10 @@ MAX_ENTRY_CHARACTERS: Final = 2_000
 
 _LINE_CLIPS: Final = (1_000, 300, 120)
 _AT_ENDS: Final = 3
+_FEW_SHARE: Final = 5
+_COMPARED_LINKS: Final = 2_000
+# For the line break between two parts.
+_JOINT: Final = 2
 _PIECE_CHARACTERS: Final = 200
 _LONG_LINE_CHARACTERS: Final = 2_000
 # Of an entry with its number.
@@ -119,6 +128,8 @@ def write_text(text: str, *, name: str, room: PreviewRoom, words: Sequence[str])
 
     A text of very long lines is shown in pieces with their offsets.
     """
+    if (page := read_page(text)) is not None:
+        text, name = page, f"{name}, a page without its tags"
     lines = text.splitlines()
     if len(text) > _LONG_LINE_CHARACTERS * max(1, len(lines)):
         starts = range(0, len(text), _PIECE_CHARACTERS)
@@ -148,7 +159,30 @@ def write_entries(
         shown, text = room.find_most(write, len(order))
         if shown >= urgent:
             break
+    links = list(dict.fromkeys(chain.from_iterable(find_links(entry) for entry in entries)))
+    if _count_links(text, links) < len(links[:_COMPARED_LINKS]):
+        text = max(text, _write_links(entries, links, told=told, room=room), key=lambda one: _count_links(one, links))
     return text or room.cut(told)
+
+
+def _write_links(entries: Sequence[str], links: Sequence[str], *, told: str, room: PreviewRoom) -> str:
+    """Return the failures among `entries`, the first addresses in them that fit, and the text before and between."""
+    failures = [clip(entry, _LINE_CLIPS[-1]) for entry in entries if is_failure_line(entry)][:_AT_ENDS]
+    heading = "\n".join([told, *failures])
+
+    def write(count: int) -> str:
+        return f"{heading}\n{count} of {len(links)} addresses in it: {' '.join(links[:count])}"
+
+    shown, text = room.find_most(write, len(links))
+    if shown < len(links):
+        return text
+    left = room.share(room.tokens - room.count(text) - _JOINT)
+    rest = [entry for entry in entries if entry.strip()]
+    return f"{text}\n{left.cut(chr(10).join(rest))}" if left.tokens > 0 else text
+
+
+def _count_links(text: str, links: Sequence[str]) -> int:
+    return sum(link in text for link in links[:_COMPARED_LINKS])
 
 
 def _order_entries(entries: Sequence[str], words: Sequence[str], most: int) -> tuple[Sequence[int], int]:
@@ -157,10 +191,17 @@ def _order_entries(entries: Sequence[str], words: Sequence[str], most: int) -> t
     ends = [*range(min(_AT_ENDS, last)), *range(max(0, last - _AT_ENDS), last)]
     hits = find_hits(entries, words)
     found = sorted(hits | {at for at, entry in enumerate(entries) if is_failure_line(entry)})
+    marked = [at for at, entry in enumerate(entries) if is_heading(entry) or find_links(entry)]
     urgent = dict.fromkeys([*ends, *found])
     around = [near for at in found for near in (at - 1, at + 1) if 0 <= near < last]
-    order = list(dict.fromkeys([*urgent, *around, *range(min(last, most))]))[:most]
+    order = list(dict.fromkeys([*urgent, *_find_odd(entries), *marked, *around, *range(min(last, most))]))[:most]
     return order, min(len(urgent), len(order))
+
+
+def _find_odd(entries: Sequence[str]) -> Sequence[int]:
+    """Return the numbers of warnings, if they are few, and of entries that are unlike all others."""
+    warnings = {at for at, entry in enumerate(entries) if is_warning_line(entry)}
+    return sorted(find_rare(entries) | (warnings if len(warnings) <= len(entries) // _FEW_SHARE else set()))
 
 
 def _write_chosen(
@@ -413,8 +454,8 @@ _SMALL_CHARACTERS: Final = 200
 _MAX_DEPTH: Final = 8
 _LEAST_ROWS: Final = 2
 _HALF: Final = 2
-# For the line break between two parts.
-_JOINT: Final = 2
+_FEW_LARGE: Final = 8
+_LARGE_CHARACTERS: Final = 2_000
 
 
 @value
@@ -459,15 +500,56 @@ def _write_value(read: object, pointer: str, room: PreviewRoom, words: Sequence[
             return write_text(read, name=f"{at}text", room=room, words=words)
         return _write_value(inner, f"{pointer} (JSON in a string)", room, words, depth=depth + 1)
     if isinstance(read, list):
-        rows = [one for one in read if isinstance(one, dict) and one]
-        if len(rows) == len(read) >= _LEAST_ROWS:
-            return write_table(rows, name=f"{at}list", room=room, words=words)
-        entries = [write_start(one, MAX_ENTRY_CHARACTERS) for one in read]
-        told = f"{at}list of {len(read)} values"
-        return write_entries(entries, numbers=range(len(read)), told=told, room=room, words=words)
+        return _write_list(read, pointer, room, words, depth=depth)
     if isinstance(read, dict) and depth < _MAX_DEPTH:
         return _write_object(read, pointer, room, words, depth=depth)
     return write_text(write_start(read, room.most_characters), name=f"{at}value", room=room, words=words)
+
+
+def _write_list(read: list[Any], pointer: str, room: PreviewRoom, words: Sequence[str], *, depth: int) -> str:
+    at, may_descend = f"at {pointer}, " if pointer else "", depth < _MAX_DEPTH
+    parts = _read_parts(read) if may_descend else ()
+    if parts:
+        return _write_parts(parts, pointer, room, words, depth=depth)
+    if may_descend and len(read) == 1:
+        return _write_value(read[0], f"{pointer}/0", room, words, depth=depth + 1)
+    if may_descend and len(read) <= _FEW_LARGE and any(_is_large(one) for one in read):
+        fields = {str(place): one for place, one in enumerate(read)}
+        return _write_object(fields, pointer, room, words, depth=depth, kind="list")
+    rows = [one for one in read if isinstance(one, dict) and one]
+    if len(rows) == len(read) >= _LEAST_ROWS:
+        return write_table(rows, name=f"{at}list", room=room, words=words)
+    entries = [write_start(one, MAX_ENTRY_CHARACTERS) for one in read]
+    told = f"{at}list of {len(read)} values"
+    return write_entries(entries, numbers=range(len(read)), told=told, room=room, words=words)
+
+
+def _is_large(value: object) -> bool:
+    """Return whether a cell would show next to nothing of a value that holds lists or objects."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(isinstance(one, dict | list) for one in inner) and measure_json(value) > _LARGE_CHARACTERS
+
+
+def _read_parts(read: Sequence[object]) -> Sequence[str]:
+    """Return the texts of a list of parts of text, which is what MCP tools answer; empty if it is none."""
+    texts = [one.get("text") for one in read if isinstance(one, dict) and one.get("type") == "text"]
+    found = [one for one in texts if isinstance(one, str)]
+    return found if len(found) == len(read) else ()
+
+
+def _write_parts(texts: Sequence[str], pointer: str, room: PreviewRoom, words: Sequence[str], *, depth: int) -> str:
+    if len(texts) == 1:
+        return _write_value(texts[0], f"{pointer}/0/text", room, words, depth=depth + 1)
+    rows = [_read_inner(one) for one in texts]
+    at = f"at {pointer}, " if pointer else ""
+    objects = [*filter(_is_object, rows)]
+    if len(objects) == len(texts):
+        return write_table(objects, name=f"{at}{len(texts)} parts", room=room, words=words)
+    return write_text("\n".join(texts), name=f"{at}{len(texts)} parts of text", room=room, words=words)
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and bool(value)
 
 
 def _read_inner(text: str) -> dict[str, Any] | list[Any] | None:
@@ -481,13 +563,21 @@ def _read_inner(text: str) -> dict[str, Any] | list[Any] | None:
     return inner if isinstance(inner, dict | list) else None
 
 
-def _write_object(read: Mapping[str, Any], pointer: str, room: PreviewRoom, words: Sequence[str], *, depth: int) -> str:
+def _write_object(
+    read: Mapping[str, Any],
+    pointer: str,
+    room: PreviewRoom,
+    words: Sequence[str],
+    *,
+    depth: int,
+    kind: str = "object",
+) -> str:
     """Return the small fields whole, then the large ones, the smallest first; each gets an equal share of the rest."""
     texts = {key: write_start(each, _SMALL_CHARACTERS) for key, each in read.items()}
     small = [f"{clip(key, _MAX_NAME)}: {text}" for key, text in texts.items() if len(text) <= _SMALL_CHARACTERS]
     large = [key for key, text in texts.items() if len(text) > _SMALL_CHARACTERS]
     large.sort(key=lambda key: measure_json(read[key]))
-    told = f"{f'at {pointer}, ' if pointer else ''}object of {len(read)} fields"
+    told = f"{f'at {pointer}, ' if pointer else ''}{kind} of {len(read)} {'fields' if kind == 'object' else 'values'}"
     if large:
         told += f", {len(large)} of them large"
     parts = [told]
