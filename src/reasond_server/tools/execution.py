@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 NOT_CALLED: Final = "not_called"
 REPEATED: Final = "repeated"
+TOO_LARGE: Final = "too_large"
 _INVALID_ARGUMENTS: Final = "invalid_arguments"
 _UNKNOWN_TOOL: Final = "unknown_tool"
-# Mistakes of the model. The result says how to correct the call, and the call does not count as a failure of a tool.
-_REFUSALS: Final = frozenset({NOT_CALLED, REPEATED, _INVALID_ARGUMENTS, _UNKNOWN_TOOL})
+# The result says how to correct the call, and the call does not count as a failure of a tool.
+_REFUSALS: Final = frozenset({NOT_CALLED, REPEATED, TOO_LARGE, _INVALID_ARGUMENTS, _UNKNOWN_TOOL})
 _log = logging.getLogger("reasond.tools")
 _UNWINDING_S: Final = 1.0
 _MAX_NAMES: Final = 40

@@ -24,6 +24,7 @@ from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.work import RunEnding, build_error_ending
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
@@ -71,7 +72,9 @@ _MOST_SYNTHESES: Final = 2
 _SMALL_RESULTS_BYTES: Final = 1_024
 """Results of this size together are always shown whole, so that nobody has to read one in parts."""
 _EXPIRED: Final = "the client did not settle the call in time"
-_TOO_LARGE: Final = "the result has {size} bytes, and all results of the turn together may have {most}; ask for less"
+_TOO_LARGE: Final = (
+    "the tool was called, but its result of {size} bytes was not taken: {whose} may have {most}; ask for less"
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -303,9 +306,12 @@ class TurnLoop:
     def _take_result(self, one: LedgerCall, result: ToolResult, elapsed_s: float) -> None:
         """Log the outcome of a call; if it switched the mode, log that too."""
         size = len(result.result_json.encode())
-        most = self.policy.max_kept_bytes
-        if self.progress.kept_bytes + size > most:
-            text = to_error_text("too_large", _TOO_LARGE.format(size=size, most=most))
+        policy, whose = self.policy, "a result"
+        most = policy.max_result_bytes
+        if size <= most and self.progress.kept_bytes + size > policy.max_kept_bytes:
+            most, whose = policy.max_kept_bytes, "all results of the turn together"
+        if size > most or whose != "a result":
+            text = to_error_text(TOO_LARGE, _TOO_LARGE.format(size=size, whose=whose, most=most))
             result = ToolResult(call_id=result.call_id, result_json=text, is_error=True)
         state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
         self._append(self._tell(one, state, result=result, elapsed_s=elapsed_s))

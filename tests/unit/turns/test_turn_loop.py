@@ -416,6 +416,22 @@ async def test_a_tool_that_was_not_offered_is_told_to_the_model_where_failures_a
     assert len(note.calls) == 1
 
 
+async def test_a_result_of_a_server_tool_that_is_too_large_is_told_to_the_model_and_the_turn_goes_on() -> None:
+    note = Note()
+    server = serve_in_memory(
+        [ask_tools(("note", {"text": "x" * 70_000})), "I ask for less."],
+        tools=[note],
+        policy=TurnPolicy(max_result_bytes=65_536),
+    )
+
+    view = await server.run(TurnStart(message="Go"))
+
+    assert view.result is not None
+    assert (view.result.answer, len(note.calls)) == ("I ask for less.", 1)
+    [said] = [m.content for m in server.model.requests[-1].messages if m.role == "tool"]
+    assert "result of 70012 bytes was not taken: a result may have 65536" in said
+
+
 async def test_the_last_call_that_is_allowed_must_answer() -> None:
     replies = [ask_tools(("note", {"text": str(number)})) for number in range(3)]
     server = serve_in_memory([*replies, "Enough."], tools=[Note()], policy=TurnPolicy(max_tool_calls=3))
