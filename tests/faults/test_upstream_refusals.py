@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.model import (
-    ContentFilteredError,
     ContextExhaustedError,
     ModelError,
     ModelProtocolError,
     ModelRateLimitedError,
     ModelUnavailableError,
+    PromptFilteredError,
+    RequestRefusedError,
 )
 from reasond_server.llm.openai.backend_options import RetryPolicy
 from reasond_server.llm.openai.retries import BreakerState
@@ -52,17 +53,24 @@ REFUSALS: dict[str, tuple[str, Any, type[ModelError], int, str]] = {
         "context",
     ),
     "413": ("413 L", b"", ContextExhaustedError, 1, "context"),
-    "400 azure filter": ("400 B", problem(code="content_filter"), ContentFilteredError, 1, "content filter"),
+    "400 azure filter": ("400 B", problem(code="content_filter"), PromptFilteredError, 1, "content filter"),
     "400 azure inner": (
         "400 B",
         problem(innererror={"code": "ResponsibleAIPolicyViolation"}),
-        ContentFilteredError,
+        PromptFilteredError,
         1,
         "content filter",
     ),
-    "400 parameter": ("400 B", problem(param="temperature"), ModelProtocolError, 1, "'temperature'"),
-    "400 foreign parameter": ("400 B", problem(param=SECRET), ModelProtocolError, 1, "malformed"),
-    "422 detail": ("422 U", {"detail": [{"msg": SECRET}]}, ModelProtocolError, 1, "malformed"),
+    "400 parameter": ("400 B", problem(param="temperature"), RequestRefusedError, 1, "'temperature'"),
+    "400 foreign parameter": ("400 B", problem(param=SECRET), RequestRefusedError, 1, "malformed"),
+    "422 detail": ("422 U", {"detail": [{"msg": SECRET}]}, RequestRefusedError, 1, "malformed"),
+    "400 after a generation": (
+        "400 B",
+        problem(code="tool_use_failed", failed_generation=SECRET),
+        ModelProtocolError,
+        1,
+        "malformed",
+    ),
     "401": ("401 U", problem(code="invalid_api_key"), ModelUnavailableError, 1, "api_key_env"),
     "403": ("403 F", b"<html>", ModelUnavailableError, 1, "api_key_env"),
     "404": ("404 N", problem(code="model_not_found"), ModelUnavailableError, 1, "'m-1'"),

@@ -1,7 +1,8 @@
 """Builds a language model from the settings: addresses, keys, profiles and the checks before a server starts.
 
 A key is required if the address belongs to a known provider that serves nobody without one (OpenAI, Azure, OpenRouter,
-DeepSeek, Anthropic), or if the operator named a variable for the key. Any other server may be used without a key.
+DeepSeek, Anthropic, xAI, Google, Mistral, Groq), or if the operator named a variable for the key. Any other server may
+be used without a key.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.context.replies import Fragment
+    from reasond_server.context.stages import StagePrompt
     from reasond_server.errors.base import ReasondError
 
 SAMPLES_AT_ONCE: Final = 8
@@ -38,6 +41,7 @@ steps down", they named the steps without taking them.
 """
 
 _WARM_UP_S: Final = 1.0
+_LEAST_SHARE: Final = 256
 _LADDER_SPREAD: Final = 0.3
 _LEAST_TEMPERATURE: Final = 0.05
 _MOST_TEMPERATURE: Final = 2.0
@@ -74,6 +78,59 @@ def read_sample(reply: ModelReply) -> SampledAnswer:
         is_tagged=is_tagged,
         is_withheld=is_withheld,
     )
+
+
+class OutputShares:
+    """What the samples of one run may write together, divided among them wave by wave; `limit` None: no bound.
+
+    A sample may write its share of what is left, at least 256 tokens: fewer samples that end are worth more than many
+    that are cut. Once some have ended, twice the longest of them is enough.
+
+    Attributes:
+        share: most tokens that a call of the current wave may write; None for no bound.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+        self._longest = 0
+        self.share: int | None = None
+
+    def divide(self, wave: int, *, outstanding: int, calls_each: int = 1) -> int:
+        """Set the share of the next calls and return how many of a `wave` may be made, at least the very first one.
+
+        Args:
+            wave: calls that are to be made at the same time.
+            outstanding: samples that are still to be taken, this wave included.
+            calls_each: calls of a sample, its judgement included.
+        """
+        if self._left is None:
+            return wave
+        least = min(_LEAST_SHARE, 2 * self._longest) if self._longest else _LEAST_SHARE
+        self.share = max(self._left // max(1, outstanding * calls_each), least)
+        count = min(wave, self._left // (self.share * calls_each))
+        if not (count or self._longest):
+            self.share, count = self._left, 1
+        return count
+
+    def divide_evenly(self, wave: int) -> None:
+        """Set the share of calls that are all made."""
+        if self._left is not None:
+            self.share = max(1, self._left // wave)
+
+    def settle(self, written: int) -> None:
+        """Subtract what an ended call wrote."""
+        if self._left is not None:
+            self._left = max(0, self._left - written)
+            self._longest = max(self._longest, written)
+
+    def settle_failure(self, error: ReasondError) -> None:
+        """Subtract the share of a failed call, unless nothing was spent."""
+        if not isinstance(error, (*UNSPENT, TokenBudgetExhaustedError)):
+            self.settle(self.share or 0)
+
+    def limit(self, prompt: StagePrompt) -> StagePrompt:
+        """Return `prompt` with at most the share."""
+        return prompt if self.share is None else replace(prompt, max_tokens=min(prompt.max_tokens, self.share))
 
 
 class SampleCalls:

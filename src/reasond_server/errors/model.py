@@ -73,12 +73,20 @@ class ModelProtocolError(ModelError):
     )
 
 
+class RequestRefusedError(ModelProtocolError):
+    """The model's provider refused the request before it generated anything, such as a parameter; nothing was spent."""
+
+
 class ContentFilteredError(ModelError):
     """The model's provider withheld the text."""
 
     declaration = Reason(
         "CONTENT_FILTERED", "FAILED_PRECONDITION", remedy="Rephrase the task; the same one will be withheld again."
     )
+
+
+class PromptFilteredError(ContentFilteredError):
+    """The model's provider refused the prompt for its content before it generated anything; nothing was spent."""
 
 
 class AnswerInvalidError(ModelError):
@@ -89,5 +97,8 @@ class AnswerInvalidError(ModelError):
     )
 
 
-UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, ContextExhaustedError)
+REFUSED: Final = (ContextExhaustedError, RequestRefusedError, PromptFilteredError)
+"""The errors of requests that would be refused again."""
+
+UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, *REFUSED)
 """The errors that a model raises before its first text: the call was refused, and costs nothing."""

@@ -170,6 +170,24 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
                 value=SchemaLevel.NONE, evidence="Anthropic documentation (api/openai-sdk): response_format is ignored"
             ),
         },
+        "xai": {
+            "max_stops": Fact(
+                value=0, evidence="xAI documentation (reasoning): models that reason refuse stop; not run"
+            ),
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="xAI documentation (reasoning); not run"),
+        },
+        # Its usage counts reasoning beside the output, and its calls carry a signature: `dialects` reads both.
+        "gemini": {},
+        "mistral": {
+            "limit_field": Fact(
+                value=LimitField.MAX_TOKENS, evidence="openclaude #739, eca #231: HTTP 422 for max_completion_tokens"
+            ),
+        },
+        "groq": {
+            "json_schema": Fact(
+                value=SchemaLevel.NONE, evidence="langchain #34155: refused by some models and not known beforehand"
+            ),
+        },
         "lmstudio": {
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="LM Studio documentation: by a setting; not run"),
             "json_schema": Fact(
@@ -195,6 +213,10 @@ _HOSTS = (
     ("openrouter.ai", "openrouter"),
     ("api.deepseek.com", "deepseek"),
     ("api.anthropic.com", "anthropic-compat"),
+    ("api.x.ai", "xai"),
+    ("generativelanguage.googleapis.com", "gemini"),
+    ("api.mistral.ai", "mistral"),
+    ("api.groq.com", "groq"),
 )
 # OpenAI's models that only Responses serves, according to their model pages (2026-11): pro, codex and deep research.
 _RESPONSES_ONLY = re.compile(r"(o[134]|gpt-[5-9]).*-(pro|codex|deep-research)([-.:]|$)")

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
-from reasond_server.errors.model import UNSPENT, ContextExhaustedError, ModelFailedError, ModelTimeoutError
+from reasond_server.errors.model import REFUSED, UNSPENT, ModelFailedError, ModelTimeoutError
 from reasond_server.errors.reasons import build_error
 from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.types import Budget, ExecutionFailure, FinishReason
@@ -102,7 +102,7 @@ def build_error_ending(error: ReasondError, *, usage: Usage) -> RunEnding:
         return fail_with(error)
     if isinstance(error, TokenBudgetExhaustedError) or _is_out_of_time(error):
         return RunEnding(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
-    if isinstance(error, (*UNSPENT, StoreUnavailableError)) and not isinstance(error, ContextExhaustedError):
+    if isinstance(error, (*UNSPENT, StoreUnavailableError)) and not isinstance(error, REFUSED):
         failure = ModelFailedError(
             f"{error.message.rstrip('.')}, after tokens were spent ({error.reason})",
             remedy=error.remedy,

@@ -18,6 +18,7 @@ from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.samples import (
     SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
+    OutputShares,
     SampleCalls,
     SampledAnswer,
     build_ladder,
@@ -231,6 +232,7 @@ class Contest:
     worst_sample: Cost
     worst_judgement: Cost
     allowance: Allowance
+    shares: OutputShares
     verify: Callable[[str], Awaitable[VerifiedAnswer]] | None = None
     samples: list[SampledAnswer] = field(default_factory=list)
     solutions: list[_Solution] = field(default_factory=list)
@@ -263,7 +265,9 @@ class Contest:
     async def take_wave(self) -> AsyncGenerator[Step, None]:
         """Take the samples of one wave and yield their steps in order, each when its sample has ended."""
         most = 1 if self.verify is not None else min(self.config.samples - self.taken, SAMPLES_AT_ONCE)
-        covered = self._reserve_wave(most)
+        calls_each = 1 if self.verify is not None else 2
+        most = self.shares.divide(most, outstanding=self.config.samples - self.taken, calls_each=calls_each)
+        covered = self._reserve_wave(most) if most else ()
         if not covered:
             self.is_out_of_budget = True
             return
@@ -277,6 +281,7 @@ class Contest:
                     self._note_failure(result, reserved, self.worst_sample)
                     self.errors.append(result)
                     continue
+                self.shares.settle(result.spent.output_tokens)
                 read = read_sample(result)
                 is_new = self._add(read)
                 kept = reserved - self.worst_sample if is_new else Cost()
@@ -335,6 +340,7 @@ class Contest:
         return score, verdict.printed
 
     def _note_failure(self, error: ReasondError, reserved: Cost, worst: Cost) -> None:
+        self.shares.settle_failure(error)
         self.allowance.settle(reserved, Cost() if isinstance(error, UNSPENT) else worst)
         if isinstance(error, TokenBudgetExhaustedError):
             self.is_out_of_budget = True
@@ -348,6 +354,7 @@ class Contest:
         calls = [
             partial(self._judge, solution, f"judgement {self.judged + place}") for place, solution in enumerate(wave)
         ]
+        self.shares.divide_evenly(len(self.solutions) - self.judged)
         judged = iter(wave)
         async with aclosing(self._follow(calls)) as results:
             async for result, elapsed_s in results:
@@ -357,6 +364,7 @@ class Contest:
                     self._note_failure(result, self.worst_judgement, self.worst_judgement)
                     self.failed_judgements += 1
                     continue
+                self.shares.settle(result.spent.output_tokens)
                 self.allowance.settle(self.worst_judgement, _measure_cost(result))
                 solution.score = _read_judgement(result)
                 parts = (result.parsed.thinking.strip(), result.parsed.text.strip())
@@ -373,7 +381,7 @@ class Contest:
         read = solution.read
         text = "\n".join(part for part in (read.text, f"Final answer: {read.answer}") if part)
         shown = Shown(name="candidate", text=text)
-        prompt = self.stages.fit(_JUDGE, shown, max_tokens=self.config.max_judge_tokens)
+        prompt = self.shares.limit(self.stages.fit(_JUDGE, shown, max_tokens=self.config.max_judge_tokens))
         return await take_reply(self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label))
 
     def list_answers(self) -> Sequence[ScoredAnswer]:
@@ -496,16 +504,18 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         sample += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
         if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
+    shares = OutputShares(budget.max_output_tokens)
     return Contest(
         config=config,
         monotonic=context.monotonic,
         stages=stages,
         calls=SampleCalls(
-            ask=lambda temperature, label: stages.hear(prompt, temperature=temperature, label=label),
+            ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
             temperatures=build_ladder(config.temperature, config.samples),
         ),
         worst_sample=sample,
         worst_judgement=judgement,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
+        shares=shares,
         verify=verify,
     )

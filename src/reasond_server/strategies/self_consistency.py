@@ -12,6 +12,7 @@ from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.samples import (
     SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
+    OutputShares,
     SampleCalls,
     SampledAnswer,
     build_ladder,
@@ -152,6 +153,7 @@ class Poll:
     calls: SampleCalls
     worst: Cost
     allowance: Allowance
+    shares: OutputShares
     temperatures: Sequence[float]
     warnings: Sequence[str]
     samples: list[_TakenSample] = field(default_factory=list)
@@ -184,6 +186,7 @@ class Poll:
     async def take_wave(self, monotonic: Callable[[], float]) -> AsyncGenerator[Step, None]:
         """Take the samples of one wave and yield their steps."""
         most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), SAMPLES_AT_ONCE)
+        most = self.shares.divide(most, outstanding=self.left)
         # The meter refuses or shortens the very first call: a small budget may still suffice for one answer.
         covered = [place for place in range(most) if self._reserve(is_first=not (self.taken or place))]
         if not covered:
@@ -201,6 +204,7 @@ class Poll:
                     self._note_failure(result)
                     continue
                 spent = result.spent
+                self.shares.settle(spent.output_tokens)
                 self.allowance.settle(self.worst, Cost(model_calls=spent.model_calls, tokens=spent.total_tokens))
                 fresh = _TakenSample(read=read_sample(result), temperature=temperature)
                 self.samples.append(fresh)
@@ -217,6 +221,7 @@ class Poll:
             self.is_out_of_budget = True
             self.taken -= 1
         self.errors.append(error)
+        self.shares.settle_failure(error)
         self.allowance.settle(self.worst, Cost() if isinstance(error, UNSPENT) else self.worst)
 
     def _reserve(self, *, is_first: bool) -> bool:
@@ -288,14 +293,16 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     if budget.max_total_tokens is not None:
         worst += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
     temperatures = build_ladder(config.temperature, config.samples)
+    shares = OutputShares(budget.max_output_tokens)
     return Poll(
         config=config,
         calls=SampleCalls(
-            ask=lambda temperature, label: stages.hear(prompt, temperature=temperature, label=label),
+            ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
             temperatures=temperatures,
         ),
         worst=worst,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
+        shares=shares,
         temperatures=temperatures,
         warnings=stages.warnings,
     )

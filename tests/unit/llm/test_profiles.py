@@ -39,6 +39,10 @@ MATRIX = {
     "deepseek-thinking": (OLD, 4, NO, "reasoning_content", True, (), True, OBJECT, NO, True, True, ""),
     "openrouter": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
     "anthropic-compat": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "xai": (OLD, 0, True, "reasoning_content", NO, (), True, NONE, True, True, True, ""),
+    "gemini": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "mistral": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "groq": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
     "lmstudio": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, True, True, ""),
 }
 
@@ -110,6 +114,10 @@ def test_a_family_is_told_by_the_name(model: str, family: str) -> None:
         ("https://openrouter.ai/api/v1", "openrouter"),
         ("https://api.deepseek.com", "deepseek"),
         ("https://api.anthropic.com/v1", "anthropic-compat"),
+        ("https://api.x.ai/v1", "xai"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "gemini"),
+        ("https://api.mistral.ai/v1", "mistral"),
+        ("https://api.groq.com/openai/v1", "groq"),
         ("http://localhost:11434/v1", "ollama"),
         ("http://[::1]:1234/v1", "lmstudio"),
         ("http://10.0.0.1:11434/v1", ""),

@@ -259,6 +259,26 @@ def test_no_budget_of_tokens_is_exceeded_and_no_sample_but_the_first_cut_by_it(t
         assert outcome.finish_reason is FinishReason.BUDGET_EXHAUSTED
 
 
+@pytest.mark.parametrize(("limit", "waves"), [(2000, [400] * 3), (4096, [819] * 3), (600, [256] * 2)])
+async def test_a_limit_of_what_is_written_leaves_every_sample_its_share(limit: int, waves: list[int]) -> None:
+    model = FunctionModel(lambda _: "Six times seven is 42. <answer>42</answer>")
+    budget = Budget(max_output_tokens=limit)
+    samples, outcome = await run(MeteredModel(model=model, budget=budget), budget=budget, samples=5)
+    assert (outcome.answer, outcome.finish_reason, len(samples)) == ("42", FinishReason.ANSWERED, 3)
+    assert [request.max_tokens for request in model.requests][: len(waves)] == waves
+
+
+@pytest.mark.slow
+@given(limit=st.integers(1, 3000), long=st.integers(1, 400))
+def test_no_limit_of_what_is_written_is_exceeded(limit: int, long: int) -> None:
+    model = FunctionModel(lambda _: f"{'so ' * long}<answer>{len(model.requests) % 3}</answer>")
+    budget = Budget(max_output_tokens=limit)
+    metered = MeteredModel(model=model, budget=budget)
+    asyncio.run(run(metered, budget=budget, samples=20))
+    assert metered.usage.output_tokens <= limit
+    assert metered.usage.model_calls >= 1
+
+
 async def test_a_budget_that_covers_no_call_is_an_error() -> None:
     with ScriptedModel([]) as scripted, pytest.raises(TokenBudgetExhaustedError):
         await run(MeteredModel(model=scripted, budget=Budget(max_total_tokens=5)), budget=Budget(max_total_tokens=5))

@@ -21,6 +21,8 @@ from reasond_server.errors.model import (
     ModelRateLimitedError,
     ModelTimeoutError,
     ModelUnavailableError,
+    PromptFilteredError,
+    RequestRefusedError,
 )
 from reasond_server.llm.openai.json_values import parse_json
 
@@ -114,7 +116,8 @@ def classify_status(
     """Return the fault for an answer with an error status; `body` is the beginning of its body."""
     report = _read_report(body)
     log_fault(options, f"status {status}", report)
-    return _build_fault(options, _classify(status, report), status=status, report=report, retry_after_s=retry_after_s)
+    kind = _classify(status, report)
+    return _build_fault(options, kind, status=status, report=report, retry_after_s=retry_after_s, is_refusal=True)
 
 
 def classify_report(options: BackendOptions, report: object) -> UpstreamFaultError:
@@ -123,7 +126,8 @@ def classify_report(options: BackendOptions, report: object) -> UpstreamFaultErr
     log_fault(options, "error in the stream", inner)
     code = inner.get("code")
     status = code if isinstance(code, int) and 400 <= code <= _MAX_REASONABLE_STATUS else 500  # noqa: PLR2004 - HTTP's
-    return _build_fault(options, _classify(status, inner), status=status, report=inner, retry_after_s=None)
+    kind = _classify(status, inner)
+    return _build_fault(options, kind, status=status, report=inner, retry_after_s=None, is_refusal=False)
 
 
 def build_unreachable_fault(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
@@ -211,7 +215,13 @@ def _has_any(text: str, marks: tuple[str, ...]) -> bool:
 
 
 def _build_fault(
-    options: BackendOptions, kind: _Kind, *, status: int, report: dict[str, Any], retry_after_s: float | None
+    options: BackendOptions,
+    kind: _Kind,
+    *,
+    status: int,
+    report: dict[str, Any],
+    retry_after_s: float | None,
+    is_refusal: bool,
 ) -> UpstreamFaultError:
     who = f"The model backend {describe_place(options)}"
     metadata = {"status": str(status)}
@@ -231,22 +241,38 @@ def _build_fault(
             retry_after_s=retry_after_s,
         )
         return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
-    return UpstreamFaultError(_build_lasting_error(options, kind, who=who, metadata=metadata, report=report))
+    # Groq answers 400 after it generated a call that it cannot read, and shows what the model wrote.
+    is_unspent = is_refusal and not report.get("failed_generation")
+    return UpstreamFaultError(
+        _build_lasting_error(options, kind, who=who, metadata=metadata, report=report, is_unspent=is_unspent)
+    )
 
 
 def _build_lasting_error(
-    options: BackendOptions, kind: _Kind, *, who: str, metadata: dict[str, str], report: dict[str, Any]
+    options: BackendOptions,
+    kind: _Kind,
+    *,
+    who: str,
+    metadata: dict[str, str],
+    report: dict[str, Any],
+    is_unspent: bool,
 ) -> ModelError:
-    """Return the error for a fault that would occur again."""
+    """Return the error for a fault that would occur again; `is_unspent`: nothing was generated before it."""
     parameter = _find_parameter(report)
     model = show(options.model)
+    filtered = PromptFilteredError if is_unspent else ContentFilteredError
+    refused = RequestRefusedError if is_unspent else ModelProtocolError
     kinds: dict[_Kind, tuple[type[ModelError], str, str]] = {
         _Kind.CONTEXT: (
             ContextExhaustedError,
             "says that the prompt does not fit its context",
             "Shorten the task, or lower max_tokens.",
         ),
-        _Kind.FILTERED: (ContentFilteredError, "withheld the answer: its content filter objects", ""),
+        _Kind.FILTERED: (
+            filtered,
+            "withheld the answer: its content filter objects",
+            "",
+        ),
         _Kind.QUOTA: (
             ModelRateLimitedError,
             "has no credit left for this account",
@@ -268,7 +294,7 @@ def _build_lasting_error(
             "Set base_url to the final address.",
         ),
         _Kind.REFUSED: (
-            ModelProtocolError,
+            refused,
             f"refuses the parameter {show(parameter)}" if parameter else "refuses the request as malformed",
             "The profile of the backend does not fit: `reasond backends check` finds one that does.",
         ),

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation
-from reasond_server.errors.model import UNSPENT
+from reasond_server.errors.model import REFUSED, UNSPENT
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
@@ -110,7 +110,7 @@ def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any
         param=violations[0][0] if violations else None,
     )
     # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
-    may_help = error.retry_after_s is not None or isinstance(error, UNSPENT)
+    may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
     headers = [(b"x-should-retry", b"true" if may_help and status >= _STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
     if error.retry_after_s is not None:
         wait_s = max(0.0, error.retry_after_s)
